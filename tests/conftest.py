@@ -1,0 +1,32 @@
+"""What every test may use. A part's own fixtures live in its own folder's conftest."""
+
+import os
+import signal
+
+import pytest
+
+# A shell may have been started with SIGINT ignored (`nohup`, CI); children would inherit that and tests of ^C would lie.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test reads the developer's own keys, recipes or state, and none leaves anything behind in them.
+_OURS = ("CANTRIP_", "ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "OPENROUTER_", "OTEL_")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in [name for name in os.environ if name.startswith(_OURS)]:
+        del os.environ[name]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The product runs on asyncio alone (anyio's other back end would need trio)."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State and configuration folders of this test alone, for code that runs here and for every process it starts."""
+    base = tmp_path_factory.mktemp("cantrip")
+    monkeypatch.setenv("CANTRIP_STATE_DIR", str(base / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(base / "state-home"))

@@ -1,11 +1,13 @@
 """What every test may use. A part's own fixtures live in its own folder's conftest."""
 
 import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 
-# A shell may have been started with SIGINT ignored (`nohup`, CI); children would inherit that and tests of ^C would lie.
+# A shell may have been started with SIGINT ignored (`nohup`, CI): children would inherit it, and tests of ^C would lie.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test reads the developer's own keys, recipes or state, and none leaves anything behind in them.
@@ -15,6 +17,12 @@ _OURS = ("CANTRIP_", "ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "OPENROUTER_
 def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(_OURS)]:
         del os.environ[name]
+    # For fixtures that outlive a test; each test has folders of its own on top (`_own_folders`).
+    os.environ["CANTRIP_STATE_DIR"] = tempfile.mkdtemp(prefix="cantrip-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(os.environ.pop("CANTRIP_STATE_DIR"), ignore_errors=True)
 
 
 @pytest.fixture

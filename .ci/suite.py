@@ -1,0 +1,171 @@
+"""Runs every test of the project and counts them: `make test`.
+
+    python .ci/suite.py            everything
+    python .ci/suite.py -k loom    the pytest stages alone, with these arguments
+
+Stages: the tests two at a time; those that measure time, one at a time; doctests; the conformance suite. The counts are
+read from what the runners wrote (JUnit XML, the conformance runner's last line), never guessed: a stage that wrote
+nothing, or that failed without naming a failure, counts as one. The last line is `N passed, N failed, N skipped`,
+and `.reports/counts` holds the same three numbers for `.ci/run`. Exit status 0 only where nothing failed.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / ".reports"
+BIN = Path(sys.executable).parent
+NO_TESTS_COLLECTED = 5  # pytest's exit status
+
+
+@dataclass
+class Outcome:
+    """What one stage did. ``skips`` counts the reasons given."""
+
+    name: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    skips: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def fail(self, what: str) -> None:
+        self.failed += 1
+        self.failures.append(what)
+
+    def line(self) -> str:
+        return (
+            f"{self.name:<12} {self.passed:>5} passed {self.failed:>4} failed {self.skipped:>4} skipped"
+            f" {self.seconds:>7.1f} s"
+        )
+
+
+def run(command: list[str], minutes: float, *, keep: bool = False) -> tuple[int, str]:
+    """Run a stage with no standard input in a process group of its own; gone when it is over time.
+
+    Returns its exit status and, where ``keep``, its standard output (printed all the same).
+    """
+    print(f"\n$ {' '.join(command)}", flush=True)
+    environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if keep else None,
+        text=keep,
+        errors="replace" if keep else None,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=minutes * 60)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt) as stop:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        if isinstance(stop, KeyboardInterrupt):
+            raise
+        print(f"stopped after {minutes:g} minutes", flush=True)
+        return -signal.SIGKILL, output or ""
+    if keep:
+        print(output, end="", flush=True)
+    return process.returncode, output or ""
+
+
+def pytest_stage(name: str, arguments: list[str], minutes: float) -> Outcome:
+    """One run of pytest, counted from its JUnit report."""
+    outcome = Outcome(name)
+    report = REPORTS / f"{name}.xml"
+    began = time.monotonic()
+    status, _ = run([sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments], minutes)
+    outcome.seconds = time.monotonic() - began
+    if status == NO_TESTS_COLLECTED:
+        return outcome
+    try:
+        cases = ElementTree.parse(report).getroot().iter("testcase")
+    except (OSError, ElementTree.ParseError) as problem:
+        outcome.fail(f"{name}: pytest ended with status {status} and no report ({problem})")
+        return outcome
+    for case in cases:
+        label = f"{case.get('classname')}::{case.get('name')}"
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcome.fail(label)
+        elif (skipped := case.find("skipped")) is not None:
+            outcome.skipped += 1
+            outcome.skips[skipped.get("message") or "no reason given"] += 1
+        else:
+            outcome.passed += 1
+    if status != 0 and not outcome.failures:
+        outcome.fail(f"{name}: pytest ended with status {status}, though no test failed")
+    return outcome
+
+
+def conformance_stage() -> Outcome:
+    """`cantrip conformance tests.yaml`, counted by its last line."""
+    outcome = Outcome("conformance")
+    began = time.monotonic()
+    status, output = run([str(BIN / "cantrip"), "conformance", "tests.yaml"], 10, keep=True)
+    outcome.seconds = time.monotonic() - began
+    lines = output.rstrip().splitlines() or [""]
+    counts = re.fullmatch(r"(?:.*\s)?(\d+) passed, (\d+) failed, (\d+) skipped\s*", lines[-1])
+    if counts is None:
+        outcome.fail(f"conformance: ended with status {status} and no summary line")
+        return outcome
+    outcome.passed, failed, outcome.skipped = map(int, counts.groups())
+    for _ in range(failed):
+        outcome.fail("a conformance case (its line is above)")
+    if outcome.skipped:
+        outcome.skips["a rule that the project does not deliver yet (each case's line is above)"] = outcome.skipped
+    if status != 0 and not failed:
+        outcome.fail(f"conformance: ended with status {status}, though no case failed")
+    return outcome
+
+
+def main(arguments: list[str]) -> int:
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir()
+    outcomes = [
+        # loadgroup: tests that must not meet each other name the same xdist_group.
+        pytest_stage("tests", ["-n", "2", "--dist", "loadgroup", "-m", "not timing", *arguments], 40),
+        pytest_stage("timing", ["-m", "timing", *arguments], 15),
+    ]
+    if not arguments:
+        doctests = ["--doctest-modules", "--doctest-glob=README.md", "cantrip_acp/__init__.py", "README.md"]
+        outcomes.append(pytest_stage("doctests", doctests, 5))
+        outcomes.append(conformance_stage())
+
+    passed, failed, skipped = (
+        sum(getattr(each, name) for each in outcomes) for name in ("passed", "failed", "skipped")
+    )
+    reasons = sum((each.skips for each in outcomes), Counter[str]())
+    if reasons:
+        print("\nskipped:")
+        for reason, count in reasons.most_common():
+            print(f"  {count:>4} x {reason}")
+    if failed:
+        print("\nfailed:")
+        for each in outcomes:
+            for what in each.failures:
+                print(f"  {each.name}: {what}")
+    print()
+    for each in outcomes:
+        print(each.line())
+    if passed == 0 and failed == 0:
+        print("no test ran: that is no success (check the arguments)")
+        failed = 1
+    (REPORTS / "counts").write_text(f"{passed} {failed} {skipped}\n")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,41 @@
+# Works on a machine that has Python 3.11 or later, pip and make; .ci/setup installs the rest.
+# PYTHON=/path/to/python3.12 chooses the Python of a new .venv; ARGS are passed on (make test ARGS="-k loom").
+
+ARGS ?=
+BIN := .venv/bin
+export PYTHON
+
+.PHONY: help setup demo test lint types format bench clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+setup: ## .venv with the package, and bubblewrap: what the demo needs
+	@bash .ci/setup
+
+demo: setup ## the main job, with no key: a scripted entity mends a real project in a real sandbox
+	@$(BIN)/cantrip demo $(ARGS)
+
+test: ## every test: pytest, doctests, the conformance suite (ARGS="-k loom" for some)
+	@bash .ci/setup --tests
+	@$(BIN)/python .ci/suite.py $(ARGS)
+
+lint: setup ## ruff format --check, ruff check, import-linter
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports
+
+types: setup ## mypy --strict
+	@$(BIN)/mypy
+
+format: setup ## let ruff format the code and mend what it can
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: setup ## every benchmark (ARGS="turns gate" for some, ARGS=--list for their names)
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove what the others made: .venv, caches, reports, node modules
+	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/acp/ts/node_modules
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

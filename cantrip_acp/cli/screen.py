@@ -1,0 +1,215 @@
+"""Where a command writes: in colour and wrapped on a terminal, plain and unwrapped in a pipe.
+
+`NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are honoured (by rich). Everything written here is cleaned first (`untrusted`),
+so no caller can forget it. Output only ever grows at its end: what is shown can be scrolled, piped and copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TextIO
+
+from cantrip_acp.cli.untrusted import Cleaner, clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The signs that lines begin with."""
+
+    message: str = "●"
+    thought: str = "✻"
+    prompt: str = "❯"
+    call: str = "▸"
+    inner: str = "↳"
+    bar: str = "│"
+    done: str = "✓"
+    failed: str = "✗"
+    stop: str = "■"
+    dot: str = "·"
+    waiting: str = "○"
+    running: str = "◐"
+    dash: str = "─"
+
+
+_UNICODE: Final = Marks()
+_ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "~", "-")
+
+
+class Screen:
+    """One output stream. `width` is None where lines are not wrapped (a pipe)."""
+
+    def __init__(self, stream: TextIO | None = None, *, colour: bool | None = None, width: int | None = None) -> None:
+        from rich.console import Console
+
+        stream = stream if stream is not None else sys.stdout
+        # Text from anywhere must never end the program because the terminal's encoding is poor.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+        self._console: Console = Console(
+            file=stream, force_terminal=colour, highlight=False, emoji=False, markup=False, width=width
+        )
+        self.terminal: bool = self._console.is_terminal
+        self.width: int | None = min(self._console.width, 110) if self.terminal else None
+        self.marks = _UNICODE if self._console.encoding.lower().replace("-", "") == "utf8" else _ASCII
+
+    def line(self, *parts: str | tuple[str, str], indent: int = 0) -> None:
+        """One line (or more, if a part holds newlines) of `text` and `(text, style)` parts, not wrapped."""
+        from rich.text import Text
+
+        out = Text(" " * indent)
+        for part in parts:
+            text, style = part if isinstance(part, tuple) else (part, "")
+            out.append(clean(text), style)
+        self._console.print(out, soft_wrap=True)
+
+    def raw(self, text: str, style: str = "") -> None:
+        """Already cleaned text with no newline added. For `Flow` and `Block`."""
+        from rich.text import Text
+
+        if text:
+            self._console.print(Text(text, style), end="", soft_wrap=True)
+
+    def blank(self) -> None:
+        self._console.print()
+
+    def flush(self) -> None:
+        self._console.file.flush()
+
+
+class Flow:
+    """Prose that streams in: words are wrapped at the terminal's width with a hanging indent; a pipe gets them as they are."""
+
+    def __init__(self, screen: Screen, mark: str, *, style: str = "", mark_style: str = "") -> None:
+        self._screen = screen
+        self._style = style
+        self._mark = mark
+        self._mark_style = mark_style
+        self._indent = len(mark) + 1
+        self._cleaner = Cleaner()
+        self._word = ""
+        self._column = 0
+        self._begun = False
+
+    def feed(self, text: str) -> None:
+        text = self._cleaner.feed(text)
+        if not self._begun:
+            text = text.lstrip()
+            if not text:
+                return
+            self._begun = True
+            self._screen.raw(self._mark, self._mark_style)
+            self._screen.raw(" ")
+            self._column = self._indent
+        self._screen.raw(self._wrap(text), self._style)
+        self._screen.flush()
+
+    def close(self) -> None:
+        if self._begun:
+            self._screen.raw(self._place(self._word), self._style)
+            if self._column:
+                self._screen.blank()
+        self._word = ""
+        self._begun = False
+
+    def _wrap(self, text: str) -> str:
+        out: list[str] = []
+        for character in text:
+            if character not in " \n":
+                self._word += character
+                if self._screen.width is None:
+                    out.append(self._place(self._word))
+                    self._word = ""
+                continue
+            out.append(self._place(self._word))
+            self._word = ""
+            if character == "\n":
+                # Newlines at the very end are dropped by close(), those within are kept.
+                out.append("\n")
+                self._column = 0
+            elif self._column:
+                out.append(" ")
+                self._column += 1
+            else:
+                out.append(" " * (self._indent + 1))
+                self._column = self._indent + 1
+        return "".join(out)
+
+    def _place(self, word: str) -> str:
+        from rich.cells import cell_len
+
+        if not word:
+            return ""
+        before = ""
+        size = cell_len(word)
+        if self._column == 0:
+            before = " " * self._indent
+            self._column = self._indent
+        elif self._screen.width is not None and self._column + size > self._screen.width > self._indent + size:
+            before = "\n" + " " * self._indent
+            self._column = self._indent
+        self._column += size
+        return before + word
+
+
+class Block:
+    """Output that streams in line by line behind a bar, cut in its middle when it is long.
+
+    The first `head` lines are shown as they come; of what follows only the last `tail` lines are kept and shown by
+    `close()`, after a line that says how many were left out. `head=None` shows everything.
+    """
+
+    def __init__(self, screen: Screen, *, indent: int, head: int | None = 40, tail: int = 15, style: str = "") -> None:
+        self._screen = screen
+        self._indent = indent
+        self._head = head
+        self._tail = tail
+        self._style = style
+        self._cleaner = Cleaner()
+        self._partial = ""
+        self._shown = 0
+        self._kept: list[str] = []
+        self._left_out = 0
+        self.empty = True
+
+    def feed(self, text: str) -> None:
+        text = self._partial + self._cleaner.feed(text)
+        *lines, self._partial = text.split("\n")
+        for line in lines:
+            self._add(line)
+        # A line that never ends is shown in slices, so that memory stays flat.
+        while len(self._partial) > 4000:
+            self._add(self._partial[:4000])
+            self._partial = self._partial[4000:]
+
+    def close(self) -> None:
+        self.feed(self._cleaner.close())
+        if self._partial:
+            self._add(self._partial)
+            self._partial = ""
+        if self._left_out:
+            many = "line" if self._left_out == 1 else "lines"
+            self._screen.line(
+                (f"{self._screen.marks.bar} ", "dim"), (f"… {self._left_out:,} {many} left out …", "dim italic"), indent=self._indent
+            )
+        for line in self._kept:
+            self._print(line)
+        self._kept = []
+        self._left_out = 0
+
+    def _add(self, line: str) -> None:
+        self.empty = False
+        if self._head is None or self._shown < self._head:
+            self._shown += 1
+            self._print(line)
+            return
+        self._kept.append(line)
+        if len(self._kept) > self._tail:
+            self._kept.pop(0)
+            self._left_out += 1
+
+    def _print(self, line: str) -> None:
+        self._screen.line((f"{self._screen.marks.bar} ", "dim"), (line, self._style), indent=self._indent)

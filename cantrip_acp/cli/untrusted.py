@@ -1,0 +1,133 @@
+"""Text from an agent, a model or a command, made safe to write to a terminal.
+
+Such text may hold escape sequences that move the cursor, change the title, write the clipboard or answer for the user,
+and invisible characters that make a line read differently from what it does. What is left after cleaning is printable
+text, newlines and tabs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Everything that needs a closer look: C0 and C1 controls but newline and tab, DEL, line separators, surrogates,
+# bidirectional overrides and isolates, and the invisible tag characters.
+_SUSPECT: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+_STRING_STARTS_7BIT: Final = frozenset("]PX^_")
+_STRING_STARTS_8BIT: Final = frozenset("\x9d\x90\x98\x9e\x9f")
+_LONGEST_SEQUENCE: Final = 4096
+
+_TEXT, _ESCAPE, _CSI, _STRING, _STRING_ESCAPE, _INTERMEDIATE = range(6)
+
+
+class Cleaner:
+    """Cleans text that comes in pieces: an escape sequence cut in two by a chunk's end is still one sequence."""
+
+    def __init__(self) -> None:
+        self._state = _TEXT
+        self._length = 0
+        self._carriage_return = False
+
+    def feed(self, text: str) -> str:
+        """The printable part of the next piece. A lone carriage return becomes a newline: nothing gets overwritten."""
+        if self._state == _TEXT and not self._carriage_return and _SUSPECT.search(text) is None:
+            return text
+        out: list[str] = []
+        place = 0
+        while place < len(text):
+            if self._state == _TEXT and not self._carriage_return:
+                suspect = _SUSPECT.search(text, place)
+                end = len(text) if suspect is None else suspect.start()
+                out.append(text[place:end])
+                if suspect is None:
+                    break
+                place = end
+            self._step(text[place], out)
+            place += 1
+        return "".join(out)
+
+    def close(self) -> str:
+        """What was held back at the end of the text (at most one newline)."""
+        held = "\n" if self._carriage_return else ""
+        self._state = _TEXT
+        self._carriage_return = False
+        return held
+
+    def _step(self, character: str, out: list[str]) -> None:
+        if self._carriage_return:
+            self._carriage_return = False
+            out.append("\n")
+            if character == "\n":
+                return
+        if self._state == _TEXT:
+            self._text(character, out)
+            return
+        self._length += 1
+        # A sequence never runs over a line's end or a few thousand characters, so that an unfinished one (by accident
+        # or to hide what follows) cannot swallow the rest of the output.
+        if character == "\n" or self._length > _LONGEST_SEQUENCE:
+            self._state = _TEXT
+            self._text(character, out)
+        elif self._state == _ESCAPE:
+            self._escape(character)
+        elif self._state == _INTERMEDIATE:
+            self._state = _INTERMEDIATE if "\x20" <= character <= "\x2f" else _TEXT
+        elif self._state == _CSI:
+            if character == "\x1b":
+                self._begin(_ESCAPE)
+            elif not "\x20" <= character <= "\x3f":
+                self._state = _TEXT
+        elif self._state == _STRING:
+            if character in "\x07\x9c":
+                self._state = _TEXT
+            elif character == "\x1b":
+                self._state = _STRING_ESCAPE
+        elif character == "\\":
+            self._state = _TEXT
+        else:
+            self._escape(character)
+
+    def _escape(self, character: str) -> None:
+        if character == "[":
+            self._begin(_CSI)
+        elif character in _STRING_STARTS_7BIT:
+            self._begin(_STRING)
+        elif "\x20" <= character <= "\x2f":
+            self._state = _INTERMEDIATE
+        elif character != "\x1b":
+            self._state = _TEXT
+
+    def _begin(self, state: int) -> None:
+        self._state = state
+        self._length = 0
+
+    def _text(self, character: str, out: list[str]) -> None:
+        if _SUSPECT.match(character) is None:
+            out.append(character)
+        elif character == "\x1b":
+            self._begin(_ESCAPE)
+        elif character == "\x9b":
+            self._begin(_CSI)
+        elif character in _STRING_STARTS_8BIT:
+            self._begin(_STRING)
+        elif character == "\r":
+            self._carriage_return = True
+        elif character in "\u2028\u2029":
+            out.append("\n")
+        elif character > "\x9f" and character < "\U000e0000":
+            out.append("\ufffd")
+
+
+def clean(text: str) -> str:
+    """A whole text, made safe for a terminal."""
+    cleaner = Cleaner()
+    return cleaner.feed(text) + cleaner.close()
+
+
+def clean_line(text: str, limit: int = 400) -> str:
+    """A text for one line (a title, a name): cleaned, white space runs collapsed, cut at `limit` characters."""
+    line = " ".join(clean(text[: limit * 8]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

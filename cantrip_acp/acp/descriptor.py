@@ -1,0 +1,96 @@
+"""Descriptors of any kind as byte streams: pipes, sockets, terminals and regular files.
+
+An event loop watches pipes, sockets and terminals, and refuses files; here both read alike. The flags of a descriptor
+are left as they are, because they belong to whoever opened it (a terminal's are the shell's too): reading and writing
+ask first whether they would wait.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+
+import anyio
+
+READ_SIZE = 256 * 1024
+"""Bytes taken at once; a pipe holds 64 KiB by default."""
+
+_ROOM = select.PIPE_BUF
+"""Bytes that a blocking descriptor surely takes at once when it says that it is writable."""
+
+_END_OF_TRANSMISSION = b"\x04"
+
+
+class DescriptorReader:
+    """Reads a descriptor; `receive` raises `anyio.EndOfStream` at its end, also where the other side vanished."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._terminal = os.isatty(fd)
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        self.is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        """A file has an end, but nobody hangs up at it."""
+
+    async def receive(self, max_bytes: int = READ_SIZE) -> bytes:
+        """At least one byte, at most ``max_bytes``."""
+        while True:
+            if self._poll.poll(0):
+                try:
+                    chunk = os.read(self._fd, max_bytes)
+                except BlockingIOError:
+                    chunk = None
+                except OSError:
+                    # ECONNRESET of a socket, EIO of a terminal whose other side closed: nobody is there any more.
+                    raise anyio.EndOfStream from None
+                if chunk is not None:
+                    if self._terminal and _END_OF_TRANSMISSION in chunk:
+                        chunk = chunk.partition(_END_OF_TRANSMISSION)[0]
+                    if not chunk:
+                        raise anyio.EndOfStream
+                    return chunk
+            await anyio.wait_readable(self._fd)
+
+    async def aclose(self) -> None:
+        """Close the descriptor."""
+        os.close(self._fd)
+
+
+class DescriptorWriter:
+    """Writes a descriptor at the pace of its reader; `send` raises `anyio.BrokenResourceError` when that has gone."""
+
+    def __init__(self, fd: int) -> None:
+        # A blocking terminal may take less than it promises: it gets an open description of our own that never blocks.
+        self._fd = _terminal_of_our_own(fd) if os.isatty(fd) else fd
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLOUT)
+        patient = os.get_blocking(self._fd) and not stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._at_once = _ROOM if patient else READ_SIZE
+
+    async def send(self, item: bytes | bytearray) -> None:
+        """Write all of it."""
+        rest = memoryview(item)
+        while rest:
+            if not self._poll.poll(0):
+                await anyio.wait_writable(self._fd)
+                continue
+            try:
+                written = os.write(self._fd, rest[: self._at_once])
+            except BlockingIOError:
+                await anyio.wait_writable(self._fd)
+            except OSError as gone:
+                raise anyio.BrokenResourceError from gone
+            else:
+                rest = rest[written:]
+
+    async def aclose(self) -> None:
+        """Close the descriptor."""
+        os.close(self._fd)
+
+
+def _terminal_of_our_own(fd: int) -> int:
+    try:
+        return os.open(os.ttyname(fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return fd

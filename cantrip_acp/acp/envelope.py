@@ -1,0 +1,169 @@
+"""JSON-RPC 2.0 envelopes: what a line holds before anybody looks at its parameters.
+
+Ids keep their bytes, so that a reply echoes exactly what was sent: integers of any size, strings, null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+REQUEST_CANCELLED = -32800
+AUTH_REQUIRED = -32000
+RESOURCE_NOT_FOUND = -32002
+
+ABSENT = Raw(b"")
+
+
+class RpcError(Exception):
+    """A JSON-RPC error: one that we answer with, or one that we were answered with.
+
+    ``data`` is plain data for the other side's program, such as ``{"field": "cwd"}``.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class ErrorObject(msgspec.Struct, omit_defaults=True):
+    code: int
+    message: str
+    data: Any = None
+
+
+class Reply(msgspec.Struct):
+    id: Raw
+    result: Any
+    jsonrpc: str = "2.0"
+
+
+class ErrorReply(msgspec.Struct):
+    id: Raw
+    error: ErrorObject
+    jsonrpc: str = "2.0"
+
+
+class Notification(msgspec.Struct):
+    method: str
+    params: Any
+    jsonrpc: str = "2.0"
+
+
+class OutgoingRequest(msgspec.Struct):
+    id: int
+    method: str
+    params: Any
+    jsonrpc: str = "2.0"
+
+
+class Envelope(msgspec.Struct):
+    """A message of the other side, its members undecoded; an absent one is empty."""
+
+    jsonrpc: Raw = ABSENT
+    id: Raw = ABSENT
+    method: Raw = ABSENT
+    params: Raw = ABSENT
+    result: Raw = ABSENT
+    error: Raw = ABSENT
+
+
+class Id(msgspec.Struct, frozen=True):
+    """The id of a request: its bytes for the echo, and a key under which 1 and "1" differ."""
+
+    raw: Raw
+    key: tuple[str, Any]
+
+
+NULL_ID = Id(Raw(b"null"), ("null", None))
+
+_decode = msgspec.json.Decoder(Envelope).decode
+
+
+def read_id(raw: Raw) -> Id | None:
+    """An id from its bytes; None where it is not a string, an integer or null."""
+    value = msgspec.json.decode(raw)
+    if value is None:
+        return NULL_ID
+    if isinstance(value, str):
+        return Id(raw, ("string", value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Id(raw, ("number", value))
+    if isinstance(value, float) and value.is_integer():
+        return Id(raw, ("number", int(value)))
+    return None
+
+
+def read_envelope(line: bytes) -> Envelope:
+    """A line's message. Raises `RpcError` -32700 for what is no JSON and -32600 for what is no single object."""
+    try:
+        line.decode()
+        try:
+            return _decode(line)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            if b"\\u" not in line:
+                raise
+            # JSON allows half of a surrogate pair in an escape, and JavaScript writes it when it cuts a string.
+            return _decode(_without_lone_surrogates(line))
+    except msgspec.ValidationError:
+        if line.lstrip()[:1] == b"[":
+            raise RpcError(
+                INVALID_REQUEST, "Invalid request: ACP has no JSON-RPC batches; send each message on a line of its own"
+            ) from None
+        raise RpcError(INVALID_REQUEST, "Invalid request: a message is a JSON object") from None
+    except UnicodeDecodeError as problem:
+        raise RpcError(PARSE_ERROR, f"Parse error: the line is not UTF-8 (byte {problem.start})") from None
+    except RecursionError:
+        raise RpcError(PARSE_ERROR, "Parse error: the message is nested too deeply") from None
+    except ValueError as problem:
+        raise RpcError(PARSE_ERROR, f"Parse error: {problem}") from None
+
+
+def _without_lone_surrogates(line: bytes) -> bytes:
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not JSON")
+
+    text = json.dumps(json.loads(line, parse_constant=refuse), ensure_ascii=False)
+    return text.encode("utf-8", "replace")
+
+
+_FIELD = re.compile(r"(?:missing required field `(?P<missing>[^`]+)`)?(?: - at `\$\.?(?P<path>[^`]*)`)?$")
+
+
+def invalid_params(problem: str, field: str | None = None) -> RpcError:
+    """-32602 that names the field."""
+    message = f"Invalid params: {field}: {problem}" if field else f"Invalid params: {problem}"
+    return RpcError(INVALID_PARAMS, message, {"field": field, "problem": problem} if field else {"problem": problem})
+
+
+def decode_params(raw: Raw, shape: Any) -> Any:
+    """Parameters as ``shape``; absent and null are an empty object. Raises `RpcError` -32602 naming the field."""
+    data = bytes(raw)
+    if not data or data == b"null":
+        data = b"{}"
+    if data[:1] == b"[":
+        raise invalid_params("they are an object with names, never an array")
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except RecursionError:
+        raise invalid_params("nested too deeply") from None
+    except msgspec.DecodeError as problem:
+        text = str(problem)
+        found = _FIELD.search(text)
+        missing, path = (found["missing"], found["path"]) if found else (None, None)
+        field = ".".join(part for part in (path, missing) if part)
+        what = "required, and missing" if missing else text.partition(" - at ")[0]
+        raise invalid_params(what[:1].lower() + what[1:], field or None) from None

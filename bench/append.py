@@ -1,11 +1,13 @@
 """Loom append: turns of 4 KB, flushed and with fsync.
 
 The baselines write the same bytes, already encoded, to a file opened with O_APPEND: one write a turn, and one write
-and fdatasync a turn.
+and fdatasync a turn. Beside them: what most programs do (`json.dumps`, write, flush), and encoding with msgspec and
+writing with nothing around it, which is the most that a loom made with msgspec can reach.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -79,9 +81,26 @@ def run(options: Options) -> Table:
 
         return write
 
+    plain = [msgspec.to_builtins(turn) for turn in flushed]
+
+    def standard(path: Path) -> None:
+        with path.open("w") as file:
+            for record in plain:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+
+    def floor(path: Path) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        encode = msgspec.json.Encoder().encode
+        for turn in flushed:
+            os.write(descriptor, encode(turn) + b"\n")
+        os.close(descriptor)
+
     (Path(__file__).parent / "results").mkdir(exist_ok=True)
     for _ in range(options.rounds(15)):
         timed("raw", TURNS, raw(lines, False))
+        timed("json", TURNS, standard)
+        timed("msgspec", TURNS, floor)
         timed("loom", TURNS, loom(flushed, False))
         timed("raw fsync", SYNCED, raw(lines[:SYNCED], True))
         timed("loom fsync", SYNCED, loom(synced, True))
@@ -92,6 +111,8 @@ def run(options: Options) -> Table:
         f"loom append, turns of {len(lines[0]):,} bytes",
         (
             base,
+            row("json.dumps, write, flush", samples["json"], "turns/s", baseline=base, more=True),
+            row("msgspec, O_APPEND", samples["msgspec"], "turns/s", baseline=base, more=True),
             row(
                 "cantrip-acp loom",
                 samples["loom"],

@@ -1,0 +1,106 @@
+"""cantrip-acp: language models as entities in sandboxed circles, over the Agent Client Protocol.
+
+    >>> from cantrip_acp import Cantrip, Call, Circle, ScriptedCrystal
+    >>> crystal = ScriptedCrystal(
+    ...     [
+    ...         {"content": "Let me try the gate.", "tool_calls": [{"gate": "echo", "args": {"text": "hello"}}]},
+    ...         {"tool_calls": [{"gate": "done", "args": {"answer": "it said hello"}}]},
+    ...     ]
+    ... )
+    >>> cantrip = Cantrip(
+    ...     crystal,
+    ...     Call(system_prompt="You try things out."),
+    ...     Circle("conversation", gates=["echo", "done"], wards=[{"max_turns": 5}]),
+    ... )
+    >>> result = cantrip.cast_sync("Find out what echo does.")
+    >>> result.result, result.terminated, result.turns
+    ('it said hello', True, 2)
+    >>> [turn.gate_calls for turn in cantrip.loom.threads()[0].acted]
+    [('echo',), ('done',)]
+
+Names are imported when they are first used: an agent process answers its client before any of this is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cantrip_acp.call import Call as Call
+    from cantrip_acp.cantrip import Cantrip as Cantrip
+    from cantrip_acp.circle import Circle as Circle
+    from cantrip_acp.context import ContextBlock as ContextBlock
+    from cantrip_acp.crystals.contract import Crystal as Crystal
+    from cantrip_acp.crystals.contract import Delta as Delta
+    from cantrip_acp.crystals.contract import Message as Message
+    from cantrip_acp.crystals.contract import Query as Query
+    from cantrip_acp.crystals.contract import Response as Response
+    from cantrip_acp.crystals.contract import ToolCall as ToolCall
+    from cantrip_acp.crystals.contract import ToolDefinition as ToolDefinition
+    from cantrip_acp.crystals.contract import Usage as Usage
+    from cantrip_acp.crystals.retry import RetryPolicy as RetryPolicy
+    from cantrip_acp.crystals.scripted import ScriptedCrystal as ScriptedCrystal
+    from cantrip_acp.entity import Entity as Entity
+    from cantrip_acp.errors import CantripError as CantripError
+    from cantrip_acp.errors import CrystalError as CrystalError
+    from cantrip_acp.errors import DefinitionError as DefinitionError
+    from cantrip_acp.errors import GateError as GateError
+    from cantrip_acp.errors import LoomError as LoomError
+    from cantrip_acp.gates.contract import Gate as Gate
+    from cantrip_acp.gates.contract import GateContext as GateContext
+    from cantrip_acp.gates.contract import GateReply as GateReply
+    from cantrip_acp.loom.loom import Loom as Loom
+    from cantrip_acp.loom.thread import Thread as Thread
+    from cantrip_acp.loom.turn import Turn as Turn
+    from cantrip_acp.loop import CastResult as CastResult
+    from cantrip_acp.wards import Wards as Wards
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Call": "call",
+    "Cantrip": "cantrip",
+    "CantripError": "errors",
+    "CastResult": "loop",
+    "Circle": "circle",
+    "ContextBlock": "context",
+    "Crystal": "crystals.contract",
+    "CrystalError": "errors",
+    "DefinitionError": "errors",
+    "Delta": "crystals.contract",
+    "Entity": "entity",
+    "Gate": "gates.contract",
+    "GateContext": "gates.contract",
+    "GateError": "errors",
+    "GateReply": "gates.contract",
+    "Loom": "loom.loom",
+    "LoomError": "errors",
+    "Message": "crystals.contract",
+    "Query": "crystals.contract",
+    "Response": "crystals.contract",
+    "RetryPolicy": "crystals.retry",
+    "ScriptedCrystal": "crystals.scripted",
+    "Thread": "loom.thread",
+    "ToolCall": "crystals.contract",
+    "ToolDefinition": "crystals.contract",
+    "Turn": "loom.turn",
+    "Usage": "crystals.contract",
+    "Wards": "wards",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cantrip_acp' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"cantrip_acp.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,179 @@
+"""The cantrip: crystal, call and circle bound together; a value that can be cast any number of times (§1.4)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast as typed
+
+import anyio
+
+from cantrip_acp.call import Call
+from cantrip_acp.circle import Circle
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.retry import RetryPolicy
+from cantrip_acp.entity import CastStream, Entity
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loop import CastResult
+
+if TYPE_CHECKING:
+    from cantrip_acp.context import ContextBlock, Contributor
+    from cantrip_acp.gates.contract import Interceptor
+
+_ABSENT: Any = object()
+
+
+class Cantrip:
+    """A recipe for entities.
+
+    ``call`` left out is an empty call; ``loom`` left out is one in memory that all casts share. ``interceptors`` may answer
+    in any gate's place, ``contributors`` add context to each cast; both belong to the host, never to the entity.
+
+    Raises `DefinitionError`, checked in the order crystal, call, circle: "cantrip requires a crystal", "cantrip requires
+    a call", "cantrip requires a circle" (CANTRIP-1), "circle must have a done gate" (CIRCLE-1), "cantrip must have at
+    least one truncation ward" (CIRCLE-2, LOOP-2, CANTRIP-3).
+
+    >>> from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+    >>> spell = Cantrip(
+    ...     ScriptedCrystal([{"tool_calls": [{"gate": "done", "args": {"answer": "hello"}}]}]),
+    ...     circle=Circle(gates=["done"], wards=[{"max_turns": 3}]),
+    ... )
+    >>> spell.cast_sync("Say hello.").result
+    'hello'
+    """
+
+    def __init__(
+        self,
+        crystal: Crystal | None = None,
+        call: Call | Mapping[str, Any] | None = _ABSENT,
+        circle: Circle | None = None,
+        *,
+        loom: Loom | None = None,
+        retry: RetryPolicy | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        contributors: Sequence[Contributor] = (),
+        name: str | None = None,
+    ) -> None:
+        if crystal is None:
+            raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)")
+        if not isinstance(crystal, Crystal):
+            raise DefinitionError(
+                f"cantrip requires a crystal with name, model, context_window and query, not {type(crystal).__name__}"
+            )
+        if call is None:
+            raise DefinitionError("cantrip requires a call; leave it out for an empty one (CANTRIP-1)")
+        if circle is None:
+            raise DefinitionError("cantrip requires a circle: a medium, gates and wards (CANTRIP-1)")
+        self.name = name
+        self.crystal = crystal
+        self.call = Call() if call is _ABSENT else Call.of(call)
+        self.circle = circle
+        self.require_done = self.call.require_done_tool or circle.wards.require_done_tool
+        self.retry = retry or RetryPolicy()
+        self.interceptors = tuple(interceptors)
+        self.contributors = tuple(contributors)
+        self._loom = loom
+        _validate(circle, self.require_done)
+
+    def __repr__(self) -> str:
+        return f"Cantrip({self.name or self.id}, {self.crystal.model}, {self.circle!r})"
+
+    @property
+    def loom(self) -> Loom:
+        """Where its casts are recorded."""
+        if self._loom is None:
+            self._loom = Loom.memory()
+        return self._loom
+
+    @cached_property
+    def records(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Call and circle as the loom keeps them."""
+        return self.call.record(), self.circle.record()
+
+    @cached_property
+    def id(self) -> str:
+        """The same for the same call and circle, whatever the crystal: ``cantrip_`` and 16 hex digits."""
+        text = json.dumps(self.records, sort_keys=True, ensure_ascii=True, default=str)
+        return f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def with_crystal(self, crystal: Crystal) -> Cantrip:
+        """The same cantrip with another crystal and nothing else changed (§2.2)."""
+        return Cantrip(
+            crystal,
+            self.call,
+            self.circle,
+            loom=self._loom,
+            retry=self.retry,
+            interceptors=self.interceptors,
+            contributors=self.contributors,
+            name=self.name,
+        )
+
+    def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
+        """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent."""
+        return Entity(self, loom or self.loom, entity_id=entity_id)
+
+    async def cast(self, intent: str, **options: Any) -> CastResult:
+        """One entity, one intent, one result; then the entity is gone and its thread stays (ENTITY-4).
+
+        ``options`` are those of `Entity.cast`.
+        """
+        async with self.invoke() as entity:
+            return await entity.cast(intent, **options)
+
+    @asynccontextmanager
+    async def cast_stream(self, intent: str, **options: Any) -> AsyncIterator[CastStream]:
+        """One cast as a stream of events; leaving the block early cancels it. See `Entity.stream`."""
+        async with self.invoke() as entity, entity.stream(intent, **options) as stream:
+            yield stream
+
+    async def cast_batch(
+        self, intents: Sequence[str], *, concurrency: int = 8, **options: Any
+    ) -> list[CastResult | Exception]:
+        """Many casts, at most ``concurrency`` at once; results in the order of the intents.
+
+        One cast's failure is that place's exception and hurts no other. Every cast is an entity of its own (CANTRIP-2).
+        """
+        results: list[CastResult | Exception | None] = [None] * len(intents)
+        limiter = anyio.CapacityLimiter(max(1, concurrency))
+
+        async def one(index: int, intent: str) -> None:
+            from cantrip_acp.errors import CantripError
+
+            async with limiter:
+                try:
+                    results[index] = await self.cast(intent, **options)
+                except CantripError as error:
+                    results[index] = error
+
+        async with anyio.create_task_group() as group:
+            for index, intent in enumerate(intents):
+                group.start_soon(one, index, intent)
+        return typed("list[CastResult | Exception]", results)
+
+    def cast_sync(self, intent: str, **options: Any) -> CastResult:
+        """`cast` for scripts that have no event loop. Raises RuntimeError inside a running one."""
+        from functools import partial
+
+        return anyio.run(partial(self.cast, intent, **options))
+
+
+def _validate(circle: Circle, require_done: bool) -> None:
+    if "done" not in circle.gates:
+        if require_done:
+            raise DefinitionError("cantrip with require_done must have a done gate: add 'done' to the circle's gates")
+        raise DefinitionError("circle must have a done gate: add 'done' to its gates (CIRCLE-1)")
+    if "answer" not in circle.gates["done"].properties and not circle.gates["done"].properties:
+        raise DefinitionError("the done gate must accept at least one argument, the answer (CIRCLE-8)")
+    if circle.wards.max_turns is None:
+        raise DefinitionError(
+            "cantrip must have at least one truncation ward: add max_turns to the circle's wards, "
+            "such as {max_turns: 10} (CIRCLE-2, LOOP-2)"
+        )
+
+
+__all__ = ["Cantrip", "CastResult"]

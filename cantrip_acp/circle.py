@@ -1,0 +1,118 @@
+"""The circle: a medium, gates and wards (chapter 4). What is left of medium and gates after the wards is what an entity can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.crystals.contract import ToolDefinition
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.gates import registry
+from cantrip_acp.gates.contract import Gate
+from cantrip_acp.mediums import registry as mediums
+from cantrip_acp.mediums.contract import Medium
+from cantrip_acp.wards import Wards
+
+GateLike = Gate | str | Mapping[str, Any]
+
+
+class Circle:
+    """A circle is a value: nothing runs until an entity acts in it.
+
+    ``gates`` are `Gate`s, names of known gates, or mappings of a ``name`` and dependencies (``{"name": "read_file",
+    "root": "data"}``). ``wards`` is a list of mappings, a mapping or a `Wards`. ``workspace`` is the folder that relative
+    roots and ward paths are taken from; None where the circle reaches no files.
+
+    Raises `DefinitionError` for an unknown medium, gate or ward and for two gates of one name.
+    """
+
+    def __init__(
+        self,
+        medium: str | Medium = "conversation",
+        gates: Iterable[GateLike] = ("done",),
+        wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] = (),
+        *,
+        workspace: Path | str | None = None,
+    ) -> None:
+        self.workspace = Path(workspace).absolute() if workspace is not None else None
+        self.medium: Medium = mediums.find(medium) if isinstance(medium, str) else medium
+        self.wards = Wards.of(wards, base=self.workspace)
+        self.declared_gates: tuple[Gate, ...] = tuple(self._resolve(g) for g in gates)
+        seen: set[str] = set()
+        for gate in self.declared_gates:
+            if gate.name in seen:
+                raise DefinitionError(f"two gates are named {gate.name!r} in one circle")
+            seen.add(gate.name)
+
+    def __repr__(self) -> str:
+        return f"Circle(medium={self.medium.name!r}, gates={[g.name for g in self.declared_gates]})"
+
+    def _resolve(self, gate: GateLike) -> Gate:
+        if isinstance(gate, str):
+            resolved = registry.find(gate)
+        elif isinstance(gate, Gate):
+            resolved = gate
+        elif isinstance(gate, Mapping):
+            options = dict(gate)
+            name = options.pop("name", None)
+            if not isinstance(name, str):
+                raise DefinitionError(f"a gate given as a mapping needs a name: {gate!r}")
+            resolved = registry.find(name).bind(**options)
+        else:
+            raise DefinitionError(f"a gate is a name, a mapping or a Gate, not {type(gate).__name__}")
+        root = resolved.dependencies.get("root")
+        if root is not None and self.workspace is not None:
+            resolved = resolved.bind(root=self.workspace.joinpath(root))
+        return resolved
+
+    @cached_property
+    def gates(self) -> Mapping[str, Gate]:
+        """The gates that the wards leave, by name."""
+        removed = set(self.wards.remove_gate)
+        if self.wards.max_depth == 0:
+            removed |= registry.DELEGATION
+        return {g.name: g for g in self.declared_gates if g.name not in removed}
+
+    @cached_property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """The gates as tool definitions, under names that providers take (CALL-3)."""
+        return tuple(
+            ToolDefinition(name=shown, description=self.gates[name].description, parameters=self.gates[name].parameters)
+            for shown, name in self.tool_names.items()
+        )
+
+    @cached_property
+    def tool_names(self) -> Mapping[str, str]:
+        """Shown name to gate name: ``.`` and ``-`` become ``_``, made unique by a number at the end.
+
+        Providers, Python and shells take no dots; gate names may have them.
+        """
+        shown: dict[str, str] = {}
+        for name in self.gates:
+            plain = name.replace(".", "_").replace("-", "_")
+            unique, n = plain, 2
+            while unique in shown or (unique != name and unique in self.gates):
+                unique, n = f"{plain}_{n}", n + 1
+            shown[unique] = name
+        return shown
+
+    @cached_property
+    def tools(self) -> tuple[ToolDefinition, ...]:
+        """What the crystal is offered on every query; fixed for the circle's life."""
+        return self.medium.tools(self)
+
+    @cached_property
+    def presentation(self) -> str | None:
+        """The capability block (CIRCLE-11), the same on every query; None where tool definitions alone serve."""
+        return self.medium.presentation(self)
+
+    def record(self) -> dict[str, Any]:
+        """What the loom keeps of it."""
+        return {
+            "medium": self.medium.name,
+            "gates": [gate.record() for gate in self.gates.values()],
+            "wards": self.wards.declared(),
+            "workspace": str(self.workspace) if self.workspace is not None else None,
+        }

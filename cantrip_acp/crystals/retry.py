@@ -1,0 +1,114 @@
+"""Asking a crystal until it answers or there is no hope: retries, the contract, forced tool use (PROD-2, D-006, CRYSTAL-5).
+
+Whatever happens in here is one query of the loop and at most one turn. Nothing of a failed attempt reaches the messages.
+"""
+
+from __future__ import annotations
+
+import random as _random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+import msgspec
+
+from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Message, Query, Response, check_response
+from cantrip_acp.errors import CrystalError, MalformedResponse
+
+MAX_RESPONSE_CHARS = 8_000_000
+"""More text than any model may answer; a stream that goes beyond it has no end."""
+
+_REASKS = 2
+_INSIST = "Your last answer called no tool. Answer with at least one tool call."
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how patiently to ask again.
+
+    ``max_retries`` are attempts after the first. The n-th wait is ``base_s`` × 2ⁿ with up to a quarter more by chance, at
+    most ``max_wait_s``; a ``Retry-After`` of the provider is honoured instead, and ends the asking where it is longer than
+    ``max_retry_after_s``. ``statuses`` replaces the retryable ones (429 and 5xx); other 4xx are never asked again.
+    ``sleep`` and ``chance`` can be replaced so that tests need no time.
+    """
+
+    max_retries: int = 3
+    base_s: float = 1.0
+    max_wait_s: float = 60.0
+    max_retry_after_s: float = 300.0
+    statuses: frozenset[int] | None = None
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+    chance: Callable[[], float] = _random.random
+
+    def delay(self, retry: int, error: CrystalError) -> float | None:
+        """Seconds before retry number ``retry`` (0, 1, …); None where there is to be none."""
+        if retry >= self.max_retries or not error.may_retry(self.statuses):
+            return None
+        if error.retry_after is not None:
+            wait = max(0.0, error.retry_after)
+            return wait if wait <= self.max_retry_after_s else None
+        return min(self.base_s * 2**retry * (1 + self.chance() / 4), self.max_wait_s)
+
+
+Notice = Callable[[int, float, CrystalError], Awaitable[None]]
+"""Told before each wait: the attempt that failed (from 1), the seconds, the error."""
+
+
+class _Guard:
+    """Passes pieces on, and raises where a response has no end."""
+
+    __slots__ = ("_emit", "_left")
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._left = MAX_RESPONSE_CHARS
+
+    async def __call__(self, delta: Delta) -> None:
+        self._left -= len(delta.text)
+        if self._left < 0:
+            raise MalformedResponse(
+                f"the response went beyond {MAX_RESPONSE_CHARS:,} characters without an end and was stopped"
+            )
+        await self._emit(delta)
+
+
+async def ask(crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, notice: Notice) -> Response:
+    """One response that keeps the contract. Raises `CrystalError` once retries are spent or may not help."""
+    response = await _attempt(crystal, query, emit, policy, notice)
+    if query.tool_choice != "required" or response.tool_calls or response.refused:
+        return response
+    spent = response.usage
+    messages: Sequence[Message] = query.messages
+    for _ in range(_REASKS):
+        # The provider could not force a tool call; insisting is the simulation that CRYSTAL-5 allows.
+        messages = [
+            *messages,
+            Message("assistant", response.content),
+            Message("user", _INSIST, kind="nudge"),
+        ]
+        again = msgspec.structs.replace(query, messages=messages)
+        response = await _attempt(crystal, again, emit, policy, notice)
+        spent = spent + response.usage
+        if response.tool_calls or response.refused:
+            return msgspec.structs.replace(response, usage=spent)
+    raise MalformedResponse(
+        f"tool_choice is required, but {crystal.model} called no tool in {_REASKS + 1} answers (CRYSTAL-5)"
+    )
+
+
+async def _attempt(crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, notice: Notice) -> Response:
+    retry = 0
+    while True:
+        try:
+            response = await crystal.query(query, _Guard(emit))
+            check_response(response, query.messages)
+            return response
+        except CrystalError as error:
+            delay = policy.delay(retry, error)
+            if delay is None:
+                if retry and not isinstance(error, MalformedResponse):
+                    error.add_note(f"after {retry + 1} attempts")
+                raise
+            retry += 1
+            await notice(retry, delay, error)
+            await policy.sleep(delay)

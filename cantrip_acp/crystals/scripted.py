@@ -1,0 +1,248 @@
+"""A crystal that plays responses in order: for tests, demos and benchmarks in place of a paid model.
+
+It keeps to the crystal contract in everything but CRYSTAL-1: its place in the script is state, and belongs to this value,
+so casts of one cantrip share it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+
+from cantrip_acp.crystals.contract import Delta, Emit, Query, Response, ToolCall, Usage
+from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
+
+KEYS = frozenset(
+    {
+        "content",
+        "thinking",
+        "tool_calls",
+        "code",
+        "bash",
+        "usage",
+        "error",
+        "delay_ms",
+        "chunks",
+        "when",
+        "repeat",
+        "tool_result",
+    }
+)
+"""What a response of a script may hold."""
+
+_USAGE_KEYS = {
+    "prompt_tokens": "prompt_tokens",
+    "completion_tokens": "completion_tokens",
+    "cached_tokens": "cached_tokens",
+    "cache_write_tokens": "cache_write_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+    "cost": "cost",
+    "total_tokens": None,
+}
+
+
+class ScriptedCrystal:
+    """Plays ``responses``, each a mapping with any of `KEYS`.
+
+    - ``content``, ``thinking``: text. ``chunks``: the text in pieces, as it streams.
+    - ``tool_calls``: a list of ``{id?, gate, args}``; args is a mapping, or text that is sent as it stands.
+    - ``bash``, ``code``: a call of the medium's own tool with that command or program.
+    - ``usage``: prompt_tokens, completion_tokens, cached_tokens, cost; without it, ``usage`` of the whole script.
+    - ``error``: ``{status, message, retry_after?}``: this query fails so. ``delay_ms``: wait before each piece.
+    - ``when``: use it only while the intent holds that text. ``repeat``: never used up.
+
+    ``children`` are scripts for child entities by order of birth. With ``record_inputs`` every query is kept in
+    ``invocations``, its messages copied; ``queries`` counts them all. A script that has run out raises `CrystalError`.
+    """
+
+    def __init__(
+        self,
+        responses: Iterable[Mapping[str, Any]] = (),
+        *,
+        children: Sequence[Any] = (),
+        usage: Mapping[str, Any] | None = None,
+        record_inputs: bool = False,
+        name: str = "scripted",
+        model: str = "scripted",
+        context_window: int | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.context_window = context_window
+        self.children = tuple(children)
+        self.invocations: list[Query] = []
+        self.queries = 0
+        self._record = record_inputs
+        self._usage = _usage(usage, "usage") if usage is not None else Usage()
+        self._script = [_Step(r, i) for i, r in enumerate(responses)]
+        self._used = [False] * len(self._script)
+        self._first = 0
+
+    def __repr__(self) -> str:
+        return f"ScriptedCrystal({len(self._script)} responses, {self.queries} played)"
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        self.queries += 1
+        if self._record:
+            self.invocations.append(msgspec.structs.replace(query, messages=tuple(query.messages)))
+        step = self._next(query.intent)
+        if step.delay_s and not step.pieces:
+            await anyio.sleep(step.delay_s)
+        if step.error is not None:
+            raise step.failure()
+        self._check_window(query)
+        if step.thinking:
+            await emit(Delta("thought", step.thinking))
+        for piece in step.pieces:
+            if step.delay_s:
+                await anyio.sleep(step.delay_s)
+            await emit(Delta("text", piece))
+        if step.fixed:
+            calls = step.calls
+        else:
+            # Ids that the script leaves out are unique over the script's whole life.
+            calls = tuple(
+                c if c.id else ToolCall(f"tc_{self.queries}_{i}", c.gate, c.args) for i, c in enumerate(step.calls, 1)
+            )
+        return Response(
+            content=step.content,
+            thinking=step.thinking,
+            tool_calls=calls,
+            usage=step.usage if step.usage is not None else self._usage,
+            model=self.model,
+            tool_results=step.tool_results,
+        )
+
+    def skip(self, queries: int) -> None:
+        """Go on as if that many queries had been played already (a session that was loaded again)."""
+        for _ in range(queries):
+            self.queries += 1
+            while self._first < len(self._script) and (self._used[self._first] or self._script[self._first].repeat):
+                if self._script[self._first].repeat:
+                    return
+                self._first += 1
+            if self._first < len(self._script):
+                self._used[self._first] = True
+
+    def _next(self, intent: str) -> _Step:
+        while self._first < len(self._used) and self._used[self._first]:
+            self._first += 1
+        for index in range(self._first, len(self._script)):
+            step = self._script[index]
+            if self._used[index] or (step.when is not None and step.when not in intent):
+                continue
+            if not step.repeat:
+                self._used[index] = True
+            return step
+        raise CrystalError(
+            f"the script has run out: query {self.queries} found no response left "
+            f"({len(self._script)} in the script; the intent begins {intent[:60]!r})",
+            retryable=False,
+        )
+
+    def _check_window(self, query: Query) -> None:
+        if self.context_window is None:
+            return
+        # Four characters a token: the usual rule of thumb, and the only one that needs no tokenizer.
+        tokens = sum(len(m.content or "") + sum(len(c.args) for c in m.tool_calls) for m in query.messages) // 4
+        if tokens > self.context_window:
+            raise ContextLimitError(
+                f"about {tokens} tokens do not fit the window of {self.context_window} of {self.model}",
+                tokens=tokens,
+                limit=self.context_window,
+            )
+
+
+class _Step:
+    """One response of a script, checked and ready to play."""
+
+    __slots__ = (
+        "calls",
+        "content",
+        "delay_s",
+        "error",
+        "fixed",
+        "pieces",
+        "repeat",
+        "thinking",
+        "tool_results",
+        "usage",
+        "when",
+    )
+
+    def __init__(self, raw: Mapping[str, Any], index: int) -> None:
+        where = f"responses[{index}]"
+        if not isinstance(raw, Mapping):
+            raise DefinitionError(f"a response is a mapping, not {raw!r}", where=where)
+        for key in raw:
+            if key not in KEYS:
+                near = difflib.get_close_matches(str(key), KEYS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(KEYS))}"
+                raise DefinitionError(f"unknown key {key!r}{hint}", where=where)
+        content = raw.get("content")
+        chunks = raw.get("chunks")
+        if content is not None and not isinstance(content, str):
+            content = str(content)
+        if chunks is not None:
+            if not isinstance(chunks, list | tuple):
+                raise DefinitionError("chunks is a list of texts", where=where)
+            chunks = tuple(str(c) for c in chunks)
+            content = "".join(chunks) if content is None else content
+        self.content: str | None = content
+        self.thinking: str | None = raw.get("thinking")
+        self.pieces: tuple[str, ...] = chunks if chunks is not None else (content,) if content else ()
+        self.calls = _calls(raw, where)
+        self.fixed = all(c.id for c in self.calls)
+        self.usage = _usage(raw["usage"], where) if raw.get("usage") is not None else None
+        self.error: Mapping[str, Any] | None = raw.get("error")
+        self.delay_s = float(raw.get("delay_ms") or 0) / 1000
+        self.when: str | None = raw.get("when")
+        self.repeat = bool(raw.get("repeat"))
+        self.tool_results = _tool_results(raw.get("tool_result"), where)
+
+    def failure(self) -> CrystalError:
+        error = self.error if isinstance(self.error, Mapping) else {"message": str(self.error)}
+        status = error.get("status")
+        message = error.get("message") or f"scripted failure with status {status}"
+        if error.get("code") == "context_length_exceeded":
+            return ContextLimitError(message)
+        return CrystalError(message, status=status, retry_after=error.get("retry_after"))
+
+
+def _calls(raw: Mapping[str, Any], where: str) -> tuple[ToolCall, ...]:
+    calls: list[ToolCall] = []
+    for n, call in enumerate(raw.get("tool_calls") or ()):
+        if not isinstance(call, Mapping) or not call.get("gate", call.get("name")):
+            raise DefinitionError(f"tool_calls[{n}] is a mapping with a gate, not {call!r}", where=where)
+        args = call.get("args", call.get("arguments"))
+        text = args if isinstance(args, str) else msgspec.json.encode(args if args is not None else {}).decode()
+        calls.append(ToolCall(str(call.get("id") or ""), str(call.get("gate", call.get("name"))), text))
+    for key, tool, argument in (("bash", "bash", "command"), ("code", "python", "code")):
+        if raw.get(key) is not None:
+            calls.append(ToolCall("", tool, msgspec.json.encode({argument: str(raw[key])}).decode()))
+    return tuple(calls)
+
+
+def _usage(raw: Any, where: str) -> Usage:
+    if not isinstance(raw, Mapping):
+        raise DefinitionError(f"usage is a mapping of token counts, not {raw!r}", where=where)
+    for key in raw:
+        if key not in _USAGE_KEYS:
+            raise DefinitionError(f"unknown key {key!r} in usage; known: {', '.join(_USAGE_KEYS)}", where=where)
+    return Usage(**{_USAGE_KEYS[k]: v for k, v in raw.items() if _USAGE_KEYS[k] and v is not None})  # type: ignore[misc]
+
+
+def _tool_results(raw: Any, where: str) -> tuple[str, ...]:
+    if raw is None:
+        return ()
+    items = raw if isinstance(raw, list | tuple) else [raw]
+    ids = []
+    for item in items:
+        if not isinstance(item, Mapping) or "tool_call_id" not in item:
+            raise DefinitionError("tool_result is a mapping with a tool_call_id", where=where)
+        ids.append(str(item["tool_call_id"]))
+    return tuple(ids)

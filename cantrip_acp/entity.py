@@ -1,0 +1,193 @@
+"""The entity: what appears when a cantrip is cast on an intent, and keeps its state from cast to cast (§1.4, ENTITY-1..6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cantrip_acp import telemetry
+from cantrip_acp.context import Context, ContextBlock
+from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentRequired
+from cantrip_acp.events import BUFFER, Event, EventHub, Subscription
+from cantrip_acp.gates.executor import GateExecutor
+from cantrip_acp.loom.turn import new_id
+from cantrip_acp.loop import CastResult, CastRun
+from cantrip_acp.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.mediums.contract import MediumSession
+
+
+class Entity:
+    """A living instance of a cantrip. It takes one cast at a time and remembers them all.
+
+    Made by `Cantrip.invoke` (or, for one cast, by `Cantrip.cast`); there is no other way (ENTITY-1). Close it when it is
+    no longer needed, or use it in ``async with``: that ends what its medium started. Its record stays in the loom.
+    """
+
+    def __init__(self, cantrip: Cantrip, loom: Loom, *, entity_id: str | None = None, depth: int = 0) -> None:
+        self.id = entity_id or new_id("e")
+        self.cantrip = cantrip
+        self.cantrip_id = cantrip.id
+        self.crystal = cantrip.crystal
+        self.call = cantrip.call
+        self.circle = cantrip.circle
+        self.require_done = cantrip.require_done
+        self.retry = cantrip.retry
+        self.loom = loom
+        self.depth = depth
+        self.hub = EventHub()
+        self.redactor = shared()
+        self.contributors = cantrip.contributors
+        self.context = Context(self.call, self.circle)
+        self.executor = GateExecutor(
+            self.circle, hub=self.hub, redactor=self.redactor, interceptors=cantrip.interceptors, depth=depth
+        )
+        self.usage = Usage()
+        """What all casts so far have used (PROD-3)."""
+        self.sequence = 0
+        self.last_turn = ""
+        self.closed = False
+        self._session: MediumSession | None = None
+        self._run: CastRun | None = None
+        self._scope: anyio.CancelScope | None = None
+
+    def __repr__(self) -> str:
+        return f"Entity({self.id}, {self.sequence} turns)"
+
+    async def __aenter__(self) -> Entity:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cast runs."""
+        return self._run is not None
+
+    def subscribe(self, *, lossy: bool = False, buffer: int = BUFFER) -> Subscription:
+        """A reader of all that happens in this entity, cast after cast; see `events` for the two kinds."""
+        return self.hub.subscribe(lossy=lossy, buffer=buffer)
+
+    async def cast(
+        self,
+        intent: str,
+        *,
+        trace_id: str | None = None,
+        trace: telemetry.Trace | None = None,
+        context: Sequence[ContextBlock] = (),
+    ) -> CastResult:
+        """Pursue an intent to its end, with everything remembered from earlier casts (ENTITY-5).
+
+        ``trace_id`` (32 hex digits) or ``trace`` join it to a request elsewhere; ``context`` is pinned before the intent.
+        A cancel from `cancel` is a result with reason ``cancelled``; an outer cancellation is recorded and raised on.
+
+        Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` where a query failed for good, and
+        `LoomWriteError` where the trace could not be kept.
+        """
+        if not isinstance(intent, str) or not intent.strip():
+            raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
+        if self.closed:
+            raise EntityClosed(f"entity {self.id} has ended; invoke the cantrip again")
+        if self._run is not None:
+            raise EntityBusy(f"entity {self.id} is busy with another cast; wait for it, or cancel it first")
+        if trace is None:
+            trace = telemetry.trace_from({"trace_id": trace_id} if trace_id else None)
+        self._run = CastRun(self, intent, trace, context)
+        self._scope = anyio.CancelScope()
+        try:
+            return await self._run.run(self._scope)
+        finally:
+            self._run = None
+            self._scope = None
+
+    @asynccontextmanager
+    async def stream(self, intent: str, *, buffer: int = BUFFER, **options: Any) -> AsyncIterator[CastStream]:
+        """A cast as a stream of events, with back-pressure; leaving the block early cancels the cast.
+
+        ``options`` are those of `cast`. After the last event, ``stream.result`` is the `CastResult`.
+        """
+        with self.hub.listening(buffer=buffer) as subscription:
+            async with anyio.create_task_group() as group:
+                stream = CastStream(subscription)
+                group.start_soon(stream._drive, self, intent, options)
+                try:
+                    yield stream
+                finally:
+                    if stream._result is None and stream._error is None:
+                        self.cancel()
+                        subscription.close()
+        if stream._error is not None and not stream._raised:
+            raise stream._error
+
+    def cancel(self, reason: str = "cancelled") -> bool:
+        """Stop the running cast; False where none runs. The turn in flight is recorded with that reason."""
+        if self._run is None or self._scope is None:
+            return False
+        if self._run.stop_reason is None:
+            self._run.stop_reason = reason
+        self._scope.cancel()
+        return True
+
+    async def session(self) -> MediumSession:
+        """The inside of this entity's medium, opened when it is first needed."""
+        if self._session is None:
+            self._session = await self.circle.medium.open(self.circle, self.id)
+        return self._session
+
+    def root(self) -> None:
+        """Make sure that the loom has the call as this entity's root (CALL-4)."""
+        if not self.last_turn:
+            call, circle = self.cantrip.records
+            self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id)
+
+    async def close(self) -> None:
+        """End the entity: its running cast, and all that its medium started. Safe to call twice."""
+        self.closed = True
+        self.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            with anyio.CancelScope(shield=True):
+                await session.close()
+
+
+class CastStream:
+    """The events of one cast; iterate it. ``result`` is there after the last event."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._result: CastResult | None = None
+        self._error: BaseException | None = None
+        self._raised = False
+
+    async def _drive(self, entity: Entity, intent: str, options: dict[str, Any]) -> None:
+        try:
+            self._result = await entity.cast(intent, **options)
+        except CantripError as error:
+            # Kept for whoever reads `result`: raised from here it would come as a group.
+            self._error = error
+        finally:
+            self._subscription.finish()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._subscription.__aiter__()
+
+    @property
+    def result(self) -> CastResult:
+        """How the cast ended; raises what it failed with. Read it after the last event."""
+        if self._error is not None:
+            self._raised = True
+            raise self._error
+        if self._result is None:
+            raise RuntimeError("the cast has not ended; read its events to the end first")
+        return self._result
+
+
+__all__ = ["CastResult", "CastStream", "Entity"]

@@ -1,0 +1,168 @@
+"""Every error that this package raises on purpose, in one tree.
+
+    CantripError
+    ├── DefinitionError            a cantrip, recipe, gate or ward that is not valid (CANTRIP-1, CANTRIP-3)
+    │   ├── CallImmutable          somebody tried to change a call (CALL-1)
+    │   ├── RecipeError            a recipe file that is not valid; names every place
+    │   ├── UntrustedRecipe        a workspace's recipe asks for what only a trusted one may have
+    │   └── MissingKey             no crystal can be had: no provider key and nothing scripted
+    ├── IntentRequired             a cast without an intent (INTENT-1)
+    ├── CrystalError               a query that failed (status, retryable, retry_after)
+    │   ├── ContextLimitError      the messages do not fit the crystal's window (CRYSTAL-2)
+    │   └── MalformedResponse      a response that breaks the contract (CRYSTAL-3, CRYSTAL-4, CRYSTAL-5)
+    ├── GateError                  an expected failure of a gate; its text is what the entity sees (CIRCLE-5)
+    ├── EntityError
+    │   ├── EntityBusy             a second cast while one runs
+    │   └── EntityClosed           a cast on an entity that has ended
+    ├── SandboxError               a sandbox that failed
+    │   └── SandboxMissing         this machine cannot give one: the medium does not run
+    └── LoomError                  a loom that cannot be read or written
+        ├── LoomLocked             another process writes this loom
+        ├── LoomAppendOnly         somebody tried to change or delete what was written (LOOM-3)
+        ├── LoomWriteError         the record did not reach the disk
+        └── TurnNotFound           no turn of that id
+
+Texts are for the person who must act: what happened, where, what to do. They never hold a secret.
+"""
+
+from __future__ import annotations
+
+
+class CantripError(Exception):
+    """Root of the tree; catch it to catch everything that this package raises on purpose."""
+
+
+class DefinitionError(CantripError):
+    """A definition that is not valid.
+
+    ``where`` names the place: ``file:line:column`` for recipes, a dotted key for values, or None.
+    """
+
+    def __init__(self, message: str, *, where: str | None = None) -> None:
+        self.where = where
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class CallImmutable(DefinitionError, AttributeError):
+    """The call is fixed at construction (CALL-1)."""
+
+
+class RecipeError(DefinitionError):
+    """A recipe file that is not valid. ``places`` holds a line ``file:line:column: message`` for each problem, in order."""
+
+    def __init__(self, places: list[str]) -> None:
+        self.places = tuple(places)
+        super().__init__("\n".join(places))
+
+
+class UntrustedRecipe(RecipeError):
+    """A recipe that came with a workspace asks for what only a trusted one may have; ``folder`` is what to trust."""
+
+    def __init__(self, places: list[str], *, folder: str) -> None:
+        self.folder = folder
+        super().__init__(
+            [*places, f"{folder}: to allow this, read its .cantrip folder and run: cantrip trust {folder}"]
+        )
+
+
+class MissingKey(DefinitionError):
+    """No crystal can be had here: no recipe, environment or key names one."""
+
+
+class IntentRequired(CantripError):
+    """A cast needs an intent (INTENT-1)."""
+
+
+class CrystalError(CantripError):
+    """A query that failed.
+
+    ``status`` is the HTTP status where there was one. ``retryable`` says whether asking again may help:
+    by default for 429, for 5xx and where no status came at all (PROD-2). ``retry_after`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        self.status = status
+        self.retry_after = retry_after
+        self._retryable = retryable
+        super().__init__(message)
+
+    def may_retry(self, statuses: frozenset[int] | None = None) -> bool:
+        """Whether to ask again; ``statuses`` replaces the default set of retryable ones."""
+        if self._retryable is not None:
+            return self._retryable
+        if self.status is None:
+            return False
+        if statuses is not None:
+            return self.status in statuses
+        return self.status == 429 or 500 <= self.status <= 599
+
+
+class ContextLimitError(CrystalError):
+    """The messages do not fit the crystal's window; nothing was cut off in silence (CRYSTAL-2)."""
+
+    def __init__(self, message: str, *, tokens: int | None = None, limit: int | None = None) -> None:
+        self.tokens = tokens
+        self.limit = limit
+        super().__init__(message, retryable=False)
+
+
+class MalformedResponse(CrystalError):
+    """A response that breaks the crystal contract (CRYSTAL-3, CRYSTAL-4, CRYSTAL-5)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=False)
+
+
+class GateError(CantripError):
+    """An expected failure of a gate. The text is the observation that the entity sees (CIRCLE-5)."""
+
+
+class EntityError(CantripError):
+    """An entity that cannot do what was asked."""
+
+
+class EntityBusy(EntityError):
+    """The entity is running a cast; it takes one at a time."""
+
+
+class EntityClosed(EntityError):
+    """The entity has ended; invoke the cantrip again."""
+
+
+class SandboxError(CantripError):
+    """A sandbox that failed; nothing ran outside of it."""
+
+
+class SandboxMissing(SandboxError):
+    """This machine cannot give a sandbox, so the medium does not run. ``mend`` says what to do."""
+
+    def __init__(self, message: str, *, mend: str | None = None) -> None:
+        self.mend = mend
+        super().__init__(f"{message} {mend}" if mend else message)
+
+
+class LoomError(CantripError):
+    """A loom that cannot be read or written."""
+
+
+class LoomLocked(LoomError):
+    """Another process writes this loom; a loom has one writer at a time."""
+
+
+class LoomAppendOnly(LoomError):
+    """The loom is append-only (LOOM-3)."""
+
+
+class LoomWriteError(LoomError):
+    """A record did not reach the store; what was written before it is whole."""
+
+
+class TurnNotFound(LoomError):
+    """No turn of that id in this loom."""

@@ -1,0 +1,280 @@
+"""What happens in an entity, as a stream with back-pressure.
+
+Events report and never steer (§7.4). A reader subscribes to an `EventHub` in one of two ways:
+
+- **blocking** (the default): a bounded stream. A reader that stops reading stops the entity at its next event.
+- **lossy**, by declaration: when its buffer is full, events are dropped and counted in `Subscription.dropped`.
+
+Without a reader nothing is built and nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import msgspec
+
+from cantrip_acp.loom.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+BUFFER = 64
+"""Events that may wait for a blocking reader before the entity waits for it."""
+
+
+class Location(msgspec.Struct, frozen=True):
+    """A place in a file: an absolute path, and a line counted from 1 or None."""
+
+    path: str
+    line: int | None = None
+
+
+class Diff(msgspec.Struct, frozen=True):
+    """A change of one file. ``old_text`` is None where the file is new."""
+
+    path: str
+    old_text: str | None
+    new_text: str
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
+    """What every event carries: whose it is, and in which cast. ``depth`` is 0 for the root entity of a tree."""
+
+    entity_id: str
+    cast_id: str
+    depth: int = 0
+
+
+class CastStarted(Event, frozen=True, kw_only=True, tag="cast"):
+    intent: str
+    trace_id: str
+
+
+class QueryStarted(Event, frozen=True, kw_only=True, tag="query"):
+    """A query is sent; ``message_id`` marks the pieces that will come of it. ``attempt`` counts from 1."""
+
+    message_id: str
+    attempt: int = 1
+
+
+class Text(Event, frozen=True, kw_only=True, tag="text"):
+    """A piece of the entity's words. Pieces with one ``message_id`` belong together."""
+
+    delta: str
+    message_id: str
+
+
+class Thought(Event, frozen=True, kw_only=True, tag="thought"):
+    """A piece of the entity's thinking."""
+
+    delta: str
+    message_id: str
+
+
+class GateCalled(Event, frozen=True, kw_only=True, tag="gate_call"):
+    """A gate was asked for. ``via`` is the id of the command or cell that asked, None for a direct call."""
+
+    call_id: str
+    gate: str
+    args: Any
+    kind: str = "other"
+    title: str = ""
+    locations: tuple[Location, ...] = ()
+    via: str | None = None
+
+
+class GateStarted(Event, frozen=True, kw_only=True, tag="gate_start"):
+    """The gate is running: it was allowed, and its arguments fit."""
+
+    call_id: str
+    gate: str
+
+
+class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
+    call_id: str
+    gate: str
+    result: Any
+    is_error: bool = False
+    title: str | None = None
+    locations: tuple[Location, ...] = ()
+    diffs: tuple[Diff, ...] = ()
+    via: str | None = None
+
+
+class CommandStarted(Event, frozen=True, kw_only=True, tag="command"):
+    """The medium runs a command or a cell; ``tool`` is bash or python."""
+
+    call_id: str
+    command: str
+    tool: str
+    cwd: str | None = None
+
+
+class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
+    """A piece of output, cleaned for an editor: valid text without terminal control sequences."""
+
+    call_id: str
+    stream: Literal["stdout", "stderr"]
+    data: str
+
+
+class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
+    call_id: str
+    exit_code: int | None
+    signal: str | None = None
+    truncated: bool = False
+    timed_out: bool = False
+    error: str | None = None
+
+
+class UsageReported(Event, frozen=True, kw_only=True, tag="usage"):
+    """After a query: its usage, the entity's so far, and how full the crystal's window is (``size`` None: not known)."""
+
+    usage: Mapping[str, Any]
+    cumulative: Mapping[str, Any]
+    used: int
+    size: int | None
+
+
+class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
+    """A query failed and will be asked again; the pieces of ``message_id`` are void (D-006)."""
+
+    message_id: str
+    attempt: int
+    delay_s: float
+    error: str
+    status: int | None = None
+
+
+class Folded(Event, frozen=True, kw_only=True, tag="fold"):
+    """Earlier turns were replaced by a summary in what the crystal sees."""
+
+    first: int
+    last: int
+    summary: str
+
+
+class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):
+    """An event of a child entity, with the path of entity ids that leads to it."""
+
+    path: tuple[str, ...]
+    inner: Any
+
+
+class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
+    """A turn stands in the loom."""
+
+    turn: Turn
+
+
+class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
+    """The last event of a cast."""
+
+    result: Any
+    terminated: bool
+    truncated: bool
+    reason: str
+    usage: Mapping[str, Any]
+    trace_id: str
+    turns: int
+    loom: str | None = None
+    error: str | None = None
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """An event as plain data, as ``cantrip cast --json`` prints it: a turn's record stands flat beside ``event``."""
+    if isinstance(event, TurnEnded):
+        record = msgspec.to_builtins(event.turn)
+        record.pop("type", None)
+        return {"event": "turn", **record}
+    data: dict[str, Any] = msgspec.to_builtins(event)
+    return data
+
+
+class Subscription:
+    """One reader's end. Iterate it; close it (or leave its ``with``) to stop reading without hurting the entity."""
+
+    def __init__(self, hub: EventHub, buffer: float, lossy: bool) -> None:
+        self._hub = hub
+        self.lossy = lossy
+        self.dropped = 0
+        send, receive = anyio.create_memory_object_stream[Event](buffer)
+        self._send: MemoryObjectSendStream[Event] = send
+        self._receive: MemoryObjectReceiveStream[Event] = receive
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self._receive.__aiter__()
+
+    async def receive(self) -> Event:
+        """The next event; raises `anyio.EndOfStream` after the last one."""
+        return await self._receive.receive()
+
+    def close(self) -> None:
+        """Stop reading. An entity that waits for this reader goes on."""
+        self._hub._drop(self)
+        self._receive.close()
+        self._send.close()
+
+    def finish(self) -> None:
+        """No more events will come; what waits can still be read."""
+        self._hub._drop(self)
+        self._send.close()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class EventHub:
+    """Where an entity's events go out. Sending waits for every blocking reader."""
+
+    __slots__ = ("_subscriptions", "active")
+
+    def __init__(self) -> None:
+        self._subscriptions: tuple[Subscription, ...] = ()
+        self.active = False
+        """Whether anybody listens: who builds events asks this first."""
+
+    def subscribe(self, *, lossy: bool = False, buffer: int = BUFFER) -> Subscription:
+        """A new reader; with ``lossy`` it never slows the entity and may miss events."""
+        subscription = Subscription(self, buffer, lossy)
+        self._subscriptions = (*self._subscriptions, subscription)
+        self.active = True
+        return subscription
+
+    def _drop(self, subscription: Subscription) -> None:
+        self._subscriptions = tuple(s for s in self._subscriptions if s is not subscription)
+        self.active = bool(self._subscriptions)
+
+    async def send(self, event: Event) -> None:
+        """Hand an event to every reader; returns when each blocking one has room for it."""
+        for subscription in self._subscriptions:
+            try:
+                subscription._send.send_nowait(event)
+            except anyio.WouldBlock:
+                if subscription.lossy:
+                    subscription.dropped += 1
+                    continue
+                try:
+                    await subscription._send.send(event)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    self._drop(subscription)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._drop(subscription)
+
+    @contextmanager
+    def listening(self, *, lossy: bool = False, buffer: int = BUFFER) -> Iterator[Subscription]:
+        """A subscription for the length of a ``with`` block."""
+        subscription = self.subscribe(lossy=lossy, buffer=buffer)
+        try:
+            yield subscription
+        finally:
+            subscription.close()

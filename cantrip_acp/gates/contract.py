@@ -1,0 +1,224 @@
+"""What a gate is: a declaration, its bound dependencies, and a handler (§4.3, CIRCLE-10).
+
+A gate is declared once, its dependencies are bound when the circle is made, and entities only ever supply arguments.
+How a gate is called stands in `gates.executor`, the one way for every medium.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cantrip_acp.events import Diff, Location
+    from cantrip_acp.loom.turn import GateRecord
+    from cantrip_acp.wards import Wards
+
+KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
+"""What editors tell apart when they show a call."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[.\-][A-Za-z0-9_]+)*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class GateContext:
+    """What a handler knows besides its arguments: the circle's bindings and whose call this is."""
+
+    dependencies: Mapping[str, Any]
+    wards: Wards
+    workspace: Path | None
+    entity_id: str
+    cast_id: str
+    trace_id: str
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateReply:
+    """A result with what an editor may show beside it. Only ``result`` (JSON data) is the observation.
+
+    ``annotations`` are added to what interceptors and later rooms keep of a call; the entity never sees them.
+    """
+
+    result: Any
+    locations: tuple[Location, ...] = ()
+    diffs: tuple[Diff, ...] = ()
+    title: str | None = None
+    is_error: bool = False
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GateInvocation:
+    """One call on its way: arguments already parsed and checked against the schema."""
+
+    gate: Gate
+    args: Mapping[str, Any]
+    call_id: str
+    via: str | None
+    context: GateContext
+
+
+Handler = Callable[[Mapping[str, Any], GateContext], Any]
+"""Arguments and context to JSON data, a `GateReply`, or an awaitable of either. Raises `GateError` when it fails."""
+
+Proceed = Callable[[GateInvocation], Awaitable[GateReply]]
+Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
+"""One link of the executor's chain: it calls ``proceed`` or answers in the gate's place (permission, receipt, replay)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A declaration.
+
+    ``parameters`` is a JSON Schema of type object; the order of its properties is the order of positional arguments.
+    ``ephemeral``: the result leaves the working context after the next query (D-010). ``pure``: the same arguments give
+    the same result. ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard
+    input fills. ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
+    ``preview`` gives locations and a title from the arguments alone, before the call.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    handler: Handler = field(repr=False)
+    # A dependency may be a key or a header: it is kept out of every repr.
+    dependencies: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    ephemeral: bool = False
+    pure: bool = False
+    writes: bool = False
+    kind: str = "other"
+    main_text: str | None = None
+    blocking: bool = False
+    preview: Callable[[Mapping[str, Any], GateContext], GateReply] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.match(self.name):
+            raise DefinitionError(f"gate name {self.name!r} must be letters, digits, '_', with '.' or '-' inside")
+        if self.kind not in KINDS:
+            raise DefinitionError(f"gate {self.name!r}: kind {self.kind!r} is none of {', '.join(KINDS)}")
+        if self.parameters.get("type", "object") != "object":
+            raise DefinitionError(f"gate {self.name!r}: parameters must be a JSON Schema of type object")
+
+    def bind(self, **dependencies: Any) -> Gate:
+        """The same gate with more dependencies, fixed from now on (CIRCLE-10)."""
+        return replace(self, dependencies={**self.dependencies, **dependencies})
+
+    @property
+    def properties(self) -> Mapping[str, Any]:
+        """Argument name to its schema, in order."""
+        found: Mapping[str, Any] = self.parameters.get("properties", {})
+        return found
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        return tuple(self.parameters.get("required", ()))
+
+    def signature(self) -> str:
+        """``read_file(path, offset?, limit?)``: how presentations write it."""
+        parts = [name if name in self.required else f"{name}?" for name in self.properties]
+        return f"{self.name}({', '.join(parts)})"
+
+    def record(self) -> dict[str, Any]:
+        """What the loom keeps of the declaration; never a dependency's value, which may be secret."""
+        flags = {k: True for k in ("ephemeral", "pure", "writes") if getattr(self, k)}
+        return {"name": self.name, "description": self.description, "parameters": dict(self.parameters), **flags}
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Gate:
+        """A gate from a plain function: schema from its annotations, description from its docstring.
+
+        Positional parameters are the entity's arguments; keyword-only ones are dependencies, to be bound. A parameter
+        named ``context`` among the keyword-only ones receives the `GateContext`.
+
+        >>> def shout(text: str, times: int = 1) -> str:
+        ...     "Say it loudly."
+        ...     return text.upper() * times
+        >>> Gate.of(shout).signature()
+        'shout(text, times?)'
+        """
+        return gate_from_function(cls, function, name, options)
+
+
+def gate_from_function(
+    cls: type[Gate], function: Callable[..., Any], name: str | None, options: Mapping[str, Any]
+) -> Gate:
+    """The work of `Gate.of`."""
+    hints = typing.get_type_hints(function)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    bound: dict[str, Any] = {}
+    injected: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise DefinitionError(
+                f"gate function {function.__name__!r} must name its parameters, not *args or **kwargs"
+            )
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            injected.append(parameter.name)
+            if parameter.default is not parameter.empty:
+                bound[parameter.name] = parameter.default
+            continue
+        schema = _schema(hints.get(parameter.name, Any))
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        else:
+            schema["default"] = parameter.default
+        properties[parameter.name] = schema
+
+    def handler(args: Mapping[str, Any], context: GateContext) -> Any:
+        extra = {n: context if n == "context" else context.dependencies[n] for n in injected}
+        return function(**args, **extra)
+
+    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return cls(
+        name=name or function.__name__,
+        description=inspect.getdoc(function) or "",
+        parameters=parameters,
+        handler=handler,
+        dependencies={**bound, **options.get("dependencies", {})},
+        **{k: v for k, v in options.items() if k != "dependencies"},
+    )
+
+
+_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    if hint in _TYPES:
+        return {"type": _TYPES[hint]}
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (list, tuple, set):
+        return {"type": "array", "items": _schema(arguments[0])} if arguments else {"type": "array"}
+    if origin is dict or hint is dict:
+        return {"type": "object"}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (typing.Union, types.UnionType):
+        return {"anyOf": [_schema(a) for a in arguments]}
+    if hint is list:
+        return {"type": "array"}
+    return {}
+
+
+def as_text(value: Any) -> str:
+    """A gate's result as the crystal reads it: text as it is, other data as JSON."""
+    if isinstance(value, str):
+        return value
+    import json
+
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def observed(record: GateRecord) -> str:
+    """A gate record as the crystal reads it."""
+    return as_text(record.result)

@@ -1,0 +1,242 @@
+"""The gate executor: the one way in which any medium calls any gate (CIRCLE-3..7, CIRCLE-10).
+
+A call passes: is the gate there after the wards, do the arguments parse and fit the schema, the chain of interceptors,
+the handler with its bound dependencies, redaction. What goes wrong on this way is an observation, never an exception:
+only cancellation and a loom that cannot be written leave it as such.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import msgspec
+
+from cantrip_acp import events, telemetry
+from cantrip_acp.errors import GateError, LoomError
+from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
+from cantrip_acp.loom.turn import GateRecord
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.events import EventHub
+    from cantrip_acp.redaction import Redactor
+
+_log = logging.getLogger(__name__)
+_decode = msgspec.json.Decoder().decode
+_PLAIN = (str, int, float, bool, type(None))
+_SHOWN_ERRORS = 5
+
+
+class GateExecutor:
+    """Calls the gates of one circle for one entity."""
+
+    def __init__(
+        self,
+        circle: Circle,
+        *,
+        hub: EventHub,
+        redactor: Redactor,
+        interceptors: Sequence[Interceptor] = (),
+        depth: int = 0,
+    ) -> None:
+        self._circle = circle
+        self._gates = circle.gates
+        self._hub = hub
+        self._redactor = redactor
+        self._depth = depth
+        self._validators: dict[str, Any] = {}
+        self._chain: Proceed = _run
+        for interceptor in reversed(interceptors):
+            self._chain = _link(interceptor, self._chain)
+
+    async def execute(
+        self,
+        name: str,
+        args: Mapping[str, Any] | str,
+        *,
+        call_id: str,
+        entity_id: str,
+        cast_id: str,
+        trace: telemetry.Trace,
+        tool_call_id: str | None = None,
+        via: str | None = None,
+    ) -> GateRecord:
+        """One call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the command that asked."""
+        hub = self._hub
+        gate = self._gates.get(name)
+        parsed, problem = _parse(args)
+        if gate is None:
+            problem = self._unavailable(name)
+        elif problem is None:
+            problem = self._misfit(gate, parsed)
+        context = GateContext(
+            gate.dependencies if gate is not None else {},
+            self._circle.wards,
+            self._circle.workspace,
+            entity_id,
+            cast_id,
+            trace.trace_id,
+            call_id,
+        )
+        if hub.active:
+            await self._announce(gate, name, parsed, context, via)
+        if problem is not None or gate is None:
+            reply = GateReply(problem, is_error=True)
+        else:
+            if hub.active:
+                started = events.GateStarted(
+                    entity_id=entity_id, cast_id=cast_id, depth=self._depth, call_id=call_id, gate=name
+                )
+                await hub.send(started)
+            invocation = GateInvocation(gate, parsed, call_id, via, context)
+            if telemetry.collecting():
+                attributes = {
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": name,
+                    "gen_ai.tool.call.id": call_id,
+                }
+                with telemetry.span(f"execute_tool {name}", trace, attributes) as span:
+                    reply = await self._settle(invocation)
+                    if span is not None and reply.is_error:
+                        span.set_attribute("error.type", "gate_error")
+            else:
+                reply = await self._settle(invocation)
+        redact = self._redactor.data
+        record = GateRecord(
+            name,
+            redact(parsed),
+            redact(reply.result),
+            reply.is_error,
+            tool_call_id,
+            redact(dict(reply.annotations)) if reply.annotations else msgspec.UNSET,
+        )
+        if hub.active:
+            finished = events.GateFinished(
+                entity_id=entity_id,
+                cast_id=cast_id,
+                depth=self._depth,
+                call_id=call_id,
+                gate=name,
+                result=record.result,
+                is_error=reply.is_error,
+                title=reply.title,
+                locations=reply.locations,
+                diffs=reply.diffs,
+                via=via,
+            )
+            await hub.send(finished)
+        return record
+
+    async def _settle(self, invocation: GateInvocation) -> GateReply:
+        """Run the chain; every failure that belongs to the entity's world becomes an error reply (CIRCLE-5, D-011)."""
+        try:
+            reply = await self._chain(invocation)
+            result = reply.result
+            if not isinstance(result, _PLAIN):
+                reply = replace(reply, result=msgspec.to_builtins(result))
+            elif isinstance(result, str) and not result.isascii():
+                result.encode("utf-8")
+            return reply
+        except GateError as error:
+            return GateReply(str(error), is_error=True)
+        except LoomError:
+            raise
+        except UnicodeEncodeError:
+            return replace(reply, result=str(reply.result).encode("utf-8", "replace").decode("utf-8"))
+        except Exception as error:
+            # A third party's handler may raise anything; the entity sees it, and the log has the traceback.
+            _log.exception("gate %s failed", invocation.gate.name)
+            return GateReply(f"{type(error).__name__}: {error}", is_error=True)
+
+    def _unavailable(self, name: str) -> str:
+        available = ", ".join(self._gates)
+        near = difflib.get_close_matches(name, self._gates, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        return f"gate not available: {name!r}. This circle has: {available}.{hint}"
+
+    def _misfit(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
+        """Why the arguments do not fit the gate's schema; None where they do."""
+        validator = self._validators.get(gate.name)
+        if validator is None:
+            import jsonschema_rs
+
+            validator = self._validators[gate.name] = jsonschema_rs.validator_for(dict(gate.parameters))
+        if validator.is_valid(args):
+            return None
+        missing = [name for name in gate.required if name not in args]
+        if missing:
+            plural = "s" if len(missing) > 1 else ""
+            return f"missing required argument{plural} {', '.join(map(repr, missing))} of gate {gate.signature()}"
+        problems = []
+        for error in validator.iter_errors(args):
+            place = ".".join(str(p) for p in error.instance_path)
+            problems.append(f"{place}: {error.message}" if place else error.message)
+            if len(problems) == _SHOWN_ERRORS:
+                break
+        return f"arguments do not fit gate {gate.signature()}: " + "; ".join(p[:500] for p in problems)
+
+    async def _announce(self, gate: Gate | None, name: str, args: Any, context: GateContext, via: str | None) -> None:
+        title, locations = name, ()
+        if gate is not None and gate.preview is not None:
+            try:
+                seen = gate.preview(args, context)
+                title, locations = seen.title or name, tuple(seen.locations)  # type: ignore[assignment]
+            except Exception:
+                # Arguments that do not fit have no preview; the call itself will say what is wrong with them.
+                _log.debug("no preview of %s", name, exc_info=True)
+        called = events.GateCalled(
+            entity_id=context.entity_id,
+            cast_id=context.cast_id,
+            depth=self._depth,
+            call_id=context.call_id,
+            gate=name,
+            args=self._redactor.data(args),
+            kind=gate.kind if gate is not None else "other",
+            title=title,
+            locations=locations,
+            via=via,
+        )
+        await self._hub.send(called)
+
+
+async def _run(invocation: GateInvocation) -> GateReply:
+    """The innermost link: the handler itself."""
+    gate = invocation.gate
+    if gate.blocking:
+        result = await anyio.to_thread.run_sync(
+            gate.handler, invocation.args, invocation.context, abandon_on_cancel=not gate.writes
+        )
+    else:
+        result = gate.handler(invocation.args, invocation.context)
+    if inspect.isawaitable(result):
+        result = await result
+    return result if isinstance(result, GateReply) else GateReply(result)
+
+
+def _link(interceptor: Interceptor, proceed: Proceed) -> Proceed:
+    async def linked(invocation: GateInvocation) -> GateReply:
+        return await interceptor(invocation, proceed)
+
+    return linked
+
+
+def _parse(args: Mapping[str, Any] | str) -> tuple[Any, str | None]:
+    """Arguments as a mapping, or as they came together with what is wrong with them."""
+    if isinstance(args, str):
+        if not args.strip():
+            return {}, None
+        try:
+            value = _decode(args)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            return args, f"arguments are not valid JSON: {error}"
+    else:
+        value = args
+    if not isinstance(value, Mapping):
+        return value, f"arguments must be a JSON object, not {type(value).__name__}"
+    return value, None

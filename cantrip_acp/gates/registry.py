@@ -1,0 +1,68 @@
+"""Gates by name: the built-in ones, and those that other packages add as entry points ``cantrip_acp.gates``.
+
+A gate's module is imported when a circle names the gate. The target is a `Gate`, or a function of the circle's
+workspace that returns one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.gates.contract import Gate
+
+BUILT_IN: dict[str, str] = {
+    "done": "cantrip_acp.gates.done:DONE",
+    "echo": "cantrip_acp.gates.echo:ECHO",
+    "read_file": "cantrip_acp.gates.read_file:READ_FILE",
+    "write_file": "cantrip_acp.gates.write_file:WRITE_FILE",
+    "edit_file": "cantrip_acp.gates.edit_file:EDIT_FILE",
+    "list_dir": "cantrip_acp.gates.list_dir:LIST_DIR",
+    "search": "cantrip_acp.gates.search:SEARCH",
+}
+
+ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
+"""Names that are accepted where definitions are read, and never further in (D-002)."""
+
+DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
+"""The gates that are taken away at ``max_depth`` 0 (COMP-6, D-009)."""
+
+
+def names() -> list[str]:
+    """Every gate name that a circle may use here, sorted."""
+    return sorted({*BUILT_IN, *_entry_points()})
+
+
+def find(name: str) -> Gate:
+    """The gate of that name; raises `DefinitionError` with the nearest known name."""
+    name = ALIASES.get(name, name)
+    target = BUILT_IN.get(name)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+    else:
+        entry = _entry_points().get(name)
+        if entry is None:
+            known = names()
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DefinitionError(f"unknown gate {name!r}{hint} (known: {', '.join(known)})")
+        found = entry.load()
+    if not isinstance(found, Gate):
+        raise DefinitionError(f"gate {name!r} is registered as {type(found).__name__}, not as a Gate")
+    return found
+
+
+_cached: dict[str, Any] | None = None
+
+
+def _entry_points() -> dict[str, Any]:
+    # Scanning installed packages takes milliseconds, and most circles name built-in gates alone.
+    global _cached
+    if _cached is None:
+        from importlib.metadata import entry_points
+
+        _cached = {e.name: e for e in entry_points(group="cantrip_acp.gates")}
+    return _cached

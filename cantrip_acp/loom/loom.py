@@ -1,0 +1,236 @@
+"""The loom: the tree of all turns, append-only (§6.3, LOOM-1..3, LOOM-7, LOOM-9, LOOM-10).
+
+In memory it keeps a head for each turn (who its parent is, where it stands in the store); bodies are read when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
+from cantrip_acp.loom.stores.contract import Problem, Store
+from cantrip_acp.loom.stores.memory import MemoryStore
+from cantrip_acp.loom.thread import Thread
+from cantrip_acp.loom.turn import CantripRecord, CastRecord, LoomHeader, Record, RewardRecord, Turn, new_id, now
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What the tree needs of a turn."""
+
+    parent_id: str | None
+    position: int
+    role: str
+    entity_id: str
+    cantrip_id: str
+
+
+class Loom:
+    """A tree of turns in a store.
+
+    `Loom.memory` and `Loom.open` make one. Appending is the only way to change it; `annotate_reward` appends too.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._heads: dict[str, Head] = {}
+        self._parents: set[str] = set()
+        self._rewards: dict[str, float] = {}
+        self._cantrips: dict[str, CantripRecord] = {}
+        self._calls: dict[str, str] = {}
+        self.header: LoomHeader | None = None
+        extra: list[Problem] = []
+        for position, record in store.scan():
+            problem = self._index(position, record)
+            if problem is not None:
+                extra.append(Problem(problem, offset=position))
+        self._extra = extra
+
+    @classmethod
+    def memory(cls) -> Loom:
+        """A loom that lives as long as the process."""
+        return cls(MemoryStore())
+
+    @classmethod
+    def open(cls, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> Loom:
+        """The loom in a JSON Lines file, made where it is missing.
+
+        Opening for writing locks it (`LoomLocked`) and sets a torn last line aside; `problems` tells what was found.
+        With ``fsync`` each record is on the disk before the next turn begins.
+        """
+        from cantrip_acp.loom.stores.jsonl import JsonlStore
+
+        store = JsonlStore(path, fsync=fsync, readonly=readonly)
+        try:
+            return cls(store)
+        except BaseException:
+            store.close()
+            raise
+
+    @property
+    def location(self) -> str | None:
+        """Where it is kept: a path, or None in memory."""
+        return self._store.location
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What could not be read when it was opened."""
+        return (*self._store.problems, *self._extra)
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __contains__(self, turn_id: object) -> bool:
+        return turn_id in self._heads
+
+    def __enter__(self) -> Loom:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the store and its lock; safe to call twice."""
+        self._store.close()
+
+    # Writing
+
+    def append(self, record: Record) -> None:
+        """Add one record; when this returns it is in the store (LOOM-1).
+
+        Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store fails.
+        """
+        if self.header is None and not isinstance(record, LoomHeader):
+            self.append(LoomHeader(id=new_id("loom"), created=now()))
+        if isinstance(record, Turn):
+            if record.id in self._heads:
+                raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
+            if record.parent_id is not None and record.parent_id not in self._heads:
+                raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
+        self._index(self._store.append(record), record)
+
+    def begin(self, cantrip_id: str, call: Mapping[str, Any], circle: Mapping[str, Any], entity_id: str) -> str:
+        """Make sure that a cantrip stands in the loom, and return the id of its ``call`` turn, the root (CALL-4)."""
+        root = self._calls.get(cantrip_id)
+        if root is not None:
+            return root
+        if cantrip_id not in self._cantrips:
+            self.append(CantripRecord(cantrip_id, call, circle))
+        root = new_id("t")
+        self.append(Turn(root, None, cantrip_id, entity_id, None, role="call"))
+        return root
+
+    def annotate_reward(self, turn_id: str, reward: float, *, by: str = "", note: str | None = None) -> None:
+        """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3)."""
+        if turn_id not in self._heads:
+            raise TurnNotFound(f"no turn {turn_id!r} in this loom")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or reward != reward:
+            raise LoomError(f"a reward is a number, not {reward!r}")
+        self.append(RewardRecord(turn_id, float(reward), by, note, now()))
+
+    def delete_turn(self, turn_id: str) -> NoReturn:
+        """There is no deleting (LOOM-3): always raises `LoomAppendOnly`."""
+        raise LoomAppendOnly(f"loom is append-only: turn {turn_id!r} cannot be deleted or changed")
+
+    def replace_turn(self, turn: Turn) -> NoReturn:
+        """There is no changing (LOOM-3): always raises `LoomAppendOnly`."""
+        raise LoomAppendOnly(f"loom is append-only: turn {turn.id!r} cannot be deleted or changed")
+
+    __delitem__ = delete_turn
+
+    # Reading
+
+    def turn(self, turn_id: str) -> Turn:
+        """A turn, with the last reward it was given. Raises `TurnNotFound`."""
+        head = self._heads.get(turn_id)
+        if head is None:
+            raise TurnNotFound(f"no turn {turn_id!r} in this loom")
+        record = self._store.read(head.position)
+        if not isinstance(record, Turn):
+            raise LoomError(f"loom {self.location}: byte {head.position} holds no turn; the file changed under us")
+        return self._rewarded(record)
+
+    def turns(self) -> Iterator[Turn]:
+        """Every turn in the order of writing, with rewards."""
+        for head_id in tuple(self._heads):
+            yield self.turn(head_id)
+
+    def records(self) -> Iterator[Record]:
+        """Every record as it was written, in order."""
+        for head in self._store.scan():
+            yield head[1]
+
+    def casts(self) -> list[tuple[CastRecord, CastRecord | None]]:
+        """Each cast's start with its end; None for one that never ended (a crash, or it still runs)."""
+        starts: dict[str, CastRecord] = {}
+        ends: dict[str, CastRecord] = {}
+        for record in self.records():
+            if isinstance(record, CastRecord):
+                (starts if record.event == "start" else ends)[record.id] = record
+        return [(start, ends.get(cast_id)) for cast_id, start in starts.items()]
+
+    def cantrip(self, cantrip_id: str) -> CantripRecord | None:
+        """The call and circle that a turn's ``cantrip_id`` names."""
+        return self._cantrips.get(cantrip_id)
+
+    def leaves(self) -> list[str]:
+        """Ids of the turns without children, in order of writing; a lone ``call`` turn is none."""
+        return [i for i, head in self._heads.items() if i not in self._parents and head.role != "call"]
+
+    def children(self, turn_id: str) -> list[str]:
+        """Ids of the turns whose parent this is, in order of writing."""
+        return [i for i, head in self._heads.items() if head.parent_id == turn_id]
+
+    def path(self, leaf_id: str) -> list[str]:
+        """Ids from the root down to a turn."""
+        if leaf_id not in self._heads:
+            raise TurnNotFound(f"no turn {leaf_id!r} in this loom")
+        path: list[str] = []
+        seen: set[str] = set()
+        at: str | None = leaf_id
+        while at is not None and at in self._heads:
+            if at in seen:
+                raise LoomError(f"turn {at!r} is its own ancestor; the loom is damaged")
+            seen.add(at)
+            path.append(at)
+            at = self._heads[at].parent_id
+        path.reverse()
+        return path
+
+    def thread(self, leaf_id: str) -> Thread:
+        """The path from the root to any turn (LOOM-10)."""
+        return Thread(tuple(self.turn(i) for i in self.path(leaf_id)))
+
+    def threads(self) -> list[Thread]:
+        """Every root-to-leaf path, by when its leaf was written."""
+        return [self.thread(leaf) for leaf in self.leaves()]
+
+    def _rewarded(self, turn: Turn) -> Turn:
+        reward = self._rewards.get(turn.id)
+        return turn if reward is None else msgspec.structs.replace(turn, reward=reward)
+
+    def _index(self, position: int, record: Record) -> str | None:
+        """Take a record into the tree; says what is wrong with one that does not fit."""
+        if isinstance(record, Turn):
+            if record.id in self._heads:
+                return f"a second turn {record.id!r}; the first one counts"
+            parent = record.parent_id
+            self._heads[record.id] = Head(parent, position, record.role, record.entity_id, record.cantrip_id)
+            if record.role == "call":
+                self._calls.setdefault(record.cantrip_id, record.id)
+            if parent is not None:
+                self._parents.add(parent)
+                if parent not in self._heads:
+                    return f"turn {record.id!r} names a parent that is not above it: {parent!r}"
+        elif isinstance(record, RewardRecord):
+            self._rewards[record.turn_id] = record.reward
+        elif isinstance(record, CantripRecord):
+            self._cantrips[record.id] = record
+        elif isinstance(record, LoomHeader):
+            if self.header is not None:
+                return "a second loom header"
+            self.header = record
+        return None

@@ -1,0 +1,58 @@
+"""What a store must offer: append one record, give one back, go through all of them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from cantrip_acp.loom.turn import Record
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that could not be read, and where. ``line`` counts from 1, ``offset`` and ``length`` are in bytes.
+
+    ``set_aside`` names the file that now holds the bytes, where they were moved out of the way.
+    """
+
+    message: str
+    line: int | None = None
+    offset: int | None = None
+    length: int | None = None
+    set_aside: str | None = None
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line is not None else ""
+        aside = f" (set aside in {self.set_aside})" if self.set_aside else ""
+        return f"{place}{self.message}{aside}"
+
+
+class Store(Protocol):
+    """Where records are kept, in order, for good."""
+
+    @property
+    def location(self) -> str | None:
+        """A path or address for people; None in memory."""
+        ...
+
+    problems: list[Problem]
+
+    def append(self, record: Record) -> int:
+        """Keep a record and return its position. When this returns, the record is in the store (LOOM-1).
+
+        Raises `LoomWriteError`; the store is then as it was before.
+        """
+        ...
+
+    def read(self, position: int) -> Record:
+        """The record at a position that `append` or `scan` gave."""
+        ...
+
+    def scan(self) -> Iterator[tuple[int, Record]]:
+        """Every record with its position, first to last."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store; safe to call twice."""
+        ...

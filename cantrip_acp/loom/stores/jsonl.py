@@ -1,0 +1,200 @@
+"""A loom as JSON lines: one record a line, appended with one write, one writer at a time.
+
+A crash can only tear the last line. Opening for writing moves such a line to a file beside the loom and reports it;
+everything before it is kept. A damaged line further up is reported and passed over, and stays where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.errors import LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.turn import FORMAT, LoomHeader, Record
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_CHUNK = 1 << 20
+
+
+class JsonlStore:
+    """Records in a file. ``fsync``: wait for the disk after every record; without it, for the kernel alone.
+
+    Raises `LoomLocked` where another writer holds the file, `LoomError` where it cannot be opened or is of a newer format.
+    """
+
+    def __init__(self, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> None:
+        self.path = Path(path)
+        self.problems: list[Problem] = []
+        self.readonly = readonly
+        self._fsync = fsync
+        self._fd = -1
+        self._end = 0
+        self._scanned = False
+        self._buffer = bytearray()
+        self._open()
+
+    @property
+    def location(self) -> str | None:
+        return str(self.path)
+
+    def _open(self) -> None:
+        flags = os.O_RDONLY if self.readonly else os.O_RDWR | os.O_APPEND | os.O_CREAT
+        try:
+            if not self.readonly:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
+        if self.readonly:
+            return
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            self._fd = -1
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise LoomLocked(
+                    f"loom {self.path} is being written by another process; "
+                    "close that session, or use another loom (one writer at a time)"
+                ) from error
+            raise LoomError(f"cannot lock loom {self.path}: {error.strerror}") from error
+
+    def append(self, record: Record) -> int:
+        if self.readonly or self._fd < 0:
+            raise LoomError(f"loom {self.path} is {'open for reading only' if self.readonly else 'closed'}")
+        buffer = self._buffer
+        try:
+            _encoder.encode_into(record, buffer)
+        except UnicodeEncodeError:
+            # Half of a surrogate pair is not text; a record with a mark in its place is better than none.
+            _encoder.encode_into(_mend(msgspec.to_builtins(record)), buffer)
+        buffer += b"\n"
+        position = self._end
+        try:
+            written = os.write(self._fd, buffer)
+            while written < len(buffer):
+                written += os.write(self._fd, memoryview(buffer)[written:])
+            if self._fsync:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, position)
+            raise LoomWriteError(
+                f"cannot write loom {self.path}: {error.strerror}; what was written before is whole. "
+                "Make room (or choose another --state-dir) and go on"
+            ) from error
+        self._end = position + len(buffer)
+        if len(buffer) > _CHUNK:
+            self._buffer = bytearray()
+        return position
+
+    def read(self, position: int) -> Record:
+        line = self._line_at(position)
+        try:
+            return _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise LoomError(f"loom {self.path}: no record at byte {position}: {error}") from error
+
+    def _line_at(self, position: int) -> bytes:
+        size, parts = 8192, []
+        while True:
+            chunk = os.pread(self._fd, size, position)
+            if not chunk:
+                break
+            end = chunk.find(b"\n")
+            if end >= 0:
+                parts.append(chunk[:end])
+                break
+            parts.append(chunk)
+            position += len(chunk)
+            size = _CHUNK
+        return b"".join(parts)
+
+    def scan(self) -> Iterator[tuple[int, Record]]:
+        """Every readable record. The first scan notes problems and, when writing, sets a torn last line aside."""
+        noted = self.problems if not self._scanned else []
+        offset, number = 0, 0
+        for line, whole in self._lines():
+            number += 1
+            start, offset = offset, offset + len(line) + (1 if whole else 0)
+            if not line.strip():
+                noted.append(Problem("empty line passed over", number, start, len(line)))
+                continue
+            try:
+                record = _decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                if whole:
+                    noted.append(Problem(f"not a loom record: {error}", number, start, len(line)))
+                else:
+                    noted.append(self._set_aside(number, start, line))
+                    offset = start
+                continue
+            if not whole:
+                # A record without its newline is whole all the same; give it the newline, or the next would be glued to it.
+                if not self.readonly:
+                    os.write(self._fd, b"\n")
+                offset += 1
+            if isinstance(record, LoomHeader) and record.format > FORMAT:
+                raise LoomError(
+                    f"loom {self.path} has format {record.format}; this version reads up to {FORMAT}. Upgrade cantrip-acp"
+                )
+            yield start, record
+        if not self._scanned:
+            self._scanned, self._end = True, offset
+
+    def _lines(self) -> Iterator[tuple[bytes, bool]]:
+        """Each line and whether a newline ended it."""
+        position, rest = 0, b""
+        while chunk := os.pread(self._fd, _CHUNK, position):
+            position += len(chunk)
+            pieces = (rest + chunk).split(b"\n")
+            rest = pieces.pop()
+            for piece in pieces:
+                yield piece, True
+        if rest:
+            yield rest, False
+
+    def _set_aside(self, number: int, start: int, line: bytes) -> Problem:
+        if self.readonly:
+            return Problem("last line is torn (a crash while writing); ignored", number, start, len(line))
+        for n in range(1, 10_000):
+            aside = self.path.with_name(f"{self.path.name}.torn-{n}")
+            try:
+                fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                continue
+            with open(fd, "wb") as file:
+                file.write(line)
+            break
+        os.ftruncate(self._fd, start)
+        return Problem("last line was torn (a crash while writing)", number, start, len(line), str(aside))
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        if not self.readonly and self._end == 0:
+            # Nothing was ever written: leave no empty file behind. We still hold the lock here.
+            with contextlib.suppress(OSError):
+                if os.fstat(fd).st_size == 0:
+                    os.unlink(self.path)
+        os.close(fd)
+
+
+def _mend(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_mend(k): _mend(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mend(v) for v in value]
+    return value

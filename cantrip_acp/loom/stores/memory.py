@@ -1,0 +1,31 @@
+"""A loom in memory, for tests and for casts whose trace nobody wants to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.turn import Record
+
+
+class MemoryStore:
+    """Records in a list; gone with the process."""
+
+    location: str | None = None
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._records: list[Record] = []
+
+    def append(self, record: Record) -> int:
+        self._records.append(record)
+        return len(self._records) - 1
+
+    def read(self, position: int) -> Record:
+        return self._records[position]
+
+    def scan(self) -> Iterator[tuple[int, Record]]:
+        yield from enumerate(tuple(self._records))
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,253 @@
+"""The records of a loom: a turn, and the smaller records that stand around turns (§6.1, LOOM-1, LOOM-2, LOOM-9).
+
+Every record is one JSON object with a ``type``. A turn that was written never changes; what comes later (a reward, the
+end of a cast) is a record of its own. A turn holds what the entity said and what came of it, never the prompt.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from cantrip_acp.crystals.contract import ToolCall
+
+FORMAT = 1
+"""The version of the record shapes; a reader refuses a higher one."""
+
+Reason = Literal[
+    "done",
+    "text",
+    "max_turns",
+    "max_seconds",
+    "max_tokens",
+    "max_cost",
+    "cancelled",
+    "parent_terminated",
+    "refusal",
+    "error",
+]
+"""Why a cast ended. done and text are terminations, all others truncations (§1.3)."""
+
+TERMINATIONS: frozenset[str] = frozenset({"done", "text"})
+
+
+class Utterance(msgspec.Struct, frozen=True):
+    """What the entity said. ``code`` is the program or command, where the medium has one."""
+
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    code: str | None = None
+
+
+class GateRecord(msgspec.Struct, frozen=True):
+    """One gate call and what came of it (D-005). ``result`` is JSON data; of a failure, the error's text.
+
+    ``annotations`` is what interceptors added to the record; the key is absent where none did.
+    """
+
+    gate: str
+    args: Any
+    result: Any
+    is_error: bool = False
+    tool_call_id: str | None = None
+    annotations: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command or a cell left behind.
+
+    ``exit_code`` is 0 to 255, or minus the signal's number; None where there is none (a cell, a command that was stopped).
+    ``value`` is the last expression's value in code. ``error`` says what went wrong beside the exit code (a timeout).
+    ``truncated``: output beyond ``*_max_output_bytes`` was dropped.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int | None = None
+    value: Any = None
+    error: str | None = None
+    truncated: bool = False
+
+
+class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What the circle answered: one record per gate call in order of execution, and the medium's output (CIRCLE-7).
+
+    ``outputs`` holds each output where one utterance ran several commands; ``output`` is then all of them as one.
+    """
+
+    results: tuple[GateRecord, ...] = ()
+    output: Output | None = None
+    outputs: tuple[Output, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class TurnMetadata(msgspec.Struct, frozen=True):
+    """Tokens, cost (US dollars or null), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9)."""
+
+    tokens_prompt: int = 0
+    tokens_completion: int = 0
+    tokens_cached: int = 0
+    cost: float | None = None
+    duration_ms: float = 0.0
+    timestamp: str = ""
+    model: str | None = None
+    trace_id: str | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
+    """One cycle: the entity acted, the circle answered (§1.1).
+
+    ``role``: crystal for a turn, call for the root context, fold for a summary. ``sequence`` counts 1, 2, 3 … within the entity's run.
+    ``continues`` names the turn whose utterance this one goes on with, after a delegation.
+    ``reward`` is what was known at writing; later ones are `RewardRecord`s, and readers see the last.
+    """
+
+    id: str
+    parent_id: str | None
+    cantrip_id: str
+    entity_id: str
+    cast_id: str | None
+    role: Literal["crystal", "call", "fold"] = "crystal"
+    sequence: int = 0
+    continues: str | None = None
+    utterance: Utterance = Utterance()
+    observation: Observation = Observation()
+    gate_calls: tuple[str, ...] = ()
+    metadata: TurnMetadata = TurnMetadata()
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    reason: str | None = None
+
+
+class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):
+    """The first record: which loom, and in which version of the shapes."""
+
+    id: str
+    format: int = FORMAT
+    created: str = ""
+    generator: str = "cantrip-acp"
+
+
+class CantripRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cantrip"):
+    """One distinct call and circle; turns refer to it by ``cantrip_id`` (CALL-4). ``id`` is the hash of the rest."""
+
+    id: str
+    call: Mapping[str, Any]
+    circle: Mapping[str, Any]
+
+
+class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
+    """The start or the end of a cast. At the start: ``intent``; at the end: the rest."""
+
+    id: str
+    event: Literal["start", "end"]
+    entity_id: str
+    cantrip_id: str
+    trace_id: str | None = None
+    timestamp: str = ""
+    intent: str | None = None
+    attributes: Mapping[str, Any] = {}
+    parent_turn_id: str | None = None
+    result: Any = None
+    summary: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    terminated: bool = False
+    truncated: bool = False
+    turns: int = 0
+    usage: Mapping[str, Any] = {}
+
+
+class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"):
+    """What was pinned or added to what the crystal sees, beside call, capabilities, intent and turns."""
+
+    id: str
+    entity_id: str
+    cast_id: str | None
+    source: str
+    title: str
+    text: str
+    uri: str | None = None
+    timestamp: str = ""
+
+
+class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
+    """A reward given to a turn after it was written (LOOM-3); the last one of a turn counts."""
+
+    turn_id: str
+    reward: float
+    by: str = ""
+    note: str | None = None
+    timestamp: str = ""
+
+
+class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):
+    """Which turns a summary stands for in the entity's working context (LOOM-5)."""
+
+    id: str
+    entity_id: str
+    cast_id: str | None
+    turns: tuple[str, ...]
+    summary: str
+    timestamp: str = ""
+
+
+class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
+    """A new entity that goes on from an earlier turn, and how its state was had (LOOM-4)."""
+
+    id: str
+    from_turn: str | None
+    entity_id: str
+    strategy: str = "none"
+    missing: tuple[str, ...] = ()
+    timestamp: str = ""
+
+
+class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
+    """The state of a medium after a turn."""
+
+    id: str
+    turn_id: str
+    entity_id: str
+    data: Mapping[str, Any] = {}
+    timestamp: str = ""
+
+
+class ConfigRecord(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
+    """A change of mode, model or recipe during an entity's life."""
+
+    id: str
+    entity_id: str
+    changes: Mapping[str, Any] = {}
+    timestamp: str = ""
+
+
+Record = (
+    LoomHeader
+    | CantripRecord
+    | CastRecord
+    | Turn
+    | ContextRecord
+    | RewardRecord
+    | FoldRecord
+    | ForkRecord
+    | SnapshotRecord
+    | ConfigRecord
+)
+"""Any line of a loom."""
+
+
+def new_id(prefix: str) -> str:
+    """A new id such as ``t_0198f2c4a1b2c3d4e5f6``: it sorts by time of making and has 40 random bits."""
+    return f"{prefix}_{time.time_ns() // 1_000_000:012x}{os.urandom(5).hex()}"
+
+
+def now() -> str:
+    """The time as ISO 8601 in UTC, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

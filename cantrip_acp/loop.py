@@ -1,0 +1,519 @@
+"""The loop: query, classify, execute, record; then terminate, truncate or go on (chapter 1).
+
+One `CastRun` is one cast of one entity. The order inside a turn is what everything else rests on: the crystal is asked,
+its calls are run one after the other, the turn is written to the loom (LOOM-1), the messages grow by it, and only then is
+it told to readers and the next one begun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from cantrip_acp import events, telemetry
+from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.retry import ask
+from cantrip_acp.errors import CantripError, CrystalError
+from cantrip_acp.loom.thread import answer
+from cantrip_acp.loom.turn import (
+    TERMINATIONS,
+    CastRecord,
+    ContextRecord,
+    GateRecord,
+    Observation,
+    Output,
+    Turn,
+    TurnMetadata,
+    Utterance,
+    new_id,
+    now,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.events import Event
+    from cantrip_acp.wards import Wards
+
+
+@dataclass(frozen=True, slots=True)
+class CastResult:
+    """How a cast ended.
+
+    ``result`` is what ``done`` was given, or the last words (LOOP-6); None where a ward or a cancel cut it off.
+    ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated, refusal, error.
+    ``summary`` says what had been done until a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
+    """
+
+    result: Any
+    terminated: bool
+    truncated: bool
+    reason: str
+    usage: Usage
+    turns: int
+    entity_id: str
+    cast_id: str
+    trace_id: str
+    summary: str | None = None
+    loom: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As ``cantrip cast --json`` ends with."""
+        return {
+            "result": self.result,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "reason": self.reason,
+            "usage": self.usage.record(),
+            "entity_id": self.entity_id,
+            "cast_id": self.cast_id,
+            "trace_id": self.trace_id,
+            "turns": self.turns,
+            "loom": self.loom,
+        }
+
+
+class TurnState:
+    """One turn while it happens; what mediums see of it is `mediums.contract.TurnContext`."""
+
+    __slots__ = ("_run", "answer", "finished", "gate_calls", "id", "outputs", "response", "results", "started")
+
+    def __init__(self, run: CastRun, started: float) -> None:
+        self._run = run
+        self.id = new_id("t")
+        self.started = started
+        self.response = Response()
+        self.results: list[GateRecord] = []
+        self.outputs: list[Output] = []
+        self.gate_calls: list[str] = []
+        self.finished = False
+        self.answer: Any = None
+
+    @property
+    def wards(self) -> Wards:
+        return self._run.entity.circle.wards
+
+    @property
+    def entity_id(self) -> str:
+        return self._run.entity.id
+
+    @property
+    def cast_id(self) -> str:
+        return self._run.id
+
+    @property
+    def trace_id(self) -> str:
+        return self._run.trace.trace_id
+
+    @property
+    def traceparent(self) -> str:
+        """W3C trace context for a process that the turn starts."""
+        return self._run.trace.traceparent()
+
+    @property
+    def depth(self) -> int:
+        return self._run.entity.depth
+
+    @property
+    def listening(self) -> bool:
+        return self._run.entity.hub.active
+
+    async def emit(self, event: Event) -> None:
+        await self._run.entity.hub.send(event)
+
+    def interrupted(self, output: Output) -> None:
+        self.outputs.append(output)
+
+    async def gate(
+        self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, tool_call_id: str | None = None
+    ) -> GateRecord:
+        run = self._run
+        number = len(self.gate_calls)
+        self.gate_calls.append(name)
+        record = await run.entity.executor.execute(
+            name,
+            args,
+            call_id=f"{self.id}.g{number}",
+            entity_id=run.entity.id,
+            cast_id=run.id,
+            trace=run.trace,
+            tool_call_id=tool_call_id,
+            via=via,
+        )
+        self.results.append(record)
+        if name == "done" and not record.is_error and not self.finished:
+            self.finished = True
+            self.answer = record.result
+        return record
+
+    def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
+        """The record of what happened, as it will stand in the loom."""
+        run, response = self._run, self.response
+        medium = run.entity.circle.medium
+        code = None
+        if medium.tool is not None:
+            programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
+            code = "\n".join(p for p in programs if p is not None) if programs else None
+        usage = response.usage
+        return Turn(
+            id=self.id,
+            parent_id=parent_id,
+            cantrip_id=run.entity.cantrip_id,
+            entity_id=run.entity.id,
+            cast_id=run.id,
+            sequence=sequence,
+            utterance=Utterance(response.content, response.thinking, response.tool_calls, code),
+            observation=Observation(
+                tuple(self.results),
+                _joined(self.outputs),
+                tuple(self.outputs) if len(self.outputs) > 1 else msgspec.UNSET,
+            ),
+            gate_calls=tuple(self.gate_calls),
+            metadata=TurnMetadata(
+                usage.prompt_tokens,
+                usage.completion_tokens,
+                usage.cached_tokens,
+                usage.cost,
+                max((time.perf_counter() - self.started) * 1000, 0.001),
+                now(),
+                response.model or run.entity.crystal.model,
+                run.trace.trace_id,
+            ),
+            terminated=reason in TERMINATIONS,
+            truncated=reason is not None and reason not in TERMINATIONS,
+            reason=reason,
+        )
+
+
+def _joined(outputs: Sequence[Output]) -> Output | None:
+    if len(outputs) < 2:
+        return outputs[0] if outputs else None
+    last = outputs[-1]
+    return Output(
+        stdout="".join(o.stdout for o in outputs),
+        stderr="".join(o.stderr for o in outputs),
+        exit_code=last.exit_code,
+        value=last.value,
+        error=next((o.error for o in reversed(outputs) if o.error), None),
+        truncated=any(o.truncated for o in outputs),
+    )
+
+
+class CastRun:
+    """One cast from its intent to its end."""
+
+    def __init__(self, entity: Entity, intent: str, trace: telemetry.Trace, blocks: Sequence[ContextBlock]) -> None:
+        self.entity = entity
+        self.id = new_id("c")
+        self.intent = intent
+        self.trace = trace
+        self.blocks = tuple(blocks)
+        self.usage = Usage()
+        self.queries = 0
+        self.turns = 0
+        self.stop_reason: str | None = None
+        """Why the scope was cancelled, where it was; set before cancelling."""
+        self._turn: TurnState | None = None
+        self._gates: Counter[str] = Counter()
+        self._words: str | None = None
+        self._result: Any = None
+        self._ids: dict[str, Any] = {"entity_id": entity.id, "cast_id": self.id, "depth": entity.depth}
+
+    # The whole cast
+
+    async def run(self, scope: anyio.CancelScope) -> CastResult:
+        """Run to the end. Raises `CrystalError` where a query failed for good; whatever happens is in the loom before."""
+        await self._begin()
+        wards = self.entity.circle.wards
+        reason, error = "error", None
+        try:
+            with scope:
+                if wards.max_seconds is not None:
+                    scope.deadline = min(scope.deadline, anyio.current_time() + wards.max_seconds)
+                attributes = {
+                    "gen_ai.operation.name": "invoke_agent",
+                    "gen_ai.agent.id": self.entity.id,
+                    "gen_ai.request.model": self.entity.crystal.model,
+                    **{f"cantrip.{k}": v for k, v in self.trace.attributes.items()},
+                }
+                with telemetry.span("invoke_agent", self.trace, attributes):
+                    reason = await self._turns()
+            if scope.cancelled_caught:
+                reason = self.stop_reason or "max_seconds"
+                self._close_cut_turn(reason)
+        except anyio.get_cancelled_exc_class():
+            # Whoever started this entity is gone. What happened until now is kept all the same (COMP-9).
+            reason = self.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
+            with anyio.CancelScope(shield=True):
+                self._close_cut_turn(reason)
+                self._end(reason, None)
+            raise
+        except CrystalError as caught:
+            error = caught
+            reason = "error"
+        except BaseException as caught:
+            self._end("error", caught)
+            raise
+        result = self._end(reason, error)
+        await self._tell_end(result, error)
+        if error is not None:
+            raise error
+        return result
+
+    async def _begin(self) -> None:
+        entity = self.entity
+        loom = entity.loom
+        for contributor in entity.contributors:
+            from cantrip_acp.context import CastInfo
+
+            info = CastInfo(entity.id, self.id, self.intent, self.trace.trace_id)
+            self.blocks = (*self.blocks, *await contributor(info))
+        entity.root()
+        loom.append(
+            CastRecord(
+                id=self.id,
+                event="start",
+                entity_id=entity.id,
+                cantrip_id=entity.cantrip_id,
+                trace_id=self.trace.trace_id,
+                timestamp=now(),
+                intent=entity.redactor.text(self.intent),
+                attributes={"crystal": entity.crystal.name, "model": entity.crystal.model, **self.trace.attributes},
+            )
+        )
+        for block in self.blocks:
+            text = entity.redactor.text(block.text)
+            loom.append(
+                ContextRecord(new_id("x"), entity.id, self.id, block.source, block.title, text, block.uri, now())
+            )
+        entity.context.begin(self.intent, self.blocks)
+        if entity.hub.active:
+            await entity.hub.send(events.CastStarted(**self._ids, intent=self.intent, trace_id=self.trace.trace_id))
+
+    async def _turns(self) -> str:
+        """Turn by turn until something ends it; the reason."""
+        wards = self.entity.circle.wards
+        limit = wards.max_turns or 1
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turn = TurnState(self, time.perf_counter())
+            self.queries += 1
+            turn.response = response = await self._ask()
+            self._turn = turn
+            self.usage = self.usage + response.usage
+            self.entity.usage = self.entity.usage + response.usage
+            await self._act(turn)
+            reason = self._verdict(turn, limit)
+            self._turn = None
+            record = self._write(turn, reason)
+            if self.entity.hub.active:
+                await self._tell_turn(record, response)
+            if reason is not None:
+                self._result = turn.answer if reason == "done" else answer(record)
+                return reason
+
+    def _verdict(self, turn: TurnState, limit: int) -> str | None:
+        """Why the cast ends with this turn, or None (LOOP-2, LOOP-3, LOOP-4, LOOP-6)."""
+        wards, response = self.entity.circle.wards, turn.response
+        if turn.finished:
+            return "done"
+        if response.refused:
+            return "refusal"
+        if not response.tool_calls and not self.entity.require_done:
+            return "text"
+        if wards.max_total_tokens is not None and self.usage.total_tokens >= wards.max_total_tokens:
+            return "max_tokens"
+        if wards.max_cost_usd is not None and (self.usage.cost or 0.0) >= wards.max_cost_usd:
+            return "max_cost"
+        if self.queries >= limit:
+            return "max_turns"
+        return None
+
+    # One turn
+
+    async def _ask(self) -> Response:
+        entity = self.entity
+        call = entity.call
+        query = Query(
+            messages=entity.context.messages,
+            tools=entity.circle.tools,
+            tool_choice=call.tool_choice or "auto",
+            params=call,
+            intent=self.intent,
+            entity_id=entity.id,
+            trace_id=self.trace.trace_id,
+        )
+        sink = _Sink(self)
+        if entity.hub.active:
+            await entity.hub.send(events.QueryStarted(**self._ids, message_id=sink.message_id))
+        if not telemetry.collecting():
+            return await ask(entity.crystal, query, sink.emit, entity.retry, sink.notice)
+        attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": entity.crystal.model}
+        with telemetry.span(f"chat {entity.crystal.model}", self.trace, attributes) as span:
+            response = await ask(entity.crystal, query, sink.emit, entity.retry, sink.notice)
+            if span is not None:
+                span.set_attribute("gen_ai.usage.input_tokens", response.usage.prompt_tokens)
+                span.set_attribute("gen_ai.usage.output_tokens", response.usage.completion_tokens)
+            return response
+
+    async def _act(self, turn: TurnState) -> None:
+        """Run the calls of an utterance in order; stop after done (D-003, CIRCLE-7)."""
+        entity = self.entity
+        medium = entity.circle.medium
+        for index, call in enumerate(turn.response.tool_calls):
+            if medium.tool is not None and call.gate == medium.tool:
+                # The crystal's ids may come again in a later turn; ids of events must not.
+                session = await entity.session()
+                turn.outputs.append(await session.run(ToolCall(f"{turn.id}.{index}", call.gate, call.args), turn))
+            else:
+                name = entity.circle.tool_names.get(call.gate, call.gate)
+                await turn.gate(name, call.args, tool_call_id=call.id)
+            if turn.finished:
+                break
+
+    def _write(self, turn: TurnState, reason: str | None) -> Turn:
+        entity = self.entity
+        record = turn.close(reason=reason, parent_id=entity.last_turn, sequence=entity.sequence + 1)
+        entity.loom.append(record)
+        entity.sequence += 1
+        entity.last_turn = record.id
+        entity.context.add(record, turn.response.provider)
+        self.turns += 1
+        self._gates.update(turn.gate_calls)
+        if turn.response.content:
+            self._words = turn.response.content
+        return record
+
+    def _close_cut_turn(self, reason: str) -> None:
+        """Write the turn that a cancel or a time limit fell into, with what had happened in it."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._write(turn, "done" if turn.finished and reason != "parent_terminated" else reason)
+
+    # Endings and reports
+
+    def _end(self, reason: str, error: BaseException | None) -> CastResult:
+        entity = self.entity
+        terminated = reason in TERMINATIONS
+        summary = None if terminated else self._digest(reason)
+        result = CastResult(
+            self._result if terminated else None,
+            terminated,
+            not terminated,
+            reason,
+            self.usage,
+            self.turns,
+            entity.id,
+            self.id,
+            self.trace.trace_id,
+            summary,
+            entity.loom.location,
+        )
+        entity.loom.append(
+            CastRecord(
+                id=self.id,
+                event="end",
+                entity_id=entity.id,
+                cantrip_id=entity.cantrip_id,
+                trace_id=self.trace.trace_id,
+                timestamp=now(),
+                result=result.result,
+                summary=summary,
+                reason=reason,
+                error=entity.redactor.diagnostic(f"{type(error).__name__}: {error}") if error is not None else None,
+                terminated=terminated,
+                truncated=not terminated,
+                turns=self.turns,
+                usage=self.usage.record(),
+            )
+        )
+        return result
+
+    def _digest(self, reason: str) -> str:
+        """What was done until the cast was cut off, by rule and without a query (LOOP-4)."""
+        parts = [f"Stopped by {reason} after {self.turns} turn{'s' if self.turns != 1 else ''}."]
+        if self._gates:
+            parts.append("Gates called: " + ", ".join(f"{g} ×{n}" for g, n in self._gates.most_common(8)) + ".")
+        if self._words:
+            words = " ".join(self._words.split())
+            parts.append(f"Last words: {words[:300]}{'…' if len(words) > 300 else ''}")
+        return self.entity.redactor.text(" ".join(parts))
+
+    async def _tell_turn(self, record: Turn, response: Response) -> None:
+        hub, usage = self.entity.hub, response.usage
+        await hub.send(
+            events.UsageReported(
+                **self._ids,
+                usage=usage.record(),
+                cumulative=self.entity.usage.record(),
+                used=usage.total_tokens,
+                size=self.entity.crystal.context_window,
+            )
+        )
+        await hub.send(events.TurnEnded(**self._ids, turn=record))
+
+    async def _tell_end(self, result: CastResult, error: CantripError | None) -> None:
+        if not self.entity.hub.active:
+            return
+        await self.entity.hub.send(
+            events.CastEnded(
+                **self._ids,
+                result=result.result,
+                terminated=result.terminated,
+                truncated=result.truncated,
+                reason=result.reason,
+                usage=result.usage.record(),
+                trace_id=result.trace_id,
+                turns=result.turns,
+                loom=result.loom,
+                error=self.entity.redactor.diagnostic(str(error)) if error is not None else None,
+            )
+        )
+
+
+class _Sink:
+    """Turns a response's pieces and retries into events."""
+
+    __slots__ = ("_run", "attempt", "message_id")
+
+    def __init__(self, run: CastRun) -> None:
+        self._run = run
+        self.attempt = 1
+        self.message_id = new_id("m")
+
+    async def emit(self, delta: Delta) -> None:
+        run = self._run
+        if not run.entity.hub.active or not delta.text:
+            return
+        kind = events.Text if delta.kind == "text" else events.Thought
+        text = run.entity.redactor.text(delta.text)
+        await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
+
+    async def notice(self, attempt: int, delay_s: float, error: CrystalError) -> None:
+        run = self._run
+        if run.entity.hub.active:
+            message = run.entity.redactor.diagnostic(str(error))
+            await run.entity.hub.send(
+                events.RetryScheduled(
+                    **run._ids,
+                    message_id=self.message_id,
+                    attempt=attempt,
+                    delay_s=delay_s,
+                    error=message,
+                    status=error.status,
+                )
+            )
+        self.attempt = attempt + 1
+        self.message_id = new_id("m")
+        if run.entity.hub.active:
+            started = events.QueryStarted(**run._ids, message_id=self.message_id, attempt=self.attempt)
+            await run.entity.hub.send(started)

@@ -1,0 +1,94 @@
+"""The medium contract: what a circle's inside must offer (§4.1, §4.6).
+
+A medium is a stateless description; `Medium.open` makes the session that one entity works in, and that session keeps
+the state that survives turns and casts. A session starts nothing before it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+    from cantrip_acp.events import Event
+    from cantrip_acp.loom.turn import GateRecord, Output
+    from cantrip_acp.wards import Wards
+
+
+class TurnContext(Protocol):
+    """What a medium may do while it runs one call of a turn."""
+
+    wards: Wards
+    entity_id: str
+    cast_id: str
+    trace_id: str
+    depth: int
+
+    @property
+    def finished(self) -> bool:
+        """True once ``done`` succeeded: whatever still runs is ended at once (D-003)."""
+        ...
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody reads events; where not, there is no need to build them."""
+        ...
+
+    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
+        """Call a gate through the executor. The record is in the turn already when this returns."""
+        ...
+
+    async def emit(self, event: Event) -> None:
+        """Report something; waits while a blocking reader is slow."""
+        ...
+
+    def interrupted(self, output: Output) -> None:
+        """Say what there was when a cancel came; called from cleanup, before the cancellation is raised on."""
+        ...
+
+
+@runtime_checkable
+class MediumSession(Protocol):
+    """One entity's inside."""
+
+    async def run(self, call: ToolCall, turn: TurnContext) -> Output:
+        """Run one call of the medium's own tool. Expected failures are in the `Output`, not raised."""
+        ...
+
+    async def close(self) -> None:
+        """End everything that the session started; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class Medium(Protocol):
+    """A substrate to work in. ``tool`` is the name of its own tool, None where gates are all there is (conversation)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tool(self) -> str | None: ...
+
+    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+        """What the crystal is offered on every query (CIRCLE-11)."""
+        ...
+
+    def presentation(self, circle: Circle) -> str | None:
+        """The capability block, a system message of its own after the call's; None where tool definitions alone serve."""
+        ...
+
+    async def open(self, circle: Circle, entity_id: str) -> MediumSession:
+        """A fresh session for one entity. Raises `SandboxMissing` where the medium cannot run here."""
+        ...
+
+    def code(self, call: ToolCall) -> str | None:
+        """The program in a call of the medium's own tool; None where the arguments hold none."""
+        ...
+
+    def observe(self, output: Output) -> str:
+        """An output as the crystal reads it."""
+        ...

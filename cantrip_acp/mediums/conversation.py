@@ -1,0 +1,45 @@
+"""The conversation medium: the entity speaks and calls gates by name; there is nothing else inside (§4.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cantrip_acp.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+    from cantrip_acp.loom.turn import Output
+    from cantrip_acp.mediums.contract import TurnContext
+
+
+class ConversationMedium:
+    """Gates are the crystal's tools, and their definitions alone are the capability presentation (CIRCLE-11)."""
+
+    name = "conversation"
+    tool: str | None = None
+
+    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+        return circle.definitions
+
+    def presentation(self, circle: Circle) -> str | None:
+        return None
+
+    async def open(self, circle: Circle, entity_id: str) -> ConversationSession:
+        return ConversationSession()
+
+    def code(self, call: ToolCall) -> str | None:
+        return None
+
+    def observe(self, output: Output) -> str:
+        return output.stdout
+
+
+class ConversationSession:
+    """Nothing to keep: all state is in the messages and behind the gates."""
+
+    async def run(self, call: ToolCall, turn: TurnContext) -> Output:
+        raise DefinitionError(f"the conversation medium has no tool of its own, yet {call.gate!r} was sent to it")
+
+    async def close(self) -> None:
+        return None

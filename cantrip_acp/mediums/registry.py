@@ -1,0 +1,38 @@
+"""Mediums by name: the built-in ones, and those that other packages add as entry points ``cantrip_acp.mediums``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.mediums.contract import Medium
+
+BUILT_IN: dict[str, str] = {
+    "conversation": "cantrip_acp.mediums.conversation:ConversationMedium",
+    "bash": "cantrip_acp.mediums.bash:BashMedium",
+}
+
+
+def names() -> list[str]:
+    """Every medium name that a circle may use here, sorted."""
+    from importlib.metadata import entry_points
+
+    return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.mediums"))})
+
+
+def find(name: str) -> Medium:
+    """A medium of that name; raises `DefinitionError` with the nearest known name."""
+    target = BUILT_IN.get(name)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        made: Medium = getattr(importlib.import_module(module), attribute)()
+        return made
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="cantrip_acp.mediums", name=name):
+        made = entry.load()()
+        return made
+    near = difflib.get_close_matches(str(name), names(), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise DefinitionError(f"unknown medium {name!r}{hint} (known: {', '.join(names())})")

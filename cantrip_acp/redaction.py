@@ -1,0 +1,97 @@
+"""Keeping secrets out of what is written, shown or sent.
+
+Two degrees. Observations lose the *values* that this process holds as secrets (its environment's keys and tokens, and
+what was registered): exactly those, since an entity that edits files must see files as they are. Diagnostics (logs,
+errors, protocol messages) also lose whatever merely looks like a key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+MASK = "[redacted]"
+
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|PRIVATE_KEY|DSN)(?:_|$)",
+    re.IGNORECASE,
+)
+_LOOKS_SECRET = re.compile(
+    r"(?:sk|pk|rk|or|gsk|xai)-[A-Za-z0-9_\-]{16,}"
+    r"|AIza[A-Za-z0-9_\-]{30,}"
+    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    r"|AKIA[A-Z0-9]{16}"
+    r"|xox[abprs]-[A-Za-z0-9\-]{10,}"
+    r"|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*"
+    r"|(?i:bearer)\s+[A-Za-z0-9._~+/\-]{16,}=*"
+)
+_SHORTEST = 8
+"""A shorter value is no secret, and would be found in ordinary text."""
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of that name is taken to hold a secret: ``OPENAI_API_KEY``, ``DB_PASSWORD``, ``GH_TOKEN``."""
+    return bool(_SECRET_NAME.search(name))
+
+
+class Redactor:
+    """Replaces known secret values in text and JSON data. Its repr shows none of them."""
+
+    __slots__ = ("_pattern", "_values")
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._values: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self.add(*values)
+
+    @classmethod
+    def from_environment(cls) -> Redactor:
+        """A redactor of what this process's environment holds under secret-looking names."""
+        return cls(v for k, v in os.environ.items() if looks_secret(k) and not os.path.isabs(v))
+
+    def add(self, *values: str) -> None:
+        """Register more secret values; those under 8 characters are passed over."""
+        more = {v.strip() for v in values if len(v.strip()) >= _SHORTEST}
+        if more - self._values:
+            self._values = self._values | more
+            longest_first = sorted(self._values, key=len, reverse=True)
+            self._pattern = re.compile("|".join(re.escape(v) for v in longest_first))
+
+    def text(self, text: str) -> str:
+        """The text with known secrets masked."""
+        return text if self._pattern is None else self._pattern.sub(MASK, text)
+
+    def data(self, value: Any) -> Any:
+        """JSON data with known secrets masked in every text, keys included."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.data(k): self.data(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.data(v) for v in value]
+        return value
+
+    def diagnostic(self, text: str) -> str:
+        """The text with known secrets masked, and all that looks like one; for logs and errors."""
+        return _LOOKS_SECRET.sub(MASK, self.text(text))
+
+    def __repr__(self) -> str:
+        return f"Redactor({len(self._values)} values)"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Redactor holds secrets and cannot be pickled")
+
+
+_shared: Redactor | None = None
+
+
+def shared() -> Redactor:
+    """The process's redactor, made from its environment when it is first asked for."""
+    global _shared
+    if _shared is None:
+        _shared = Redactor.from_environment()
+    return _shared

@@ -1,0 +1,194 @@
+"""Wards: what the circle takes away, and how two sets of them compose (§4.4, WARD-1, D-009).
+
+A ward can only restrict. `Wards` holds the value in force of every ward there is, defaults included; `compose` makes the
+wards of a child's circle from its parent's and its own, and the outcome is never looser than either in any field.
+Everything here is a pure function of its arguments.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os.path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from cantrip_acp.errors import DefinitionError
+
+Rule = Literal["min", "or", "and", "paths", "allow", "deny", "home"]
+
+
+def _ward(default: Any, rule: Rule, *, low: int = 0, kind: str = "integer", help: str = "") -> Any:
+    return field(default=default, metadata={"rule": rule, "low": low, "kind": kind, "help": help})
+
+
+@dataclass(frozen=True, slots=True)
+class Wards:
+    """Every ward's value in force. None means: not limited (numbers), not restricted (allow lists).
+
+    Make one with `Wards.of`, which checks names and values.
+    """
+
+    max_turns: int | None = _ward(None, "min", low=1, help="queries in one cast; required")
+    max_depth: int = _ward(1, "min", help="how deep children may nest; 0 removes the delegation gates")
+    max_seconds: float | None = _ward(None, "min", kind="number", help="wall-clock seconds of one cast")
+    max_total_tokens: int | None = _ward(None, "min", low=1, help="tokens, prompt and completion, of one cast")
+    max_cost_usd: float | None = _ward(None, "min", kind="number", help="US dollars of one cast")
+    max_children_total: int | None = _ward(None, "min", help="children that one entity may spawn in all")
+    max_concurrent_children: int = _ward(8, "min", low=1, help="children that run at once")
+
+    code_timeout_ms: int = _ward(120_000, "min", low=1, help="milliseconds of one cell")
+    code_memory_mb: int = _ward(2_048, "min", low=16, help="MiB of a code worker")
+    code_max_output_bytes: int = _ward(100_000, "min", low=1, help="bytes kept of a cell's output")
+    bash_timeout_ms: int = _ward(120_000, "min", low=1, help="milliseconds of one command")
+    bash_max_output_bytes: int = _ward(100_000, "min", low=1, help="bytes kept of a command's output")
+    sandbox_max_processes: int = _ward(512, "min", low=8, help="processes at once inside the sandbox")
+
+    require_done_tool: bool = _ward(False, "or", kind="boolean", help="only done ends a cast, prose does not (LOOP-6)")
+
+    bash_network: bool | tuple[str, ...] = _ward(False, "and", kind="network", help="false, true or a list of hosts")
+    bash_submit: bool = _ward(False, "and", kind="boolean", help="a last line 'SUBMIT: text' ends the cast")
+
+    bash_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="what commands may write")
+    code_readable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="what cells may read")
+    code_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="what cells may write")
+    child_medium_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", help="mediums for children")
+    child_gate_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", help="gates children may have")
+
+    remove_gate: tuple[str, ...] = _ward((), "deny", kind="names", help="gates taken away")
+    child_gate_denylist: tuple[str, ...] = _ward((), "deny", kind="names", help="gates children must not have")
+
+    child_max_turns_ceiling: int | None = _ward(None, "min", low=1, help="a child declares max_turns at or below this")
+    child_max_depth_ceiling: int | None = _ward(None, "min", help="a child declares max_depth at or below this")
+
+    bash_home: Literal["private", "persistent"] = _ward("private", "home", kind="home", help="private or persistent")
+    allow_compile_modules: tuple[str, ...] = _ward((), "allow", kind="names", help="modules that may be compiled")
+    allow_compile_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="where they may come from")
+    allow_compile_sha256: tuple[str, ...] = _ward((), "allow", kind="names", help="their SHA-256 hashes")
+    allow_compile_signers: tuple[str, ...] = _ward((), "allow", kind="names", help="who signed them")
+
+    @classmethod
+    def of(
+        cls, wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None, *, base: Path | None = None
+    ) -> Wards:
+        """Wards from a mapping, or a list of mappings as recipes write them; one named twice composes with itself.
+
+        Relative paths are taken from ``base`` (the session's folder), and the word ``workspace`` is ``base`` itself.
+        Raises `DefinitionError` for an unknown name (with the nearest known one) and for a value that does not fit.
+        """
+        if isinstance(wards, Wards):
+            return wards
+        if wards is None:
+            return cls()
+        items = [wards] if isinstance(wards, Mapping) else list(wards)
+        values: dict[str, Any] = {}
+        for index, item in enumerate(items):
+            if not isinstance(item, Mapping):
+                raise DefinitionError(f"ward {index} must be a mapping such as {{max_turns: 10}}, not {item!r}")
+            for name, raw in item.items():
+                value = _check(name, raw, base)
+                values[name] = _combine(WARDS[name]["rule"], values[name], value) if name in values else value
+        return cls(**values)
+
+    def declared(self) -> dict[str, Any]:
+        """The wards that differ from their defaults, as plain data."""
+        out: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value != f.default:
+                out[f.name] = list(value) if isinstance(value, tuple) else value
+        return out
+
+
+WARDS: dict[str, Mapping[str, Any]] = {f.name: {**f.metadata, "default": f.default} for f in fields(Wards)}
+"""Name of each ward: its composition rule, kind, lower bound, default and meaning."""
+
+
+def compose(parent: Wards, child: Wards) -> Wards:
+    """The wards of a child's circle: the stricter of the two in every field (WARD-1, D-009).
+
+    Numbers take the minimum, restrictions the logical or, permissions the and (host lists intersect), allow lists the
+    intersection (for paths, a child's path inside a parent's counts), deny lists the union.
+    """
+    return Wards(
+        **{name: _combine(spec["rule"], getattr(parent, name), getattr(child, name)) for name, spec in WARDS.items()}
+    )
+
+
+def _combine(rule: Rule, a: Any, b: Any) -> Any:
+    match rule:
+        case "min":
+            return b if a is None else a if b is None else min(a, b)
+        case "or":
+            return a or b
+        case "and":
+            if a is True:
+                return b
+            if b is True:
+                return a
+            if a is False or b is False:
+                return False
+            return tuple(host for host in b if host in a)
+        case "paths":
+            inside_a = [p for p in b if any(_within(p, q) for q in a)]
+            inside_b = [q for q in a if any(_within(q, p) for p in b)]
+            return tuple(dict.fromkeys(inside_a + inside_b))
+        case "allow":
+            return b if a is None else a if b is None else tuple(name for name in b if name in a)
+        case "deny":
+            return tuple(dict.fromkeys((*a, *b)))
+        case "home":
+            return "persistent" if a == b == "persistent" else "private"
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or root == "/" or path.startswith(root.rstrip("/") + "/")
+
+
+def _check(name: str, raw: Any, base: Path | None) -> Any:
+    spec = WARDS.get(name)
+    if spec is None:
+        near = difflib.get_close_matches(str(name), WARDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(WARDS))}"
+        raise DefinitionError(f"unknown ward {name!r}{hint}", where=None)
+    kind = spec["kind"]
+    if kind in ("integer", "number"):
+        good = isinstance(raw, int if kind == "integer" else (int, float)) and not isinstance(raw, bool)
+        if not good or raw != raw or raw < spec["low"] or (kind == "number" and raw <= 0):
+            least = f"of at least {spec['low']}" if kind == "integer" else "above 0"
+            raise DefinitionError(
+                f"ward {name} must be {'an ' if kind == 'integer' else 'a '}{kind} {least}, not {raw!r}"
+            )
+        return raw
+    if kind == "boolean":
+        if not isinstance(raw, bool):
+            raise DefinitionError(f"ward {name} must be true or false, not {raw!r}")
+        return raw
+    if kind == "home":
+        if raw not in ("private", "persistent"):
+            raise DefinitionError(f"ward {name} must be private or persistent, not {raw!r}")
+        return raw
+    if kind == "network" and isinstance(raw, bool):
+        return raw
+    items = [raw] if isinstance(raw, str | os.PathLike) else raw
+    if not isinstance(items, list | tuple) or not all(isinstance(i, str | os.PathLike) and str(i) for i in items):
+        wanted = "true, false or a list of host names" if kind == "network" else "a list of texts"
+        raise DefinitionError(f"ward {name} must be {wanted}, not {raw!r}")
+    if kind == "paths":
+        return tuple(dict.fromkeys(_absolute(str(i), base) for i in items))
+    if kind == "network":
+        return tuple(dict.fromkeys(str(i).lower() for i in items))
+    return tuple(dict.fromkeys(str(i) for i in items))
+
+
+def _absolute(path: str, base: Path | None) -> str:
+    if path == "workspace":
+        path = "."
+    path = os.path.expanduser(path)
+    if os.path.isabs(path):
+        return os.path.normpath(path)
+    if base is None:
+        # Without a session's folder there is nothing to be relative to; kept as it is until there is one.
+        return os.path.normpath(path)
+    return os.path.normpath(os.path.join(base, path))

@@ -13,8 +13,9 @@ def unified(name: str, old: str | None, new: str, *, limit: int | None = 120) ->
     """`(line, style)` pairs; `old` is None for a new file. At most `limit` lines, the rest is counted."""
     before = [] if old is None else old.splitlines()
     after = new.splitlines()
-    yield ("--- /dev/null" if old is None else f"--- a/{name}"), "bold"
-    yield f"+++ b/{name}", "bold"
+    a, b = (name, name) if name.startswith("/") else (f"a/{name}", f"b/{name}")
+    yield ("--- /dev/null" if old is None else f"--- {a}"), "bold"
+    yield f"+++ {b}", "bold"
     if len(before) + len(after) > _MOST_LINES:
         yield f"{len(before):,} lines become {len(after):,}: too much to show here", "dim italic"
         return

@@ -1,11 +1,12 @@
 """Where a command writes: in colour and wrapped on a terminal, plain and unwrapped in a pipe.
 
-`NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are honoured (by rich). Everything written here is cleaned first (`untrusted`),
-so no caller can forget it. Output only ever grows at its end: what is shown can be scrolled, piped and copied.
+`NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are honoured (by rich). All that is written here is cleaned first
+(`untrusted`), so no caller can forget it. Output only ever grows at its end: it can be scrolled, piped and copied.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
@@ -81,7 +82,10 @@ class Screen:
 
 
 class Flow:
-    """Prose that streams in: words are wrapped at the terminal's width with a hanging indent; a pipe gets them as they are."""
+    """Prose that streams in: words wrap at the terminal's width with a hanging indent; a pipe gets them as they are.
+
+    White space is held back until a word follows it, so that none is left at the end of a line or of the whole.
+    """
 
     def __init__(self, screen: Screen, mark: str, *, style: str = "", mark_style: str = "") -> None:
         self._screen = screen
@@ -90,69 +94,61 @@ class Flow:
         self._mark_style = mark_style
         self._indent = len(mark) + 1
         self._cleaner = Cleaner()
+        self._space = ""
         self._word = ""
         self._column = 0
         self._begun = False
 
     def feed(self, text: str) -> None:
-        text = self._cleaner.feed(text)
-        if not self._begun:
-            text = text.lstrip()
-            if not text:
-                return
-            self._begun = True
-            self._screen.raw(self._mark, self._mark_style)
-            self._screen.raw(" ")
-            self._column = self._indent
-        self._screen.raw(self._wrap(text), self._style)
-        self._screen.flush()
+        out: list[str] = []
+        for piece in re.findall(r"\s+|\S+", self._cleaner.feed(text)):
+            if piece.isspace():
+                out.append(self._place())
+                self._space += piece
+            else:
+                self._word += piece
+                # On a terminal a word waits for its end, because where it goes depends on its width.
+                if self._screen.width is None:
+                    out.append(self._place())
+        self._write("".join(out))
 
     def close(self) -> None:
+        self._write(self._place())
         if self._begun:
-            self._screen.raw(self._place(self._word), self._style)
-            if self._column:
-                self._screen.blank()
-        self._word = ""
+            self._screen.blank()
         self._begun = False
+        self._space = ""
 
-    def _wrap(self, text: str) -> str:
-        out: list[str] = []
-        for character in text:
-            if character not in " \n":
-                self._word += character
-                if self._screen.width is None:
-                    out.append(self._place(self._word))
-                    self._word = ""
-                continue
-            out.append(self._place(self._word))
-            self._word = ""
-            if character == "\n":
-                # Newlines at the very end are dropped by close(), those within are kept.
-                out.append("\n")
-                self._column = 0
-            elif self._column:
-                out.append(" ")
-                self._column += 1
-            else:
-                out.append(" " * (self._indent + 1))
-                self._column = self._indent + 1
-        return "".join(out)
+    def _write(self, text: str) -> None:
+        if text:
+            self._screen.raw(text, self._style)
+            self._screen.flush()
 
-    def _place(self, word: str) -> str:
+    def _place(self) -> str:
+        """The word at hand with the white space before it, which becomes a line's end where the word does not fit."""
         from rich.cells import cell_len
 
+        word, self._word = self._word, ""
         if not word:
             return ""
-        before = ""
+        space, self._space = self._space, ""
+        if not self._begun:
+            self._begun = True
+            self._screen.raw(f"{self._mark} ", self._mark_style)
+            self._column = self._indent + cell_len(word)
+            return word
         size = cell_len(word)
-        if self._column == 0:
-            before = " " * self._indent
+        if "\n" in space:
+            newlines, _, indent = space.rpartition("\n")
+            space = "\n" * (newlines.count("\n") + 1) + " " * self._indent + indent
+            self._column = self._indent + cell_len(indent)
+        elif space and self._screen.width is not None and self._column + len(space) + size > self._screen.width:
+            space = "\n" + " " * self._indent
             self._column = self._indent
-        elif self._screen.width is not None and self._column + size > self._screen.width > self._indent + size:
-            before = "\n" + " " * self._indent
-            self._column = self._indent
+        else:
+            self._column += len(space)
         self._column += size
-        return before + word
+        return space + word
 
 
 class Block:
@@ -193,7 +189,9 @@ class Block:
         if self._left_out:
             many = "line" if self._left_out == 1 else "lines"
             self._screen.line(
-                (f"{self._screen.marks.bar} ", "dim"), (f"… {self._left_out:,} {many} left out …", "dim italic"), indent=self._indent
+                (f"{self._screen.marks.bar} ", "dim"),
+                (f"… {self._left_out:,} {many} left out …", "dim italic"),
+                indent=self._indent,
             )
         for line in self._kept:
             self._print(line)

@@ -44,8 +44,18 @@ class Transcript:
 
     # What the person and the agent say
 
+    def begin_turn(self) -> None:
+        """A new turn: its tool calls are counted from zero."""
+        self.calls = 0
+        self.failed_calls = 0
+
+    def begun(self) -> None:
+        """Something has been written above already: the next thing keeps its distance."""
+        self._something = True
+
     def prompt(self, words: str) -> None:
         """The person's own words, as the beginning of a turn."""
+        self.begin_turn()
         self.settle()
         self._gap()
         first, *rest = words.strip().splitlines() or [""]
@@ -131,11 +141,7 @@ class Transcript:
     # What the agent does
 
     def _tool(self, update: Mapping[str, Any]) -> None:
-        call_id = text(update, "toolCallId")
-        view = self._calls.get(call_id)
-        if view is None:
-            view = self._calls[call_id] = ToolView(call_id, started=self._clock())
-            self.calls += 1
+        view = self._view(update)
         before = view.status
         view.take(update)
         if view.status == "in_progress" and before != "in_progress":
@@ -149,10 +155,17 @@ class Transcript:
 
     def show_call(self, update: Mapping[str, Any]) -> None:
         """The call a permission request is about: its heading and what it would change, at once."""
-        call_id = text(update, "toolCallId")
-        view = self._calls.setdefault(call_id, ToolView(call_id, started=self._clock()))
+        view = self._view(update)
         view.take(update)
         self._show(view)
+
+    def _view(self, update: Mapping[str, Any]) -> ToolView:
+        call_id = text(update, "toolCallId")
+        view = self._calls.get(call_id)
+        if view is None:
+            view = self._calls[call_id] = ToolView(call_id, started=self._clock())
+            self.calls += 1
+        return view
 
     def _show(self, view: ToolView) -> None:
         if not view.headed:
@@ -245,7 +258,8 @@ class Transcript:
                 if view.block is not None:
                     view.block.close()
                     view.block = None
-                self._screen.line((f"{self._screen.marks.failed} left {view.status or 'pending'}", "yellow"), indent=2)
+                words = f"{self._screen.marks.failed} {view.title()}: left {view.status or 'pending'}"
+                self._screen.line((words, "yellow"), indent=2)
         self.settle()
         # Nothing about a turn comes after its end, and outputs are large.
         self._calls.clear()

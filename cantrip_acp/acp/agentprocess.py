@@ -1,0 +1,171 @@
+"""An agent as a child process: its pipes, what it says on stderr, and its end.
+
+The agent gets a process group of its own, and the group ends with the connection, however that ends: first its stdin
+closes (the protocol's way to say goodbye), then come SIGTERM and SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.abc
+
+from cantrip_acp.errors import CantripError
+
+_TERMINATE_SECONDS: Final = 2.0
+_TAIL_LINES: Final = 30
+_LONGEST_LINE: Final = 4000
+
+
+class AgentMissing(CantripError):
+    """The agent's command cannot be started: no such program, not executable, no such folder."""
+
+
+class AgentProcess:
+    """A running agent. `stdin` and `stdout` carry the protocol; stderr is always read, so that it never fills up."""
+
+    def __init__(
+        self, argv: Sequence[str], process: anyio.abc.Process, relay: Callable[[str], Awaitable[None]] | None
+    ) -> None:
+        self.argv = tuple(argv)
+        self._process = process
+        self._relay = relay
+        self.patience = 3.0
+        """Seconds between the end of its stdin and SIGTERM."""
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._stderr_read = anyio.Event()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.stdin: anyio.abc.ByteSendStream = process.stdin
+        self.stdout: anyio.abc.ByteReceiveStream = process.stdout
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._process.returncode
+
+    def stderr_tail(self) -> list[str]:
+        """The last lines of its stderr, as they came (untrusted text)."""
+        return list(self._tail)
+
+    def describe_end(self) -> str:
+        """How it ended: `exited with status 3`, `was killed by SIGKILL`, or `is still running`."""
+        code = self.returncode
+        if code is None:
+            return "is still running"
+        if code >= 0:
+            return f"exited with status {code}"
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+
+    async def ended(self, seconds: float) -> bool:
+        """Waits at most so long for its end, and for the last of its stderr."""
+        with anyio.move_on_after(seconds):
+            await self._process.wait()
+            # A grandchild may hold stderr open for ever: what has come by now has to do.
+            with anyio.move_on_after(0.3):
+                await self._stderr_read.wait()
+        return self.returncode is not None
+
+    async def _read_stderr(self) -> None:
+        assert self._process.stderr is not None
+        partial = b""
+        try:
+            async for chunk in self._process.stderr:
+                *lines, partial = (partial + chunk).split(b"\n")
+                for line in lines:
+                    await self._heard(line)
+                if len(partial) > _LONGEST_LINE:
+                    await self._heard(partial)
+                    partial = b""
+            if partial:
+                await self._heard(partial)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # closed from our side at the end
+        finally:
+            self._stderr_read.set()
+
+    async def _heard(self, line: bytes) -> None:
+        text = line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+        self._tail.append(text)
+        if self._relay is not None:
+            await self._relay(text)
+
+    async def _close(self) -> None:
+        """Ends the whole group; returns when the agent is reaped."""
+        with anyio.CancelScope(shield=True):
+            with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self.stdin.aclose()
+            for seconds, then in ((self.patience, signal.SIGTERM), (_TERMINATE_SECONDS, signal.SIGKILL)):
+                if await self.ended(seconds):
+                    break
+                self._signal(then)
+            # Also after a polite end: what the agent left behind in its group ends with it.
+            self._signal(signal.SIGKILL)
+            with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self.stdout.aclose()
+            await self._process.wait()
+            if self._process.stderr is not None:
+                await self._process.stderr.aclose()
+
+    def _signal(self, which: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, which)
+
+
+@contextlib.asynccontextmanager
+async def start_agent(
+    argv: Sequence[str],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    relay: Callable[[str], Awaitable[None]] | None = None,
+) -> AsyncIterator[AgentProcess]:
+    """Starts an agent; it and its process group are gone when the block ends.
+
+    `relay` is told each line of stderr. Raises AgentMissing where the command cannot be started.
+    """
+    if not argv:
+        raise AgentMissing("no agent command given; write it after --, as in: cantrip client -- cantrip-acp")
+    try:
+        process = await anyio.open_process(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env=dict(environment) if environment is not None else None,
+            start_new_session=True,
+        )
+    except FileNotFoundError as missing:
+        if folder is not None and not os.path.isdir(folder):  # noqa: ASYNC240 - nothing is running yet
+            raise AgentMissing(f"the folder {folder} does not exist or is not a folder") from missing
+        raise AgentMissing(f"no program named {argv[0]!r}; install the agent or give its full path") from missing
+    except NotADirectoryError as wrong:
+        raise AgentMissing(f"cannot start {argv[0]!r} in {folder}: a part of that path is not a folder") from wrong
+    except PermissionError as refused:
+        raise AgentMissing(f"{argv[0]!r} may not be executed ({refused.strerror}); check the file's mode") from refused
+    except (OSError, ValueError) as failed:
+        raise AgentMissing(f"{argv[0]!r} cannot be started: {failed}") from failed
+    agent = AgentProcess(argv, process, relay)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(agent._read_stderr)
+        try:
+            yield agent
+        finally:
+            await agent._close()
+            tasks.cancel_scope.cancel()

@@ -1,0 +1,141 @@
+"""The files a client lends to an agent (ACP, File System): those of the session's folder, and no others.
+
+Each path is resolved, and then walked from the folder's descriptor, one component at a time and following no link, so
+that an agent that also writes in the folder cannot swap a component for a link between the check and its use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cantrip_acp.errors import CantripError
+
+LARGEST_FILE: Final = 32 * 1024 * 1024
+"""Bytes of the largest file that is read or written for an agent."""
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class FileRefused(CantripError):
+    """A file that is not lent. `missing` tells a file that does not exist from one that may not be seen."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        self.missing = missing
+        super().__init__(message)
+
+
+class ClientFiles:
+    """Text files below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+
+    def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
+        """A file's text, or `limit` lines of it from `line` (counted from 1). Invalid UTF-8 is replaced."""
+        with self._parent(path) as (parent, name):
+            try:
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+            except FileNotFoundError:
+                raise FileRefused(f"{path} does not exist", missing=True) from None
+            except OSError as refused:
+                raise FileRefused(f"{path} cannot be read: {_reason(refused)}") from refused
+            with os.fdopen(file, "rb") as stream:
+                self._check(path, stream.fileno())
+                data = stream.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise FileRefused(f"{path} is larger than {LARGEST_FILE // 1024 // 1024} MiB")
+        text = data.decode("utf-8", "replace")
+        if line is None and limit is None:
+            return text
+        first = max((line or 1) - 1, 0)
+        lines = text.splitlines(keepends=True)
+        return "".join(lines[first : None if limit is None else first + max(limit, 0)])
+
+    def write(self, path: str, content: str) -> None:
+        """Replaces or creates a file, keeping the mode of an existing one; missing folders are made.
+
+        The new text is written beside the file and moved over it, so that nobody ever reads half of it.
+        """
+        data = content.encode("utf-8", "replace")
+        if len(data) > LARGEST_FILE:
+            raise FileRefused(f"{path} would be larger than {LARGEST_FILE // 1024 // 1024} MiB")
+        with self._parent(path, create=True) as (parent, name):
+            mode: int | None = None
+            with contextlib.suppress(FileNotFoundError):
+                there = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if not stat.S_ISREG(there.st_mode):
+                    raise FileRefused(f"{path} is not a regular file")
+                mode = stat.S_IMODE(there.st_mode)
+            beside = f".{name[:80]}.{os.getpid()}.new"
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                file = os.open(beside, flags, 0o666, dir_fd=parent)
+            except OSError as refused:
+                raise FileRefused(f"{path} cannot be written: {_reason(refused)}") from refused
+            try:
+                with os.fdopen(file, "wb") as stream:
+                    if mode is not None:
+                        os.fchmod(stream.fileno(), mode)
+                    stream.write(data)
+                os.rename(beside, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except OSError as refused:
+                with contextlib.suppress(OSError):
+                    os.unlink(beside, dir_fd=parent)
+                raise FileRefused(f"{path} cannot be written: {_reason(refused)}") from refused
+
+    @contextlib.contextmanager
+    def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+        """The descriptor of the folder that holds a file, and the file's name in it."""
+        parts = self._parts(path)
+        here = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts[:-1]:
+                if create:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=here)
+                try:
+                    inner = os.open(part, _DIRECTORY, dir_fd=here)
+                except FileNotFoundError:
+                    raise FileRefused(f"{path} does not exist", missing=True) from None
+                except OSError as refused:
+                    raise FileRefused(f"{path} is not lent: {part!r} on its way is {_reason(refused)}") from refused
+                os.close(here)
+                here = inner
+            yield here, parts[-1]
+        except OSError as refused:
+            raise FileRefused(f"{path}: {_reason(refused)}") from refused
+        finally:
+            os.close(here)
+
+    def _parts(self, path: str) -> list[str]:
+        if "\0" in path:
+            raise FileRefused("a path cannot hold a NUL character")
+        if not os.path.isabs(path):
+            raise FileRefused(f"{path!r} is not an absolute path")
+        # Links are resolved once, here; the walk then follows none, so that one planted later leads nowhere.
+        real = Path(os.path.realpath(path))
+        if not real.is_relative_to(self.folder):
+            raise FileRefused(f"{path} is outside of the session's folder {self.folder}")
+        relative = real.relative_to(self.folder)
+        if not relative.parts:
+            raise FileRefused(f"{path} is a folder")
+        return list(relative.parts)
+
+    def _check(self, path: str, file: int) -> None:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise FileRefused(f"{path} is not a regular file")
+        if about.st_size > LARGEST_FILE:
+            raise FileRefused(f"{path} is larger than {LARGEST_FILE // 1024 // 1024} MiB")
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        return "a link or not a folder, and links are not followed"
+    return (error.strerror or str(error)).lower()

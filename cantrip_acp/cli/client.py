@@ -1,0 +1,209 @@
+"""`cantrip client`: a headless ACP client in the terminal, for any ACP agent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.permission import Allow
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.faces import Face
+    from cantrip_acp.cli.headless import Headless
+    from cantrip_acp.cli.screen import Screen
+
+EXAMPLE = """\b
+Examples:
+  cantrip client -- cantrip-acp
+  cantrip client --prompt "What does this project do?" -- cantrip-acp
+  cantrip client --json --allow once --prompt "Run the tests" -- npx -y @agentclientprotocol/claude-agent-acp
+"""
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT-COMMAND")
+@click.option(
+    "--cwd",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="The session's folder; its files are lent to the agent.  [default: here]",
+)
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help="A prompt (may be repeated; - reads one from stdin). Without any: a terminal is asked, a pipe's lines are prompts.",
+)
+@click.option(
+    "--allow",
+    type=click.Choice(["ask", "once", "always", "never"]),
+    default="ask",
+    show_default=True,
+    help="How permission requests are answered; with nobody at a terminal, ask means no.",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds that one answer may take."
+)
+@click.option("--mode", metavar="ID", help="The session mode to set, as the agent names it.")
+@click.option("--auth", metavar="ID", help="The way to sign in, as the agent names it.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print each update as a line of JSON, and a result line for each prompt."
+)
+@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the agent's stderr as it comes.")
+def client(
+    agent: tuple[str, ...],
+    folder: Path,
+    prompts: tuple[str, ...],
+    allow: Allow,
+    timeout: float | None,
+    mode: str | None,
+    auth: str | None,
+    as_json: bool,
+    full: bool,
+    verbose: bool,
+) -> None:
+    """Talk to an ACP agent in the terminal.
+
+    Shows what the agent says and thinks, its tool calls with their output and changes, what it used, and why it stopped.
+    On a terminal, Ctrl-C cancels the running turn (twice quits) and Ctrl-D quits.
+
+    Exit status: 0 every turn ended by itself (end_turn), 1 one was cut short, refused or failed, 2 the command line is
+    wrong or the agent cannot be started, 130 interrupted.
+    """
+    raise SystemExit(
+        run(
+            agent,
+            folder=folder.resolve(),
+            prompts=prompts,
+            allow=allow,
+            timeout=timeout,
+            mode=mode,
+            auth=auth,
+            as_json=as_json,
+            full=full,
+            verbose=verbose,
+        )
+    )
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    prompts: Sequence[str] = (),
+    allow: Allow = "ask",
+    timeout: float | None = None,
+    mode: str | None = None,
+    auth: str | None = None,
+    as_json: bool = False,
+    full: bool = False,
+    verbose: bool = False,
+) -> int:
+    """The whole command; returns its exit status."""
+    from cantrip_acp.acp.client import AgentError, AgentMissing
+    from cantrip_acp.cli.faces import JsonFace, TranscriptFace
+    from cantrip_acp.cli.headless import Headless, Quit
+    from cantrip_acp.cli.permission import ask
+    from cantrip_acp.cli.screen import Screen
+
+    screen = Screen()
+    face: Face = (
+        JsonFace() if as_json else TranscriptFace(screen, Screen(sys.stderr), folder=folder, full=full, verbose=verbose)
+    )
+    at_terminal = sys.stdin.isatty() and not as_json
+
+    def asker(options: Sequence[Mapping[str, Any]]) -> str | None:
+        with headless.keyboard():
+            return ask(screen, options, input)
+
+    headless = Headless(argv, face, folder=folder, allow=allow, asker=asker if at_terminal else None, timeout=timeout)
+    try:
+        with headless:
+            headless.open(mode=mode, auth=auth)
+            return _turns(headless, face, screen, prompts, at_terminal)
+    except Quit as quit_:
+        return quit_.status
+    except KeyboardInterrupt:
+        return 130
+    except AgentError as error:
+        face.failed(error)
+        return 1
+    except AgentMissing as missing:
+        face.failed(missing)
+        return 2
+
+
+def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str], at_terminal: bool) -> int:
+    from cantrip_acp.acp.client import AgentError, AgentRefused
+
+    interactive = not prompts and at_terminal
+    status = 0
+    for words in _typed(headless, screen) if interactive else _given(prompts):
+        if not interactive:
+            face.prompted(words)
+        try:
+            outcome = headless.turn(words)
+        except AgentError as error:
+            face.failed(error)
+            status = 1
+            # An agent that said no is alive: the next prompt may fare better. One that died or hangs is not asked again.
+            if isinstance(error, AgentRefused):
+                continue
+            return status
+        if headless.interrupted and not interactive:
+            return 130
+        if outcome.stop_reason != "end_turn":
+            status = 1
+    return 0 if interactive else status
+
+
+def _given(prompts: Sequence[str]) -> Iterator[str]:
+    if prompts:
+        for words in prompts:
+            yield sys.stdin.read() if words == "-" else words
+        return
+    for line in sys.stdin:
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def _typed(headless: Headless, screen: Screen) -> Iterator[str]:
+    """Prompts from the terminal; a line that ends in a backslash goes on in the next one."""
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - makes input() editable
+
+    from cantrip_acp.cli.headless import Quit
+
+    screen.line(("Ctrl-C cancels a turn, twice quits; Ctrl-D quits", "dim"))
+    pressed = False
+    mark = f"{screen.marks.prompt} "
+    while True:
+        screen.blank()
+        try:
+            with headless.keyboard():
+                words = input(mark)
+                while words.endswith("\\"):
+                    words = words[:-1] + "\n" + input("  ")
+        except EOFError:
+            screen.blank()
+            return
+        except KeyboardInterrupt:
+            screen.blank()
+            if pressed:
+                raise Quit(130) from None
+            pressed = True
+            screen.line(("press Ctrl-C again to quit", "dim"))
+            continue
+        pressed = False
+        if words.strip():
+            yield words

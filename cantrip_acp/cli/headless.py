@@ -1,0 +1,260 @@
+"""A session with an agent, driven from the main thread.
+
+The protocol runs in a thread of its own, so that the main thread can read a terminal, print at the terminal's pace and
+take signals as Python delivers them. What the agent does arrives here through one queue, in order; when the queue is
+long, the watcher waits, and with it the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import anyio
+import anyio.from_thread
+
+from cantrip_acp.acp.client import AgentClient, AgentRefused, Outcome, Session, connect
+from cantrip_acp.acp.envelope import AUTH_REQUIRED
+from cantrip_acp.cli.faces import Face
+from cantrip_acp.cli.permission import Allow, choose
+from cantrip_acp.cli.toolview import listed, text
+from cantrip_acp.cli.untrusted import clean_line
+
+_LONGEST_QUEUE: Final = 512
+_HURRY_SECONDS: Final = 0.3
+
+Asker = Callable[[Sequence[Mapping[str, Any]]], str | None]
+
+
+class Quit(Exception):
+    """Somebody wants to leave at once: a second Ctrl-C, or a signal. `status` is the exit status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(status)
+
+
+class Headless:
+    """One agent and one session. Use it as a context manager; then `open`, then `turn` as often as wanted.
+
+    `asker` asks the person which permission to give and is used while `allow` is "ask"; without one, that is a no.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        face: Face,
+        *,
+        folder: Path,
+        allow: Allow = "ask",
+        asker: Asker | None = None,
+        timeout: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._argv = list(argv)
+        self._face = face
+        self._folder = folder
+        self._allow: Allow = allow
+        self._asker = asker
+        self._timeout = timeout
+        self._environment = environment
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._interrupts = 0
+        self._leave: int | None = None
+        self._stack = contextlib.ExitStack()
+        self._session: Session | None = None
+        self._cancelling = False
+
+    def __enter__(self) -> Headless:
+        with self._stack as stack:
+            stack.enter_context(self._signals())
+            self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
+            connection = connect(self._argv, _Mailbox(self), folder=self._folder, environment=self._environment)
+            self._agent: AgentClient = stack.enter_context(self._portal.wrap_async_context_manager(connection))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        if problem[0] is not None:
+            self._agent.process.patience = _HURRY_SECONDS
+        self._stack.__exit__(*problem)
+
+    def open(self, *, mode: str | None = None, auth: str | None = None) -> Session:
+        """Initialises, signs in by the method `auth` if one is named, opens the session and sets its mode."""
+        limit = self._timeout
+        about = self._wait(lambda: self._agent.initialize(timeout=limit or 60))
+        if auth is not None:
+            self._wait(lambda: self._agent.authenticate(auth, timeout=limit or 300))
+        try:
+            session: Session = self._wait(lambda: self._agent.new_session(self._folder, timeout=limit or 120))
+        except AgentRefused as refused:
+            if refused.code == AUTH_REQUIRED:
+                raise AgentRefused(_sign_in(str(refused), about), code=refused.code, data=refused.data) from refused
+            raise
+        self._session = session
+        if mode is not None:
+            self._wait(lambda: self._agent.set_mode(session.id, mode, timeout=limit or 60))
+        self._face.opened(about, session)
+        return session
+
+    def turn(self, words: str) -> Outcome:
+        """One prompt. Ctrl-C cancels it (the outcome then says so), a second one raises Quit; else raises AgentError."""
+        session = self._session
+        assert session is not None, "open() comes first"
+        started = time.monotonic()
+        self._interrupts = 0
+        self._cancelling = False
+        outcome: Outcome = self._wait(
+            lambda: self._agent.prompt(session.id, words, timeout=self._timeout), may_cancel=True
+        )
+        self._face.ended(outcome, time.monotonic() - started)
+        return outcome
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the last turn was cancelled by Ctrl-C."""
+        return self._cancelling
+
+    # Between the threads
+
+    def _wait(self, ask: Callable[[], Any], *, may_cancel: bool = False) -> Any:
+        """Runs a coroutine function over there, and handles here what comes meanwhile."""
+        future: Future[Any] = self._portal.start_task_soon(ask)
+        future.add_done_callback(lambda _future: self._queue.put(None))
+        try:
+            while not future.done() or not self._queue.empty():
+                work = self._queue.get()
+                self._check(may_cancel)
+                if work is not None:
+                    work()
+        except BaseException:
+            future.cancel()
+            raise
+        return future.result()
+
+    def _check(self, may_cancel: bool) -> None:
+        if self._leave is not None:
+            raise Quit(self._leave)
+        if not self._interrupts:
+            return
+        if not may_cancel or self._interrupts > 1:
+            raise Quit(130)
+        if not self._cancelling:
+            self._cancelling = True
+            self._face.remark("cancelling; press Ctrl-C again to quit")
+            assert self._session is not None
+            self._portal.start_task_soon(self._agent.cancel, self._session.id)
+
+    def answer(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+        """A permission request, in the main thread."""
+        if self._cancelling:
+            return None
+        self._face.asking(call)
+        if self._allow != "ask":
+            answer, by = choose(self._allow, options), f" (--allow {self._allow})"
+        elif self._asker is None:
+            answer, by = choose("never", options), " (nobody to ask; see --allow)"
+        else:
+            try:
+                answer, by = self._asker(options), ""
+            except KeyboardInterrupt:
+                self._interrupts += 1
+                answer, by = None, " (cancelling)"
+        self._face.answered(call, options, answer, by)
+        return answer
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT counts, SIGTERM and SIGHUP leave; the queue is woken, so that the main thread notices."""
+
+        def interrupted(number: int, frame: FrameType | None) -> None:
+            self._interrupts += 1
+            self._queue.put(None)
+
+        def ended(number: int, frame: FrameType | None) -> None:
+            self._leave = 128 + number
+            self._queue.put(None)
+
+        before = {}
+        for number, handler in ((signal.SIGINT, interrupted), (signal.SIGTERM, ended), (signal.SIGHUP, ended)):
+            # Ignored from the start (nohup, a background job) means to stay ignored.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
+
+    @contextlib.contextmanager
+    def keyboard(self) -> Iterator[None]:
+        """While somebody types, Ctrl-C is a KeyboardInterrupt and the other signals end the wait."""
+
+        def ended(number: int, frame: FrameType | None) -> None:
+            raise Quit(128 + number)
+
+        before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            before[number] = signal.signal(number, ended)
+        try:
+            yield
+        finally:
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
+
+
+class _Mailbox:
+    """The watcher, in the protocol's thread: everything goes to the main thread."""
+
+    def __init__(self, headless: Headless) -> None:
+        self._headless = headless
+        self._queue = headless._queue
+        self._face = headless._face
+
+    async def _put(self, work: Callable[[], None]) -> None:
+        self._queue.put(work)
+        # Only a screen slower than the agent comes here; a look every few milliseconds costs nothing beside it.
+        while self._queue.qsize() > _LONGEST_QUEUE:  # noqa: ASYNC110 - the queue's reader is a thread, not a task
+            await anyio.sleep(0.002)
+
+    async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
+        await self._put(lambda: self._face.updated(session_id, update))
+
+    async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+        answers: list[str | None] = []
+        answered = anyio.Event()
+
+        def ask() -> None:
+            answers.append(self._headless.answer(call, options))
+            self._headless._portal.start_task_soon(_set, answered)
+
+        await self._put(ask)
+        await answered.wait()
+        return answers[0]
+
+    async def lent(self, action: str, path: str, refused: str | None) -> None:
+        await self._put(lambda: self._face.lent(action, path, refused))
+
+    async def heard(self, source: str, line: str) -> None:
+        await self._put(lambda: self._face.heard(source, line))
+
+
+async def _set(event: anyio.Event) -> None:
+    event.set()
+
+
+def _sign_in(words: str, about: Mapping[str, Any]) -> str:
+    """An error that asks to sign in, with the ways that the agent offers."""
+    ways = [way for way in listed(about, "authMethods") if isinstance(way, Mapping) and text(way, "id")]
+    for way in ways:
+        words += f"\n  --auth {clean_line(text(way, 'id'), 60)}: {clean_line(text(way, 'name'), 100)}"
+        if more := text(way, "description"):
+            words += f" ({clean_line(more)})"
+    return words

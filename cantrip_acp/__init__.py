@@ -88,7 +88,7 @@ _HOMES = {
     "Wards": "wards",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,8 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast as typed
+from typing import TYPE_CHECKING, Any
+from typing import cast as typed
 
 import anyio
 
@@ -21,7 +22,7 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loop import CastResult
 
 if TYPE_CHECKING:
-    from cantrip_acp.context import ContextBlock, Contributor
+    from cantrip_acp.context import Contributor
     from cantrip_acp.gates.contract import Interceptor
 
 _ABSENT: Any = object()

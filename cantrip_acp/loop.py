@@ -253,9 +253,8 @@ class CastRun:
         except anyio.get_cancelled_exc_class():
             # Whoever started this entity is gone. What happened until now is kept all the same (COMP-9).
             reason = self.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
-            with anyio.CancelScope(shield=True):
-                self._close_cut_turn(reason)
-                self._end(reason, None)
+            self._close_cut_turn(reason)
+            self._end(reason, None)
             raise
         except CrystalError as caught:
             error = caught

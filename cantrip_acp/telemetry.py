@@ -6,12 +6,14 @@ configured by the environment (``OTEL_*``) or the embedding program has imported
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 _TRACE_ID = re.compile(r"[0-9a-f]{32}\Z")
@@ -46,7 +48,7 @@ def trace_from(meta: Mapping[str, Any] | None = None, *, default: Trace | None =
     An id that is not 32 hex digits becomes an attribute beside a minted one. Without any, ``default`` or a minted one.
     """
     meta = meta or {}
-    state = {k: v for k in ("tracestate", "baggage") if isinstance(v := meta.get(k), str)}
+    state, baggage = (v if isinstance(v := meta.get(k), str) else None for k in ("tracestate", "baggage"))
     parent = meta.get("traceparent")
     found = _TRACEPARENT.match(parent.strip().lower()) if isinstance(parent, str) else None
     if found and (found[1] == "ff" or set(found[2]) == {"0"} or set(found[3]) == {"0"}):
@@ -58,18 +60,24 @@ def trace_from(meta: Mapping[str, Any] | None = None, *, default: Trace | None =
         plain = given.lower()
         if _TRACE_ID.match(plain) and set(plain) != {"0"}:
             span = found[3] if found and found[2] == plain else None
-            return Trace(plain, span, **state)
-        return Trace(new_trace_id(), attributes={key: given}, **state)
+            return Trace(plain, span, tracestate=state, baggage=baggage)
+        return Trace(new_trace_id(), attributes={key: given}, tracestate=state, baggage=baggage)
     if found:
-        return Trace(found[2], found[3], bool(int(found[4], 16) & 1), **state)
+        return Trace(found[2], found[3], bool(int(found[4], 16) & 1), tracestate=state, baggage=baggage)
     if default is not None:
         return default
-    return Trace(new_trace_id(), **state)
+    return Trace(new_trace_id(), tracestate=state, baggage=baggage)
+
+
+@cache
+def _exporter_wanted() -> bool:
+    """Whether the environment asks for an exporter. Read once: it is asked at every query and gate call."""
+    return any(os.environ.get(k) for k in _EXPORTER_KEYS)
 
 
 def collecting() -> bool:
     """Whether spans may reach anybody in this process."""
-    return "opentelemetry.sdk.trace" in sys.modules or any(os.environ.get(k) for k in _EXPORTER_KEYS)
+    return "opentelemetry.sdk.trace" in sys.modules or _exporter_wanted()
 
 
 _tracer: Any = None
@@ -87,7 +95,7 @@ def _get_tracer() -> Any:
 
 def _configure_exporter(trace: Any) -> None:
     """Set up the SDK's exporter where the environment asks for one and nobody has set up a provider."""
-    if "opentelemetry.sdk.trace" in sys.modules or not any(os.environ.get(k) for k in _EXPORTER_KEYS):
+    if "opentelemetry.sdk.trace" in sys.modules or not _exporter_wanted():
         return
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -95,10 +103,9 @@ def _configure_exporter(trace: Any) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        print(
-            "cantrip: OTEL_* asks for traces, but the exporter is not installed; "
-            "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
-            file=sys.stderr,
+        logging.getLogger(__name__).warning(
+            "OTEL_* asks for traces, but the exporter is not installed; "
+            "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
         )
         return
     provider = TracerProvider(resource=Resource.create({"service.name": "cantrip-acp"}))

@@ -19,8 +19,8 @@ from cantrip_acp.errors import DefinitionError
 Rule = Literal["min", "or", "and", "paths", "allow", "deny", "home"]
 
 
-def _ward(default: Any, rule: Rule, *, low: int = 0, kind: str = "integer", help: str = "") -> Any:
-    return field(default=default, metadata={"rule": rule, "low": low, "kind": kind, "help": help})
+def _ward(default: Any, rule: Rule, *, low: int = 0, kind: str = "integer", meaning: str = "") -> Any:
+    return field(default=default, metadata={"rule": rule, "low": low, "kind": kind, "meaning": meaning})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,43 +30,47 @@ class Wards:
     Make one with `Wards.of`, which checks names and values.
     """
 
-    max_turns: int | None = _ward(None, "min", low=1, help="queries in one cast; required")
-    max_depth: int = _ward(1, "min", help="how deep children may nest; 0 removes the delegation gates")
-    max_seconds: float | None = _ward(None, "min", kind="number", help="wall-clock seconds of one cast")
-    max_total_tokens: int | None = _ward(None, "min", low=1, help="tokens, prompt and completion, of one cast")
-    max_cost_usd: float | None = _ward(None, "min", kind="number", help="US dollars of one cast")
-    max_children_total: int | None = _ward(None, "min", help="children that one entity may spawn in all")
-    max_concurrent_children: int = _ward(8, "min", low=1, help="children that run at once")
+    max_turns: int | None = _ward(None, "min", low=1, meaning="queries in one cast; required")
+    max_depth: int = _ward(1, "min", meaning="how deep children may nest; 0 removes the delegation gates")
+    max_seconds: float | None = _ward(None, "min", kind="number", meaning="wall-clock seconds of one cast")
+    max_total_tokens: int | None = _ward(None, "min", low=1, meaning="tokens, prompt and completion, of one cast")
+    max_cost_usd: float | None = _ward(None, "min", kind="number", meaning="US dollars of one cast")
+    max_children_total: int | None = _ward(None, "min", meaning="children that one entity may spawn in all")
+    max_concurrent_children: int = _ward(8, "min", low=1, meaning="children that run at once")
 
-    code_timeout_ms: int = _ward(120_000, "min", low=1, help="milliseconds of one cell")
-    code_memory_mb: int = _ward(2_048, "min", low=16, help="MiB of a code worker")
-    code_max_output_bytes: int = _ward(100_000, "min", low=1, help="bytes kept of a cell's output")
-    bash_timeout_ms: int = _ward(120_000, "min", low=1, help="milliseconds of one command")
-    bash_max_output_bytes: int = _ward(100_000, "min", low=1, help="bytes kept of a command's output")
-    sandbox_max_processes: int = _ward(512, "min", low=8, help="processes at once inside the sandbox")
+    code_timeout_ms: int = _ward(120_000, "min", low=1, meaning="milliseconds of one cell")
+    code_memory_mb: int = _ward(2_048, "min", low=16, meaning="MiB of a code worker")
+    code_max_output_bytes: int = _ward(100_000, "min", low=1, meaning="bytes kept of a cell's output")
+    bash_timeout_ms: int = _ward(120_000, "min", low=1, meaning="milliseconds of one command")
+    bash_max_output_bytes: int = _ward(100_000, "min", low=1, meaning="bytes kept of a command's output")
+    sandbox_max_processes: int = _ward(512, "min", low=8, meaning="processes at once inside the sandbox")
 
-    require_done_tool: bool = _ward(False, "or", kind="boolean", help="only done ends a cast, prose does not (LOOP-6)")
+    require_done_tool: bool = _ward(
+        False, "or", kind="boolean", meaning="only done ends a cast, prose does not (LOOP-6)"
+    )
 
-    bash_network: bool | tuple[str, ...] = _ward(False, "and", kind="network", help="false, true or a list of hosts")
-    bash_submit: bool = _ward(False, "and", kind="boolean", help="a last line 'SUBMIT: text' ends the cast")
+    bash_network: bool | tuple[str, ...] = _ward(False, "and", kind="network", meaning="false, true or a list of hosts")
+    bash_submit: bool = _ward(False, "and", kind="boolean", meaning="a last line 'SUBMIT: text' ends the cast")
 
-    bash_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="what commands may write")
-    code_readable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="what cells may read")
-    code_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="what cells may write")
-    child_medium_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", help="mediums for children")
-    child_gate_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", help="gates children may have")
+    bash_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what commands may write")
+    code_readable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may read")
+    code_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may write")
+    child_medium_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="mediums for children")
+    child_gate_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="gates children may have")
 
-    remove_gate: tuple[str, ...] = _ward((), "deny", kind="names", help="gates taken away")
-    child_gate_denylist: tuple[str, ...] = _ward((), "deny", kind="names", help="gates children must not have")
+    remove_gate: tuple[str, ...] = _ward((), "deny", kind="names", meaning="gates taken away")
+    child_gate_denylist: tuple[str, ...] = _ward((), "deny", kind="names", meaning="gates children must not have")
 
-    child_max_turns_ceiling: int | None = _ward(None, "min", low=1, help="a child declares max_turns at or below this")
-    child_max_depth_ceiling: int | None = _ward(None, "min", help="a child declares max_depth at or below this")
+    child_max_turns_ceiling: int | None = _ward(
+        None, "min", low=1, meaning="a child declares max_turns at or below this"
+    )
+    child_max_depth_ceiling: int | None = _ward(None, "min", meaning="a child declares max_depth at or below this")
 
-    bash_home: Literal["private", "persistent"] = _ward("private", "home", kind="home", help="private or persistent")
-    allow_compile_modules: tuple[str, ...] = _ward((), "allow", kind="names", help="modules that may be compiled")
-    allow_compile_paths: tuple[str, ...] = _ward((), "paths", kind="paths", help="where they may come from")
-    allow_compile_sha256: tuple[str, ...] = _ward((), "allow", kind="names", help="their SHA-256 hashes")
-    allow_compile_signers: tuple[str, ...] = _ward((), "allow", kind="names", help="who signed them")
+    bash_home: Literal["private", "persistent"] = _ward("private", "home", kind="home", meaning="private or persistent")
+    allow_compile_modules: tuple[str, ...] = _ward((), "allow", kind="names", meaning="modules that may be compiled")
+    allow_compile_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="where they may come from")
+    allow_compile_sha256: tuple[str, ...] = _ward((), "allow", kind="names", meaning="their SHA-256 hashes")
+    allow_compile_signers: tuple[str, ...] = _ward((), "allow", kind="names", meaning="who signed them")
 
     @classmethod
     def of(

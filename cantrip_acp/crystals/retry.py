@@ -47,7 +47,8 @@ class RetryPolicy:
         if error.retry_after is not None:
             wait = max(0.0, error.retry_after)
             return wait if wait <= self.max_retry_after_s else None
-        return min(self.base_s * 2**retry * (1 + self.chance() / 4), self.max_wait_s)
+        wait = self.base_s * float(2**retry) * (1 + self.chance() / 4)
+        return min(wait, self.max_wait_s)
 
 
 Notice = Callable[[int, float, CrystalError], Awaitable[None]]

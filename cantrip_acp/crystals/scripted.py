@@ -34,15 +34,15 @@ KEYS = frozenset(
 )
 """What a response of a script may hold."""
 
-_USAGE_KEYS = {
-    "prompt_tokens": "prompt_tokens",
-    "completion_tokens": "completion_tokens",
-    "cached_tokens": "cached_tokens",
-    "cache_write_tokens": "cache_write_tokens",
-    "reasoning_tokens": "reasoning_tokens",
-    "cost": "cost",
-    "total_tokens": None,
-}
+_USAGE_KEYS = (
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "total_tokens",
+    "cost",
+)
 
 
 class ScriptedCrystal:
@@ -205,7 +205,7 @@ class _Step:
         self.tool_results = _tool_results(raw.get("tool_result"), where)
 
     def failure(self) -> CrystalError:
-        error = self.error if isinstance(self.error, Mapping) else {"message": str(self.error)}
+        error: Mapping[str, Any] = self.error if isinstance(self.error, Mapping) else {"message": str(self.error)}
         status = error.get("status")
         message = error.get("message") or f"scripted failure with status {status}"
         if error.get("code") == "context_length_exceeded":
@@ -233,7 +233,7 @@ def _usage(raw: Any, where: str) -> Usage:
     for key in raw:
         if key not in _USAGE_KEYS:
             raise DefinitionError(f"unknown key {key!r} in usage; known: {', '.join(_USAGE_KEYS)}", where=where)
-    return Usage(**{_USAGE_KEYS[k]: v for k, v in raw.items() if _USAGE_KEYS[k] and v is not None})  # type: ignore[misc]
+    return Usage(**{k: v for k, v in raw.items() if k != "total_tokens" and v is not None})
 
 
 def _tool_results(raw: Any, where: str) -> tuple[str, ...]:

@@ -149,7 +149,7 @@ class GateExecutor:
             raise
         except UnicodeEncodeError:
             return replace(reply, result=str(reply.result).encode("utf-8", "replace").decode("utf-8"))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A third party's handler may raise anything; the entity sees it, and the log has the traceback.
             _log.exception("gate %s failed", invocation.gate.name)
             return GateReply(f"{type(error).__name__}: {error}", is_error=True)
@@ -187,7 +187,7 @@ class GateExecutor:
             try:
                 seen = gate.preview(args, context)
                 title, locations = seen.title or name, tuple(seen.locations)  # type: ignore[assignment]
-            except Exception:
+            except Exception:  # noqa: BLE001
                 # Arguments that do not fit have no preview; the call itself will say what is wrong with them.
                 _log.debug("no preview of %s", name, exc_info=True)
         called = events.GateCalled(

@@ -102,7 +102,8 @@ class TurnMetadata(msgspec.Struct, frozen=True):
 class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
     """One cycle: the entity acted, the circle answered (§1.1).
 
-    ``role``: crystal for a turn, call for the root context, fold for a summary. ``sequence`` counts 1, 2, 3 … within the entity's run.
+    ``role``: crystal for a turn, call for the root context, fold for a summary. ``sequence`` counts 1, 2, 3 … within
+    the entity's run.
     ``continues`` names the turn whose utterance this one goes on with, after a delegation.
     ``reward`` is what was known at writing; later ones are `RewardRecord`s, and readers see the last.
     """

@@ -21,11 +21,25 @@ if TYPE_CHECKING:
 class TurnContext(Protocol):
     """What a medium may do while it runs one call of a turn."""
 
-    wards: Wards
-    entity_id: str
-    cast_id: str
-    trace_id: str
-    depth: int
+    @property
+    def wards(self) -> Wards: ...
+
+    @property
+    def entity_id(self) -> str: ...
+
+    @property
+    def cast_id(self) -> str: ...
+
+    @property
+    def trace_id(self) -> str: ...
+
+    @property
+    def traceparent(self) -> str:
+        """W3C trace context for what the medium starts (``TRACEPARENT`` in its environment)."""
+        ...
+
+    @property
+    def depth(self) -> int: ...
 
     @property
     def finished(self) -> bool:

@@ -26,13 +26,13 @@ def find(name: str) -> Medium:
     target = BUILT_IN.get(name)
     if target is not None:
         module, _, attribute = target.partition(":")
-        made: Medium = getattr(importlib.import_module(module), attribute)()
-        return made
+        built_in: Medium = getattr(importlib.import_module(module), attribute)()
+        return built_in
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="cantrip_acp.mediums", name=name):
-        made = entry.load()()
-        return made
+        added: Medium = entry.load()()
+        return added
     near = difflib.get_close_matches(str(name), names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DefinitionError(f"unknown medium {name!r}{hint} (known: {', '.join(names())})")

@@ -1,0 +1,125 @@
+"""Doing what a case says: making a cantrip, casting, invoking, and what comes after a cast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import anyio
+
+from cantrip_acp.cantrip import Cantrip
+from cantrip_acp.conformance.case import Case
+from cantrip_acp.conformance.setup import Scene
+from cantrip_acp.entity import Entity
+from cantrip_acp.errors import CantripError, DefinitionError
+from cantrip_acp.loom.thread import Thread
+from cantrip_acp.loop import CastResult
+
+
+class Performance:
+    """A case's actions, done in order until one fails, and what came of them.
+
+    ``results`` are the finished casts', ``entities`` the ids of the entities made, in order, ``extracted`` the thread that was
+    taken out. ``error`` is the failure of the action at ``failed_at``, the case's path of it.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.results: list[CastResult] = []
+        self.entities: list[str] = []
+        self.extracted: Thread | None = None
+        self.error: CantripError | None = None
+        self.failed_at = ""
+        self.entity: Entity | None = None
+        """The invoked entity that casts go to; None where each cast makes its own."""
+        self._invoked: list[Entity] = []
+        self._cantrip: Cantrip | None = None
+
+    async def run(self, case: Case) -> None:
+        """Do everything; a failure that the product means is kept in ``error``, any other is raised on."""
+        try:
+            self.failed_at = "setup"
+            self.scene.build()
+            for path, action in case.actions:
+                for key, value, where in _steps(action, path):
+                    self.failed_at = where
+                    await self._do(key, value)
+            self.failed_at = ""
+        except CantripError as error:
+            self.error = error
+        finally:
+            with anyio.CancelScope(shield=True):
+                for entity in self._invoked:
+                    await entity.close()
+
+    async def _do(self, key: str, value: Any) -> None:
+        match key:
+            case "construct_cantrip":
+                self._cantrip = self.scene.cantrip()
+            case "invoke":
+                self.entity = self._whole().invoke()
+                self._invoked.append(self.entity)
+                self.entities.append(self.entity.id)
+            case "cast":
+                await self._cast(value or {})
+            case "mutate_call":
+                call = self._whole().call
+                for name, changed in (value or {}).items():
+                    setattr(call, name, changed)
+            case "delete_turn":
+                self.scene.loom.delete_turn(self._turn_id(value))
+            case "annotate_reward":
+                given = value or {}
+                self.scene.loom.annotate_reward(self._turn_id(given.get("turn")), given.get("reward"), by="suite")
+            case "extract_thread":
+                self.extracted = _at(self.scene.loom.threads(), value, "thread")
+            case _:
+                raise DefinitionError(f"{key} cannot be done by this version")
+
+    def _whole(self) -> Cantrip:
+        if self._cantrip is None:
+            self._cantrip = self.scene.cantrip()
+        return self._cantrip
+
+    async def _cast(self, given: Mapping[str, Any]) -> None:
+        intent: Any = given.get("intent")
+        crystal = given.get("crystal")
+        if self.entity is not None:
+            if crystal is not None:
+                raise DefinitionError("a cast of an invoked entity cannot name a crystal; the entity has its own")
+            self.results.append(await self.entity.cast(intent))
+            return
+        cantrip = self._whole() if crystal is None else self.scene.cantrip(crystal)
+        known = len(self.scene.loom.casts())
+        try:
+            self.results.append(await cantrip.cast(intent))
+        finally:
+            started = [start for start, _ in self.scene.loom.casts()[known:] if start.parent_turn_id is None]
+            self.entities.extend(start.entity_id for start in started)
+
+    def _turn_id(self, index: Any) -> str:
+        turns = [turn.id for turn in self.scene.loom.turns() if turn.role == "crystal"]
+        return str(_at(turns, index, "turn"))
+
+
+def _steps(action: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
+    """The steps of one mapping in the order they stand in, those under ``then`` last."""
+    for key, value in action.items():
+        if key == "then":
+            continue
+        if key in ("construct_cantrip", "invoke") and value not in (True, "on"):
+            raise DefinitionError(f"{path}.{key} is true or left out, not {value!r}")
+        yield key, value, f"{path}.{key}"
+    then = action.get("then") or []
+    for number, step in enumerate(then if isinstance(then, list) else [then]):
+        where = f"{path}.then[{number}]" if isinstance(then, list) else f"{path}.then"
+        for key, value in (step or {}).items():
+            yield key, value, f"{where}.{key}"
+
+
+def _at(items: list[Any], index: Any, what: str) -> Any:
+    if not isinstance(index, int) or isinstance(index, bool):
+        raise DefinitionError(f"a {what} is named by its index from 0, not {index!r}")
+    if not 0 <= index < len(items):
+        raise DefinitionError(f"no {what} {index}: the loom has {len(items)} (counted from 0)")
+    return items[index]

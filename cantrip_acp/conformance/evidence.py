@@ -1,0 +1,138 @@
+"""What happened in a case, as plain data to match: turns, threads, casts and queries, read from the loom and the crystals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.conformance.actions import Performance
+from cantrip_acp.conformance.matchers import Scope
+from cantrip_acp.crystals.contract import Message, ToolCall
+from cantrip_acp.gates.contract import as_text
+from cantrip_acp.loom.thread import Thread, answer
+from cantrip_acp.loom.turn import CastRecord, Output, Turn
+
+
+class Evidence:
+    """A view of a finished performance. The loom lists the crystal's turns alone; the ``call`` and folds are left out."""
+
+    def __init__(self, performance: Performance) -> None:
+        self.performance = performance
+        self.scene = performance.scene
+        self.loom = performance.scene.loom
+        self.scope = Scope(self.turns)
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        """The crystal's turns in order of writing, each with the crystal's turn above it as its parent."""
+        every = {turn.id: turn for turn in self.loom.turns()}
+        return [_visible(turn, every) for turn in every.values() if turn.role == "crystal"]
+
+    @cached_property
+    def threads(self) -> list[tuple[Turn, ...]]:
+        """The turns of each root-to-leaf path in which a crystal spoke, by when the leaf was written."""
+        return [turns for turns in map(self.seen, self.loom.threads()) if turns]
+
+    def seen(self, thread: Thread | None) -> tuple[Turn, ...]:
+        """A thread's turns as this view has them."""
+        if thread is None:
+            return ()
+        mine = {turn.id: turn for turn in self.turns}
+        return tuple(mine[turn.id] for turn in thread.acted)
+
+    @cached_property
+    def casts(self) -> list[tuple[CastRecord, CastRecord | None]]:
+        """The casts that the case made (not those of children), each with its start and its end."""
+        return [(start, end) for start, end in self.loom.casts() if start.parent_turn_id is None]
+
+    @property
+    def last_end(self) -> CastRecord | None:
+        """The end of the last cast."""
+        return self.casts[-1][1] if self.casts else None
+
+    @cached_property
+    def last_thread(self) -> tuple[Turn, ...]:
+        """The path from the root to the last turn of the last cast's entity."""
+        if not self.casts:
+            return ()
+        entity = self.casts[-1][0].entity_id
+        own = [turn for turn in self.turns if turn.entity_id == entity]
+        return self.seen(self.loom.thread(own[-1].id)) if own else ()
+
+    @property
+    def last_turns(self) -> list[Turn]:
+        """The turns of the last cast alone."""
+        return [turn for turn in self.turns if self.casts and turn.cast_id == self.casts[-1][0].id]
+
+    @cached_property
+    def entities(self) -> list[str]:
+        """Every entity made, in order; children and forks after those that the case made itself."""
+        made = list(self.performance.entities)
+        known = set(made)
+        for turn in self.turns:
+            if turn.entity_id not in known:
+                known.add(turn.entity_id)
+                made.append(turn.entity_id)
+        return made
+
+    def result_of(self, turns: Sequence[Turn]) -> Any:
+        """What a thread ended with."""
+        leaf = self.loom.turn(turns[-1].id)
+        ends = {end.id: end for _, end in self.loom.casts() if end is not None}
+        end = ends.get(leaf.cast_id or "")
+        return end.result if end is not None and leaf.terminated else answer(leaf)
+
+
+def _visible(turn: Turn, every: Mapping[str, Turn]) -> Turn:
+    parent = every.get(turn.parent_id or "")
+    while parent is not None and parent.role != "crystal":
+        parent = every.get(parent.parent_id or "")
+    return msgspec.structs.replace(turn, parent_id=parent.id if parent is not None else None)
+
+
+def turn_data(turn: Turn) -> dict[str, Any]:
+    """A turn as plain data; arguments of tool calls are shown as data where they are JSON."""
+    data: dict[str, Any] = msgspec.to_builtins(turn)
+    data["utterance"]["tool_calls"] = [call_data(call) for call in turn.utterance.tool_calls] or None
+    data["metadata"]["truncation_reason"] = turn.reason if turn.truncated else None
+    return data
+
+
+def call_data(call: ToolCall) -> dict[str, Any]:
+    """A tool call as plain data."""
+    try:
+        args = json.loads(call.args)
+    except ValueError:
+        args = call.args
+    return {"id": call.id, "gate": call.gate, "args": args}
+
+
+def observation_text(turn: Turn) -> str:
+    """All that the circle answered in a turn, as one text."""
+    parts = [as_text(record.result) for record in turn.observation.results]
+    if turn.observation.output is not None:
+        parts.append(output_text(turn.observation.output))
+    return "\n".join(parts)
+
+
+def output_text(output: Output) -> str:
+    """What a command or cell left behind, as one text."""
+    parts = [output.stdout, output.stderr, output.error or ""]
+    if output.value is not None:
+        parts.append(as_text(output.value))
+    return "\n".join(part for part in parts if part)
+
+
+def message_text(message: Message) -> str:
+    """All that a message holds: its words, and the arguments of its calls both as sent and as data."""
+    parts = [message.content or ""]
+    for call in message.tool_calls:
+        parts.append(call.args)
+        args = call_data(call)["args"]
+        if isinstance(args, Mapping):
+            parts.extend(as_text(value) for value in args.values())
+    return "\n".join(parts)

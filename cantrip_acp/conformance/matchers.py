@@ -1,0 +1,138 @@
+"""Matching one expected value with an actual one: equality, and the few texts that stand for more than themselves.
+
+``not_null`` · ``null`` · ``greater_than(x)`` · ``turns[i].id`` (that turn's id). ``parent`` and ``child`` as an entity's id bind to the
+entity that they first meet, and must stay that entity; two names never mean one entity.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cantrip_acp.conformance.case import Problem
+
+_GREATER = re.compile(r"greater_than\(\s*([-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*\)\Z")
+_TURN = re.compile(r"turns\[(\d+)\]\.(id|parent_id|entity_id)\Z")
+_ENTITY = re.compile(r"(parent|child|grandchild|sibling|fork)(_?\d+)?\Z")
+_SWITCH = {"on": True, "off": False}
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 160
+_repr.maxdict = _repr.maxlist = 8
+_repr.maxlevel = 4
+
+
+@dataclass
+class Scope:
+    """What references mean in one case: the turns of the loom in order, and the entities that names are bound to."""
+
+    turns: Sequence[Any] = ()
+    entities: dict[str, str] = field(default_factory=dict)
+
+
+def show(value: Any) -> str:
+    """A value in a report: JSON's words for null and booleans, one line, cut where it is long."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _repr.repr(value)
+
+
+def equal(expected: Any, actual: Any, path: str, scope: Scope) -> Iterator[Problem]:
+    """Problems where the two differ; mappings and lists are compared as wholes, matchers hold at any depth."""
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        for key in expected:
+            if key not in actual:
+                yield Problem(f"{path}.{key}", f"expected {show(expected[key])}, but there is no such key")
+            else:
+                yield from equal(expected[key], actual[key], f"{path}.{key}", scope)
+        for key in actual:
+            if key not in expected:
+                yield Problem(path, f"has {key!r} too, which is not expected")
+    elif _is_list(expected) and _is_list(actual):
+        yield from items(expected, actual, path, scope)
+    elif not scalar(expected, actual, scope):
+        yield Problem(path, f"expected {show(expected)}, got {show(actual)}")
+
+
+def items(expected: Sequence[Any], actual: Sequence[Any], path: str, scope: Scope) -> Iterator[Problem]:
+    """Two lists, item by item and in length."""
+    for number, (want, got) in enumerate(zip(expected, actual, strict=False)):
+        yield from equal(want, got, f"{path}[{number}]", scope)
+    if len(expected) != len(actual):
+        yield Problem(path, f"expected {len(expected)} items, got {len(actual)}: {show(list(actual))}")
+
+
+def subset(expected: Any, actual: Any, path: str, scope: Scope) -> Iterator[Problem]:
+    """As `equal`, but of a mapping only the keys that are given count."""
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        for key, want in expected.items():
+            yield from subset(want, actual.get(key), f"{path}.{key}", scope)
+    else:
+        yield from equal(expected, actual, path, scope)
+
+
+def scalar(expected: Any, actual: Any, scope: Scope) -> bool:
+    """Whether one value matches; 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(expected, str):
+        if expected == "not_null":
+            return actual is not None
+        if expected == "null":
+            return actual is None or actual == expected
+        greater = _GREATER.match(expected)
+        if greater:
+            return _is_number(actual) and actual > float(greater[1])
+        turn = _TURN.match(expected)
+        if turn:
+            number = int(turn[1])
+            return number < len(scope.turns) and actual == getattr(scope.turns[number], turn[2])
+        if isinstance(actual, bool) and expected in _SWITCH:
+            return actual is _SWITCH[expected]
+    if isinstance(expected, bool) or isinstance(actual, bool):
+        return expected is actual
+    if _is_number(expected) and _is_number(actual):
+        return bool(expected == actual)
+    return type(expected) is type(actual) and bool(expected == actual)
+
+
+def entity(expected: Any, actual: str, path: str, scope: Scope) -> Iterator[Problem]:
+    """An entity's id: a name that binds, or any other matcher."""
+    if not isinstance(expected, str) or not _ENTITY.match(expected):
+        yield from equal(expected, actual, path, scope)
+        return
+    bound = scope.entities.setdefault(expected, actual)
+    if bound != actual:
+        yield Problem(path, f"expected {expected} to be entity {bound} as before, got {actual}")
+        return
+    other = next((name for name, known in scope.entities.items() if known == actual and name != expected), None)
+    if other is not None:
+        yield Problem(path, f"expected {expected} to be another entity than {other}, but both are {actual}")
+
+
+def contains(expected: Any, text: str, path: str) -> Iterator[Problem]:
+    """One text, or every one of a list, in another."""
+    for want in expected if _is_list(expected) else [expected]:
+        if str(want) not in text:
+            yield Problem(path, f"expected a text that holds {str(want)!r}, got {show(text)}")
+
+
+def lacks(expected: Any, text: str, path: str) -> Iterator[Problem]:
+    """One text, or every one of a list, nowhere in another."""
+    for unwanted in expected if _is_list(expected) else [expected]:
+        at = text.find(str(unwanted))
+        if at >= 0:
+            yield Problem(
+                path, f"expected no {str(unwanted)!r}, but it stands in …{show(text[max(0, at - 40) : at + 60])}…"
+            )
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

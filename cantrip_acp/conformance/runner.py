@@ -1,0 +1,81 @@
+"""Running cases: each in a folder of its own, against the real loop, and judged; one case's fate is no other's."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import anyio
+
+from cantrip_acp.conformance.actions import Performance
+from cantrip_acp.conformance.case import Case, Problem
+from cantrip_acp.conformance.evidence import Evidence
+from cantrip_acp.conformance.expect import judge
+from cantrip_acp.conformance.features import lacking
+from cantrip_acp.conformance.setup import Scene
+
+CASE_LIMIT_S = 180.0
+"""A case that takes longer than this fails; it is more than any default ward lets a turn take."""
+
+Status = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case. ``problems`` are why it failed, ``reason`` why it was skipped."""
+
+    case: Case
+    status: Status
+    problems: tuple[Problem, ...] = ()
+    reason: str = ""
+    duration_ms: float = 0.0
+
+
+async def run_case(case: Case) -> Outcome:
+    """Run one case to its outcome. Raises nothing that belongs to the case."""
+    if case.problem is None and case.data.get("skip") in (True, "on"):
+        return Outcome(case, "skipped", reason="the suite says to skip it")
+    broken = case.problems()
+    if broken:
+        return Outcome(case, "failed", tuple(broken))
+    absent = lacking(case)
+    if absent is not None:
+        return Outcome(case, "skipped", reason=absent)
+    if not case.actions:
+        return Outcome(case, "skipped", reason="it has no action: it names a rule that is tested elsewhere")
+    started = time.perf_counter()
+    problems = await _perform(case)
+    duration = (time.perf_counter() - started) * 1000
+    return Outcome(case, "failed" if problems else "passed", tuple(problems), duration_ms=duration)
+
+
+async def _perform(case: Case) -> list[Problem]:
+    with tempfile.TemporaryDirectory(prefix="cantrip-conformance-", ignore_cleanup_errors=True) as folder:
+        performance = Performance(Scene(case, Path(folder).resolve()))
+        try:
+            with anyio.fail_after(CASE_LIMIT_S):
+                await performance.run(case)
+        except TimeoutError:
+            return [Problem(performance.failed_at, f"did not end within {CASE_LIMIT_S:g} s")]
+        except Exception as error:
+            # A fault of the product itself: the suite goes on, and this case says what broke.
+            return [Problem(performance.failed_at, f"crashed: {_told(error)}")]
+        return list(judge(case, Evidence(performance)))
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_told(inner) for inner in error.exceptions)
+    return f"{type(error).__name__}: {error}"
+
+
+def chosen(cases: Sequence[Case], rules: Sequence[str]) -> list[Case]:
+    """The cases of these rules: ``LOOP-3`` for one, ``LOOP`` for a family; all of them where none is named."""
+    if not rules:
+        return list(cases)
+    wanted = {rule.upper().rstrip("*").rstrip("-") for rule in rules}
+    return [case for case in cases if case.rule.upper() in wanted or case.rule.upper().rpartition("-")[0] in wanted]

@@ -1,0 +1,147 @@
+"""What a case's ``setup`` names, as the product's own things: crystals, call, circle, loom, and files in place of ``/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio.lowlevel
+
+from cantrip_acp.call import Call
+from cantrip_acp.cantrip import Cantrip
+from cantrip_acp.circle import Circle
+from cantrip_acp.conformance import testgates
+from cantrip_acp.conformance.case import Case
+from cantrip_acp.conformance.features import crystals_of
+from cantrip_acp.crystals.retry import RetryPolicy
+from cantrip_acp.crystals.scripted import ScriptedCrystal
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.wards import WARDS
+
+_SWITCH = {"on": True, "off": False}
+
+
+class Scene:
+    """One case's things. A case has one loom, and each of its crystals keeps its place in its script.
+
+    ``stand_in`` is an empty folder that takes the place of ``/``. Cantrips are made when an action asks for one, so that
+    what is wrong with a definition is the action's failure.
+    """
+
+    def __init__(self, case: Case, stand_in: Path) -> None:
+        self._case = case
+        self._setup = case.setup
+        self.stand_in = stand_in
+        self.loom = Loom.memory()
+        self.crystals: dict[str, ScriptedCrystal] = {}
+        self.retry = RetryPolicy(sleep=_instantly)
+
+    def build(self) -> None:
+        """Lay out the files and load the scripts; raises `DefinitionError` for what is not valid."""
+        _lay_out(self._setup.get("filesystem") or {}, self.stand_in)
+        for key, script in crystals_of(self._case):
+            self.crystals[key] = _crystal(script)
+        self.retry = _retry(self._setup.get("retry") or {}, self.retry)
+
+    @property
+    def main(self) -> ScriptedCrystal | None:
+        """The crystal of a cast that names none: ``crystal``, and where the case leaves that out, the first of the named."""
+        if "crystal" in self._setup:
+            return self.crystals.get("crystal")
+        return next((c for key, c in self.crystals.items() if not key.startswith("child_")), None)
+
+    def named(self, key: str) -> ScriptedCrystal:
+        """The crystal of that key; raises `DefinitionError` where the case sets up none."""
+        found = self.crystals.get(key)
+        if found is None:
+            raise DefinitionError(f"the case sets up no crystal {key!r}; it has {', '.join(self.crystals) or 'none'}")
+        return found
+
+    def cantrip(self, crystal: str | None = None) -> Cantrip:
+        """The case's cantrip, with another of its crystals where one is named."""
+        model = self.named(crystal) if crystal is not None else self.main
+        options: dict[str, Any] = {"loom": self.loom, "retry": self.retry}
+        if "call" in self._setup and self._setup["call"] is None:
+            return Cantrip(model, None, None, **options)
+        if model is None or self._setup.get("circle") is None:
+            return Cantrip(model, circle=None, **options)
+        return Cantrip(model, self._call(), self._circle(self._setup["circle"]), **options)
+
+    def _call(self) -> Call:
+        given = {key: value for key, value in (self._setup.get("call") or {}).items() if value is not None}
+        if "require_done" in given:
+            given.setdefault("require_done_tool", given.pop("require_done"))
+        if "require_done_tool" in given:
+            given["require_done_tool"] = _switch(given["require_done_tool"])
+        return Call.of(given)
+
+    def _circle(self, given: Mapping[str, Any]) -> Circle:
+        medium = given.get("medium") or given.get("type") or "conversation"
+        if given.get("type") not in (None, medium):
+            raise DefinitionError(f"a circle has one medium, not both {medium!r} and {given['type']!r}")
+        gates = [testgates.make(gate, self.stand_in) for gate in given.get("gates") or []]
+        return Circle(medium, gates, self._wards(given.get("wards")), workspace=self.stand_in)
+
+    def _wards(self, given: Any) -> list[Any]:
+        items = [given] if isinstance(given, Mapping) else given or []
+        return [
+            {name: self._ward(name, value) for name, value in item.items()} if isinstance(item, Mapping) else item
+            for item in items
+        ]
+
+    def _ward(self, name: str, value: Any) -> Any:
+        kind = WARDS[name]["kind"] if name in WARDS else None
+        if kind in ("boolean", "network"):
+            return _switch(value)
+        if kind == "paths":
+            paths = value if isinstance(value, list) else [value]
+            return [str(testgates.within(self.stand_in, p)) if str(p).startswith("/") else p for p in paths]
+        return value
+
+
+def _crystal(script: Mapping[str, Any]) -> ScriptedCrystal:
+    name = str(script.get("name") or "scripted")
+    responses = [r if r is not None else {} for r in script.get("responses") or []]
+    return ScriptedCrystal(
+        responses,
+        children=script.get("children") or (),
+        usage=script.get("usage"),
+        # What a query received costs a test nothing to keep, and every expectation on it needs it.
+        record_inputs=True,
+        name=name,
+        context_window=script.get("context_window"),
+    )
+
+
+def _retry(given: Mapping[str, Any], policy: RetryPolicy) -> RetryPolicy:
+    if given.get("max_retries") is not None:
+        policy = replace(policy, max_retries=int(given["max_retries"]))
+    if given.get("retryable_status_codes") is not None:
+        policy = replace(policy, statuses=frozenset(int(code) for code in given["retryable_status_codes"]))
+    if given.get("base_delay_ms") is not None:
+        policy = replace(policy, base_s=float(given["base_delay_ms"]) / 1000)
+    if given.get("max_delay_ms") is not None:
+        policy = replace(policy, max_wait_s=float(given["max_delay_ms"]) / 1000)
+    return policy
+
+
+async def _instantly(seconds: float) -> None:
+    """A retry's wait: its length is tested with the retries themselves, a suite need not sit it out."""
+    await anyio.lowlevel.checkpoint()
+
+
+def _lay_out(files: Mapping[str, Any], stand_in: Path) -> None:
+    for name, text in files.items():
+        path = testgates.within(stand_in, name)
+        if text is None or name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(text), encoding="utf-8")
+
+
+def _switch(value: Any) -> Any:
+    return _SWITCH.get(value, value) if isinstance(value, str) else value

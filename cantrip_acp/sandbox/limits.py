@@ -1,0 +1,104 @@
+"""Limits of one command beside its wall clock: by the kernel where it offers them to us, else by a watchdog.
+
+The kernel counts processes against a user of a namespace, but never against root, and has no limit for the memory of a
+whole tree outside of control groups. Where a control group was delegated to us it is used; otherwise the watchdog adds up
+the tree from /proc, first after `FIRST` seconds, so that a short command never pays for it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cantrip_acp.sandbox.policy import Limits
+
+FIRST = 0.05
+INTERVAL = 0.1
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
+    """Set the kernel's limits on a sandbox's first process, before its command runs. All later ones inherit them."""
+    seconds = max(1, -(-limits.timeout_ms * cores // 1000)) + 1
+    wanted = [
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, limits.file),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_CORE, 0),
+    ]
+    if not root:
+        wanted.append((resource.RLIMIT_NPROC, limits.processes))
+    for what, value in wanted:
+        hard = resource.prlimit(pid, what)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(pid, what, (bound, bound))
+    # Whatever runs inside is what the kernel should end first when memory is short.
+    try:
+        with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("500")
+    except OSError:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a tree uses: processes, and bytes of memory (resident, and in its private file systems)."""
+
+    processes: int
+    memory: int
+
+
+def measure(pid: int, folders: Iterable[str] = ()) -> Use:
+    """What the tree of a sandbox uses. ``pid`` is its first process, seen from the host; ``folders`` are its private
+    file systems, seen from inside."""
+    try:
+        namespace = os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return Use(0, 0)
+    processes = memory = 0
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            if os.readlink(f"/proc/{name}/ns/pid") != namespace:
+                continue
+            processes += 1
+            with open(f"/proc/{name}/statm", "rb") as file:
+                fields = file.read().split()
+            # Shared pages are counted once, in the file systems below, or belong to files.
+            memory += (int(fields[1]) - int(fields[2])) * _PAGE
+        except (OSError, IndexError, ValueError):
+            continue
+    return Use(processes, memory + _file_systems(pid, folders))
+
+
+def _file_systems(pid: int, folders: Iterable[str]) -> int:
+    """Bytes in the private file systems, their files' own records included (about 1 KiB each)."""
+    used = 0
+    for folder in folders:
+        try:
+            status = os.statvfs(f"/proc/{pid}/root{folder}")
+        except OSError:
+            continue
+        used += (status.f_blocks - status.f_bfree) * status.f_frsize + (status.f_files - status.f_ffree) * 1024
+    return used
+
+
+class Watchdog:
+    """Looks at a tree now and then, and says what it uses too much of."""
+
+    def __init__(self, limits: Limits, folders: tuple[str, ...], *, count: bool) -> None:
+        self._limits = limits
+        self._folders = folders
+        self._count = count
+
+    def verdict(self, pid: int) -> str | None:
+        """Why the tree must be ended, or None. ``count``: processes too, because the kernel does not count them."""
+        use = measure(pid, self._folders)
+        if self._count and use.processes > self._limits.processes + 1:
+            return f"more than {self._limits.processes} processes at once (sandbox_max_processes)"
+        if use.memory > self._limits.memory:
+            return f"more than {self._limits.memory // (1024 * 1024)} MiB of memory"
+        return None

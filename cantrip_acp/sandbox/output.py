@@ -1,0 +1,184 @@
+"""A command's output: bounded while it streams, valid text, free of terminal control sequences.
+
+What comes out of a sandbox is hostile input for whoever shows it: an escape sequence can move an editor's cursor,
+rewrite a title or answer as if typed. `Cleaner` turns bytes into text that can be shown anywhere; `Collector` keeps the
+first and the last part of what came, however much came.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import deque
+
+_OTHER = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+_SEQUENCE = re.compile(
+    # CSI: parameters, intermediates, final byte.
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    # OSC, DCS, SOS, PM and APC: a string up to its terminator; never across a line, so that nothing can swallow the rest.
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c|(?=\n)|(?=\x1b))"
+    # Two-character escapes, character sets included; then an ESC on its own.
+    r"|\x1b[ -/]*[0-~]|\x1b"
+    # A carriage return before a newline; then every other control character but tab, newline and carriage return.
+    r"|\r+(?=\n)|[" + _OTHER + "]"
+)
+_UNFINISHED = re.compile(
+    r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)?|\x9b[0-?]*[ -/]*"
+    r"|[\x9d\x90\x98\x9e\x9f][^\x07\x1b\x9c\n]*\x1b?|\r+)\Z"
+)
+_SUSPECT = re.compile("[\r" + _OTHER + "]")
+_HOLD = 4096
+"""Characters of an unfinished sequence that may be held back; a longer one is text."""
+
+_BIDI = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+"""Direction overrides, which make text read differently from what it says; removed."""
+_BIDI_SEARCH = re.compile("[\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """The text without terminal control sequences, control characters and direction overrides.
+
+    A carriage return that stands alone becomes a newline, so that a progress bar's states stay readable.
+
+    >>> clean("\\x1b[31mred\\x1b[0m\\a \\x1b]0;title\\x07done\\r\\n")
+    'red done\\n'
+    """
+    if _SUSPECT.search(text):
+        text = _SEQUENCE.sub("", text).replace("\r", "\n")
+    if _BIDI_SEARCH.search(text):
+        text = text.translate(_BIDI)
+    return text
+
+
+class Cleaner:
+    """`clean` for a stream: sequences and characters that are cut between two pieces are put together first."""
+
+    __slots__ = ("_decoder", "_held")
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def feed(self, data: bytes) -> str:
+        text = self._held + self._decoder.decode(data)
+        self._held = ""
+        unfinished = _UNFINISHED.search(text, max(0, len(text) - _HOLD))
+        if unfinished:
+            self._held = unfinished[0]
+            text = text[: unfinished.start()]
+        return clean(text)
+
+    def finish(self) -> str:
+        """What was still held back; the stream has ended."""
+        text = self._held + self._decoder.decode(b"", final=True)
+        self._held = ""
+        return clean(text)
+
+
+class Collector:
+    """One stream's bytes, bounded: the first ``limit`` bytes, and the last ``limit`` of what came after those.
+
+    `take` gives the pieces that came since the last call, cleaned, and stops giving once the first ``limit`` bytes were
+    given, since whoever watches a flood has seen enough.
+    """
+
+    __slots__ = ("_cleaner", "_head", "_live", "_tail", "_tail_size", "limit", "total")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.total = 0
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._cleaner = Cleaner()
+        self._live = bytearray()
+
+    @property
+    def overflowed(self) -> bool:
+        return self.total > self.limit
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that `take` would give."""
+        return len(self._live)
+
+    def feed(self, data: bytes) -> None:
+        self.total += len(data)
+        room = self.limit - len(self._head)
+        if room > 0:
+            first = data[:room]
+            self._head += first
+            self._live += first
+            data = data[room:]
+        if data:
+            self._tail.append(data)
+            self._tail_size += len(data)
+            while self._tail_size - len(self._tail[0]) >= self.limit:
+                self._tail_size -= len(self._tail.popleft())
+
+    def take(self) -> str:
+        data = bytes(self._live)
+        self._live.clear()
+        return self._cleaner.feed(data)
+
+    def finish(self) -> str:
+        """What `take` still held back; the stream has ended."""
+        rest = self.take() + self._cleaner.finish()
+        return rest
+
+    def text(self, budget: int) -> str:
+        """At most ``budget`` bytes: all of it, or its beginning and its end with a note of what was left out."""
+        tail = b"".join(self._tail)[-self.limit :]
+        kept = bytes(self._head) + tail
+        if self.total <= budget and len(kept) == self.total:
+            return _fit(clean(kept.decode("utf-8", "replace")), budget)
+        note_room = 80
+        half = max(0, (budget - note_room) // 2)
+        first = _cut(bytes(self._head[:half]), at_end=True)
+        last = _cut(kept[-half:] if half else b"", at_end=False)
+        note = f"\n[… {self.total - len(first) - len(last)} bytes left out …]\n"
+        text = clean(first.decode("utf-8", "replace")) + note + clean(last.decode("utf-8", "replace"))
+        return _fit(text, budget)
+
+    def last_line(self) -> str:
+        """The last line that is not blank, of what is kept."""
+        tail = (bytes(self._head) + b"".join(self._tail))[-self.limit :]
+        lines = clean(tail.decode("utf-8", "replace")).rstrip().rsplit("\n", 1)
+        return lines[-1]
+
+
+def _cut(data: bytes, *, at_end: bool) -> bytes:
+    """The data without a character that was cut at one end."""
+    if at_end:
+        for back in range(1, min(4, len(data)) + 1):
+            byte = data[-back]
+            if byte >= 0xC0:
+                width = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+                return data[:-back] if width > back else data
+            if byte < 0x80:
+                return data
+        return data
+    start = 0
+    while start < min(3, len(data)) and 0x80 <= data[start] < 0xC0:
+        start += 1
+    return data[start:]
+
+
+def _fit(text: str, budget: int) -> str:
+    """Replacement characters are three bytes for one: the bound holds for what is kept, not only for what came."""
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= budget else _cut(data[:budget], at_end=True).decode("utf-8", "replace")
+
+
+def share(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool]:
+    """Both streams within ``limit`` bytes together, and whether something was left out.
+
+    The stream that needs less than half leaves the rest of its half to the other.
+    """
+    if out.total + err.total <= limit:
+        return out.text(limit), err.text(limit), False
+    half = limit // 2
+    err_budget = min(err.total, max(half, limit - out.total))
+    out_text = out.text(limit - err_budget)
+    err_text = err.text(err_budget)
+    return out_text, err_text, True

@@ -1,0 +1,352 @@
+"""One sandboxed process tree: started, read from, and gone when it ends, whatever it did.
+
+bubblewrap's process outside starts the first process of a new process namespace, tells us its number and waits for our
+word, so that we hold it (by a pidfd) and have set its limits before the command runs. Ending that first process ends every
+other one in the namespace, at once and with no way to refuse: orphans, other sessions, stopped ones. The tree is gone when
+its pidfd says so.
+
+Everything happens on the event loop's thread, where bubblewrap is started too: its ``--die-with-parent`` is about threads.
+No thread, no polling, no child watcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cantrip_acp.errors import SandboxError
+
+_CHUNK = 65_536
+_WIDE_PIPE = 1024 * 1024
+_REPORT = 65_536
+GONE_WITHIN = 1.0
+"""Seconds after a kill in which a tree must be gone; it takes about one millisecond unless the kernel is stuck."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Launch:
+    """What to start: a program with its arguments, and descriptors for it by the option that names them.
+
+    ``inherited`` are closed here once the program has them.
+    """
+
+    argv: Sequence[str]
+    inherited: Sequence[int] = ()
+    folder: str = "/"
+
+
+@dataclass(slots=True)
+class Status:
+    """How a tree ended.
+
+    ``exit_code`` is the command's; None where the command never ran, which bubblewrap's words on stderr explain, or where
+    it was ended, for the reason in ``ended_because``. ``gone``: no process of it is left.
+    """
+
+    exit_code: int | None = None
+    ended_because: str | None = None
+    started: bool = False
+    gone: bool = True
+
+
+@dataclass(slots=True)
+class _Stream:
+    fd: int
+    feed: Callable[[bytes], None]
+    open: bool = True
+    reading: bool = False
+
+
+@dataclass(slots=True)
+class Hooks:
+    """What a runner hears of. ``prepared`` is called with the tree's first process before the command runs."""
+
+    output: Callable[[int, bytes], None]
+    prepared: Callable[[int], None] = field(default=lambda pid: None)
+
+
+class Tree:
+    """A running tree. Make it, `start` it, wait for `changed`, and `finish` it in any case."""
+
+    def __init__(self, launch: Launch, hooks: Hooks) -> None:
+        self._launch = launch
+        self._hooks = hooks
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._streams: dict[int, _Stream] = {}
+        self._status_text = b""
+        self._outer = -1
+        self._inner = -1
+        self._go = -1
+        self._waiter: asyncio.Future[None] | None = None
+        self._changed = False
+        self.pid = 0
+        self.status = Status()
+
+    @property
+    def group(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def running(self) -> bool:
+        """False once the command has ended and all of its output was read."""
+        return self._outer >= 0 or any(s.open for s in self._streams.values())
+
+    @property
+    def exited(self) -> bool:
+        return self._process is not None and self._outer < 0
+
+    def start(self) -> None:
+        """Start it; returns when the program runs. Raises `SandboxError` where it cannot be started."""
+        out_r, out_w = os.pipe()
+        err_r, err_w = os.pipe()
+        status_r, status_w = os.pipe()
+        go_r, go_w = os.pipe()
+        theirs = [out_w, err_w, status_w, go_r, *self._launch.inherited]
+        argv = [*self._launch.argv]
+        at = argv.index("--args")
+        # The writing end of the barrier goes in too (sync-fd, which the command never sees): were we to die now, the
+        # barrier must not open by itself.
+        argv[at:at] = ["--json-status-fd", str(status_w), "--block-fd", str(go_r), "--sync-fd", str(go_w)]
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out_w,
+                stderr=err_w,
+                env={},
+                cwd=self._launch.folder,
+                pass_fds=(status_w, go_r, go_w, *self._launch.inherited),
+                start_new_session=True,
+            )
+        except OSError as error:
+            for fd in (out_r, err_r, status_r, go_w):
+                os.close(fd)
+            raise SandboxError(f"cannot start {argv[0]}: {error.strerror}") from error
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._go = go_w
+        try:
+            self._outer = os.pidfd_open(self._process.pid)
+        except OSError as error:
+            self._process.kill()
+            self._process.wait()
+            for fd in (out_r, err_r, status_r, go_w):
+                os.close(fd)
+            self._go = -1
+            raise SandboxError(
+                f"cannot watch a process here (pidfd_open: {error.strerror}); Linux 5.3 is needed"
+            ) from error
+        self._loop.add_reader(self._outer, self._on_exit)
+        self._add(out_r, lambda data: self._hooks.output(1, data))
+        self._add(err_r, lambda data: self._hooks.output(2, data))
+        self._add(status_r, self._on_status)
+
+    def _add(self, fd: int, feed: Callable[[bytes], None]) -> None:
+        os.set_blocking(fd, False)
+        self._streams[fd] = _Stream(fd, feed, reading=True)
+        self._loop.add_reader(fd, self._on_readable, fd)
+
+    # What the loop calls.
+
+    def _on_readable(self, fd: int) -> None:
+        stream = self._streams[fd]
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            data = b""
+            if error.errno != errno.EIO:
+                self._end("its output cannot be read")
+        if not data:
+            self._close_stream(stream)
+        else:
+            if len(data) == _CHUNK:
+                _widen(fd)
+            stream.feed(data)
+        self._wake()
+
+    def _on_status(self, data: bytes) -> None:
+        self._status_text += data
+        if len(self._status_text) > _REPORT:
+            self._end("bubblewrap's status report is too long")
+            return
+        *lines, self._status_text = self._status_text.split(b"\n")
+        for line in lines:
+            report = json.loads(line)
+            if "child-pid" in report:
+                self._prepare(int(report["child-pid"]))
+            if "exit-code" in report and self.status.ended_because is None:
+                self.status.exit_code = int(report["exit-code"])
+
+    def _prepare(self, pid: int) -> None:
+        """The tree's first process waits for us: hold it, limit it, let it go."""
+        try:
+            self._inner = os.pidfd_open(pid)
+            if _parent(pid) != self.group:
+                # Gone, and its number taken by somebody else; bubblewrap's own end will tell why.
+                os.close(self._inner)
+                self._inner = -1
+                return
+        except ProcessLookupError:
+            return
+        self.pid = pid
+        if self.status.ended_because is not None:
+            self._kill()
+            return
+        try:
+            self._hooks.prepared(pid)
+        except OSError as error:
+            self._end(f"its limits cannot be set ({error.strerror})")
+            return
+        self.status.started = True
+        os.write(self._go, b"1")
+        os.close(self._go)
+        self._go = -1
+
+    def _on_exit(self) -> None:
+        assert self._process is not None
+        self._loop.remove_reader(self._outer)
+        # The group is still ours as long as its leader was not waited for.
+        self._kill()
+        self._process.wait()
+        os.close(self._outer)
+        self._outer = -1
+        self._wake()
+
+    # What a runner calls.
+
+    def pause(self, paused: bool) -> None:
+        """Stop reading output, so that the command waits; or go on."""
+        for stream in self._streams.values():
+            if stream.open and stream.reading == paused:
+                stream.reading = not paused
+                if paused:
+                    self._loop.remove_reader(stream.fd)
+                else:
+                    self._loop.add_reader(stream.fd, self._on_readable, stream.fd)
+
+    def end(self, because: str) -> None:
+        """Kill the whole tree now. The first reason stays."""
+        self._end(because)
+
+    def _end(self, because: str) -> None:
+        if self.status.ended_because is None and not self.exited:
+            self.status.ended_because = because
+            self.status.exit_code = None
+        self._kill()
+        self._wake()
+
+    def _kill(self) -> None:
+        if self._inner >= 0:
+            _signal(self._inner)
+        if self._outer >= 0:
+            # Before its own reader or after: the group covers the instant before the first process is known to us.
+            try:
+                os.killpg(self.group, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    async def changed(self) -> None:
+        """Wait until something happened: output, an end, a kill."""
+        if not self._changed:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._changed = False
+
+    def wake(self) -> None:
+        """Make `changed` return."""
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def finish(self) -> Status:
+        """End what still runs, read what is left, close everything. Blocks for the instant that the kernel needs."""
+        if self._process is None:
+            return self.status
+        if self._outer >= 0:
+            self._end("it was stopped")
+            if _wait(self._outer, GONE_WITHIN):
+                self._on_exit()
+            else:
+                self._loop.remove_reader(self._outer)
+                os.close(self._outer)
+                self._outer = -1
+                self.status.gone = False
+        if self._inner >= 0:
+            _signal(self._inner)
+            self.status.gone = _wait(self._inner, GONE_WITHIN) and self.status.gone
+            os.close(self._inner)
+            self._inner = -1
+        for stream in self._streams.values():
+            if stream.open:
+                self._drain(stream)
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1
+        return self.status
+
+    def _drain(self, stream: _Stream) -> None:
+        """Nobody writes any more: read what the pipe holds. Bounded, should somebody write all the same."""
+        for _ in range(2 * _WIDE_PIPE // _CHUNK + 2):
+            try:
+                data = os.read(stream.fd, _CHUNK)
+            except OSError:
+                break
+            if not data:
+                break
+            stream.feed(data)
+        self._close_stream(stream)
+
+    def _close_stream(self, stream: _Stream) -> None:
+        if stream.open:
+            stream.open = False
+            self._loop.remove_reader(stream.fd)
+            os.close(stream.fd)
+
+
+def _signal(pidfd: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _wait(pidfd: int, seconds: float) -> bool:
+    """Whether the process of a pidfd is gone within that time."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _widen(fd: int) -> None:
+    """A larger pipe for a stream that fills it; a user's quota may refuse, and then it stays as it is."""
+    try:
+        if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < _WIDE_PIPE:
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _WIDE_PIPE)
+    except OSError:
+        return

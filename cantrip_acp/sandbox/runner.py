@@ -1,0 +1,419 @@
+"""One entity's sandbox: its policy kept up to date, and one command after another run in it.
+
+    sandbox = Sandbox(wards, workspace)
+    outcome = await sandbox.run("make test")
+
+What is costly is done once: looking at the machine, the prepared folders, the arguments. Before each command only what the
+workspace may have changed is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+
+from cantrip_acp.errors import DefinitionError, SandboxError
+from cantrip_acp.sandbox import bubblewrap, limits, probe
+from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
+from cantrip_acp.sandbox.host import Host
+from cantrip_acp.sandbox.output import Collector, share
+from cantrip_acp.sandbox.policy import Policy, compose
+from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree
+from cantrip_acp.sandbox.repositories import git_folders
+from cantrip_acp.sandbox.runtime import runtime
+from cantrip_acp.sandbox.standins import Standins, is_standin
+from cantrip_acp.sandbox.toolchains import find_tools
+from cantrip_acp.wards import Wards
+
+_LONG_COMMAND = 100_000
+"""Bytes of a command that is handed over in a file: the kernel takes 128 KiB in one argument."""
+_COMMAND_FILE = "/run/command"
+_LIVE_MOST = 262_144
+"""Bytes of output that wait for a slow reader before the command is made to wait too."""
+
+Listener = Callable[[str, str], Awaitable[None]]
+"""Hears output while it comes: the stream's name (stdout, stderr) and cleaned text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a command left behind. ``exit_code`` is 0 to 255, None where it was ended before its time."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    truncated: bool
+    timed_out: bool = False
+    ended_because: str | None = None
+    last_line: str = ""
+    duration_ms: float = 0.0
+
+
+class Sandbox:
+    """One entity's sandbox. Raises `DefinitionError` for wards or a workspace that cannot be kept."""
+
+    def __init__(
+        self,
+        wards: Wards,
+        workspace: Path | str | None,
+        *,
+        gates: tuple[str, ...] = (),
+        wire: str | None = None,
+        host: Host | None = None,
+        home_source: str | None = None,
+        private: tuple[str, ...] = (),
+    ) -> None:
+        self.host = host if host is not None else machine()
+        self.workspace = _workspace(workspace)
+        self._wards = replace(
+            wards, bash_writable_paths=_writable(wards.bash_writable_paths, workspace, self.workspace)
+        )
+        self._gates = gates
+        self._wire = wire
+        self._home_source = home_source
+        self._private = private
+        self._program = probe.find_bubblewrap()
+        self._surveys: dict[str, Survey] = {}
+        self._prepared: _Prepared | None = None
+        self._more_tools()
+        self.policy()
+
+    def _more_tools(self) -> None:
+        """Interpreters of the workspace's virtual environments, and the links on the way to the workspace."""
+        if self.workspace is None:
+            return
+        folders = [os.path.join(self.workspace, name) for name in (".venv", "venv", "env", ".env")]
+        more = find_tools((), self.host.home, [f for f in folders if os.path.isfile(os.path.join(f, "pyvenv.cfg"))])
+        self.host = replace(
+            self.host,
+            tools=tuple(sorted({*self.host.tools, *more.roots})),
+            links=tuple(sorted({*self.host.links, *more.links})),
+        )
+
+    def policy(self) -> Policy:
+        """The policy of a command that would start now."""
+        return self._prepare().policy
+
+    def arguments(self) -> list[str]:
+        """Bubblewrap's options for a command that would start now."""
+        return list(self._prepare().options)
+
+    @property
+    def program(self) -> str:
+        """The back end's program."""
+        return self._program
+
+    def _prepare(self) -> _Prepared:
+        roots = {r for r in (self.workspace, *self._wards.bash_writable_paths) if r is not None}
+        roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
+        findings = {r: self._surveys.setdefault(r, Survey(r)).refresh() for r in sorted(roots)}
+        writable = self._wards.bash_writable_paths
+        existing = tuple(
+            path
+            for root in writable
+            for name in NEVER_MADE
+            if os.path.lexists(path := os.path.join(root, name)) and not is_standin(path)
+        )
+        linked = tuple(p for p in existing if os.path.islink(p))
+        key = (tuple(findings.values()), existing, linked)
+        if self._prepared is not None and self._prepared.key == key:
+            return self._prepared
+        # A protected name at the top of a root that lies inside the surveyed one is found by the survey below it, too.
+        for root, found in findings.items():
+            findings[root] = replace(found, linked=tuple(sorted({*found.linked, *linked})))
+        mine = runtime()
+        policy = compose(
+            self._wards,
+            self.workspace,
+            self.host,
+            findings,
+            existing=existing,
+            gates=self._gates,
+            wire=self._wire,
+            home_source=self._home_source,
+            private=(*self._private, mine.folder),
+            repositories=git_folders(self.workspace) if self.workspace is not None else (),
+        )
+        places = mine.places(self.host, policy.home, network=policy.network)
+        folders = frozenset(p for p in policy.hidden if os.path.isdir(p))
+        options = bubblewrap.arguments(policy, places, folders=folders)
+        self._prepared = _Prepared(key, policy, options, bubblewrap.encode(options))
+        return self._prepared
+
+    async def run(
+        self,
+        command: str,
+        *,
+        listener: Listener | None = None,
+        environment: Mapping[str, str] | None = None,
+        started: Callable[[Running], None] | None = None,
+        timeout_ms: int | None = None,
+    ) -> Outcome:
+        """Run one shell command and wait until nothing of it is left.
+
+        ``environment`` adds variables; ``started`` gets a handle to end the command early. When cancelled, the tree is
+        killed, and `Running.partial` gives what there was. Raises `SandboxMissing` where the sandbox cannot be set up,
+        `SandboxError` for a command that no shell can take.
+        """
+        if "\0" in command:
+            raise SandboxError("a command cannot hold a NUL character")
+        prepared = self._prepare()
+        running = Running(self, prepared, command, listener, environment or {}, timeout_ms)
+        if started is not None:
+            started(running)
+        return await running.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    key: object
+    policy: Policy
+    options: list[str]
+    encoded: bytes
+
+
+class Running:
+    """One command under way."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        prepared: _Prepared,
+        command: str,
+        listener: Listener | None,
+        environment: Mapping[str, str],
+        timeout_ms: int | None,
+    ) -> None:
+        policy = prepared.policy
+        self._sandbox = sandbox
+        self._prepared = prepared
+        self._command = command
+        self._listener = listener
+        self._environment = environment
+        self._timeout_ms = policy.limits.timeout_ms if timeout_ms is None else min(timeout_ms, policy.limits.timeout_ms)
+        self._streams = {1: Collector(policy.limits.output), 2: Collector(policy.limits.output)}
+        self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
+        self._watchdog = limits.Watchdog(policy.limits, self._folders, count=sandbox.host.uid == 0)
+        self._began = time.perf_counter()
+        self._timed_out = False
+        self._number: int | None = None
+        self._standins: list[Standins] = []
+        self._timers: list[asyncio.TimerHandle] = []
+        self.tree: Tree | None = None
+
+    @property
+    def pid(self) -> int:
+        """The host's number of the sandbox's first process, 0 before there is one."""
+        return self.tree.pid if self.tree is not None else 0
+
+    def end(self, because: str) -> None:
+        """Kill the command's whole tree at once."""
+        if self.tree is not None:
+            self.tree.end(because)
+
+    async def run(self) -> Outcome:
+        try:
+            self._start()
+            while self._tree.running:
+                await self._tree.changed()
+                await self._report()
+            await self._report()
+        finally:
+            status = self._clean()
+        await self._report(last=True)
+        if status.exit_code is None and status.ended_because is None:
+            raise probe.explain(self._streams[2].text(4096)).error()
+        return self.partial(status)
+
+    @property
+    def _tree(self) -> Tree:
+        assert self.tree is not None
+        return self.tree
+
+    def _start(self) -> None:
+        policy = self._prepared.policy
+        extra: list[str] = []
+        inherited: list[int] = []
+        try:
+            for root in policy.writable:
+                standing = Standins(root, NEVER_MADE)
+                self._standins.append(standing)
+                absent = [os.path.basename(p) for p in policy.absent if os.path.dirname(p) == root]
+                runtime().holds(root)
+                if len(standing.make(absent)) != len(absent):
+                    raise SandboxError(f"{root} is writable by the wards, but not for the user who runs this")
+            for name, value in self._environment.items():
+                extra += ["--setenv", name, value]
+            run = [policy.shell, "-c", self._command]
+            data = self._command.encode("utf-8", "surrogateescape")
+            if len(data) > _LONG_COMMAND:
+                script = _in_memory(data)
+                inherited.append(script)
+                run = [policy.shell, _COMMAND_FILE]
+                at_root = ["--perms", "0444", "--ro-bind-data", str(script), _COMMAND_FILE]
+                options = bubblewrap.encode([*at_root, *self._prepared.options, *extra])
+            else:
+                options = self._prepared.encoded + bubblewrap.encode(extra)
+            args = _in_memory(options)
+            inherited.append(args)
+            argv = [self._sandbox.program, "--args", str(args), "--", *run]
+            self.tree = Tree(
+                Launch(argv=argv, inherited=inherited), Hooks(output=self._on_output, prepared=self._on_prepared)
+            )
+            inherited = []
+            self.tree.start()
+        except BaseException:
+            for fd in inherited:
+                os.close(fd)
+            raise
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(self._timeout_ms / 1000, self._on_timeout))
+        self._timers.append(loop.call_later(limits.FIRST, self._on_watch))
+
+    def _on_prepared(self, pid: int) -> None:
+        policy = self._prepared.policy
+        self._number = runtime().started(pid, self._tree.group)
+        limits.apply(pid, policy.limits, cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0)
+
+    def _on_output(self, stream: int, data: bytes) -> None:
+        collector = self._streams[stream]
+        collector.feed(data)
+        if self._listener is not None and collector.waiting > _LIVE_MOST:
+            self._tree.pause(True)
+
+    def _on_timeout(self) -> None:
+        if not self._tree.exited:
+            self._timed_out = self._tree.status.ended_because is None
+            self._tree.end(f"it ran longer than {self._timeout_ms} ms (bash_timeout_ms)")
+
+    def _on_watch(self) -> None:
+        if self._tree.exited:
+            return
+        verdict = self._watchdog.verdict(self._tree.pid) if self._tree.pid else None
+        if verdict is not None:
+            self._tree.end(f"it used {verdict}")
+            return
+        self._timers[1] = asyncio.get_running_loop().call_later(limits.INTERVAL, self._on_watch)
+
+    async def _report(self, *, last: bool = False) -> None:
+        """Hand what came to whoever listens; while they are slow, the command is too."""
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            collector = self._streams[stream]
+            if self._listener is None or not (last or collector.waiting):
+                continue
+            text = collector.finish() if last else collector.take()
+            if text:
+                await self._listener(name, text)
+        if self.tree is not None and not last:
+            self.tree.pause(False)
+
+    def _clean(self) -> Status:
+        for timer in self._timers:
+            timer.cancel()
+        status = self.tree.finish() if self.tree is not None else Status()
+        mine = runtime()
+        if self._number is not None and status.gone:
+            mine.ended(self._number)
+        for standing in self._standins:
+            standing.remove()
+            mine.released(standing.folder)
+        self._standins = []
+        return status
+
+    def partial(self, status: Status | None = None) -> Outcome:
+        """What there is: the end, or what came before a cancel."""
+        if status is None:
+            status = self.tree.status if self.tree is not None else Status()
+        out, err, truncated = share(self._streams[1], self._streams[2], self._prepared.policy.limits.output)
+        return Outcome(
+            exit_code=status.exit_code,
+            stdout=out,
+            stderr=err,
+            truncated=truncated,
+            timed_out=self._timed_out,
+            ended_because=status.ended_because,
+            last_line=self._streams[1].last_line(),
+            duration_ms=(time.perf_counter() - self._began) * 1000,
+        )
+
+
+_machine: Host | None = None
+
+
+def machine() -> Host:
+    """This machine, looked at once."""
+    global _machine
+    if _machine is None:
+        _machine = Host.look()
+    return _machine
+
+
+_checked = False
+
+
+async def check() -> None:
+    """Raise `SandboxMissing` where this machine cannot give a sandbox; a real one is tried, once per process."""
+    global _checked
+    if _checked:
+        return
+    with anyio.fail_after(20):
+        outcome = await Sandbox(Wards(bash_timeout_ms=10_000), None).run("exit 7")
+    if outcome.exit_code != 7:
+        raise probe.explain(outcome.stderr or outcome.ended_because or "").error()
+    _checked = True
+
+
+def _in_memory(data: bytes) -> int:
+    """A descriptor to read the data from, from its beginning."""
+    fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _workspace(workspace: Path | str | None) -> str | None:
+    if workspace is None:
+        return None
+    real = os.path.realpath(workspace)
+    if not os.path.isdir(real):
+        what = "is not a folder" if os.path.exists(real) else "does not exist"
+        raise DefinitionError(f"the workspace {workspace} {what}")
+    if not os.access(real, os.R_OK | os.X_OK):
+        raise DefinitionError(f"the workspace {workspace} cannot be read by the user who runs this")
+    return real
+
+
+def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str | None) -> tuple[str, ...]:
+    """The wards' paths as real paths. One that was named below the workspace must not lead out of it by a link."""
+    found: list[str] = []
+    base = os.path.abspath(given) if given is not None else None
+    for path in paths:
+        if not os.path.isabs(path):
+            if base is None:
+                raise DefinitionError(f"{path} is relative, and there is no workspace", where="bash_writable_paths")
+            path = os.path.join(base, path)
+        path = os.path.normpath(path)
+        real = os.path.realpath(path)
+        if base is not None and workspace is not None and (path == base or path.startswith(base.rstrip("/") + "/")):
+            if real != workspace and not real.startswith(workspace.rstrip("/") + "/"):
+                raise DefinitionError(f"{path} leads out of the workspace, to {real}", where="bash_writable_paths")
+        if not os.path.isdir(real):
+            if os.path.exists(real):
+                raise DefinitionError(f"{path} is not a folder", where="bash_writable_paths")
+            try:
+                os.makedirs(real, exist_ok=True)
+            except OSError as error:
+                raise DefinitionError(
+                    f"{path} does not exist and cannot be made: {error.strerror}", where="bash_writable_paths"
+                ) from error
+        found.append(real)
+    return tuple(dict.fromkeys(found))
+
+
+__all__ = ["Findings", "Outcome", "Running", "Sandbox", "check", "machine"]

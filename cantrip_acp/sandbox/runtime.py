@@ -1,0 +1,136 @@
+"""What one process keeps for its sandboxes: a runtime folder, and a sentinel that ends everything should we be killed.
+
+The folder holds what sandboxes see read-only (the prepared /etc, the note in hidden files' place, the gates' wiring). It is
+made when the first command runs and removed at exit; the sentinel, a shell that waits for our end of a pipe to close,
+removes it after a kill -9, ends the sandboxes that still ran, and takes away stand-ins for protected names.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
+
+from cantrip_acp.errors import SandboxError
+from cantrip_acp.sandbox import etc
+from cantrip_acp.sandbox.bubblewrap import Places
+from cantrip_acp.sandbox.guarded import NEVER_MADE
+from cantrip_acp.sandbox.host import Host
+
+NOTE = "# This file is hidden inside the sandbox: it may hold secrets.\n"
+
+
+class Runtime:
+    """One process's runtime folder and sentinel. Get it with `runtime`."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self.owner = os.getpid()
+        self.folder = tempfile.mkdtemp(prefix="cantrip-", dir=_base(os.environ if environ is None else environ))
+        self._places: dict[tuple[str, bool], Places] = {}
+        self._count = 0
+        note = os.path.join(self.folder, "note")
+        with open(note, "w", encoding="utf-8") as file:
+            file.write(NOTE)
+        os.chmod(note, 0o444)
+        self._note = note
+        reader, self._sentinel = os.pipe()
+        script = files("cantrip_acp.sandbox.inside").joinpath("sentinel.sh").read_text("utf-8")
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", script, "cantrip-sentinel", self.folder, *NEVER_MADE],
+                stdin=reader,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin"},
+                start_new_session=True,
+            )
+        finally:
+            os.close(reader)
+        atexit.register(self.close)
+
+    def places(self, host: Host, home: str, *, network: bool) -> Places:
+        """The prepared folders for a policy's arguments; made once for each home and network."""
+        key = (home, network)
+        found = self._places.get(key)
+        if found is None:
+            folder = os.path.join(self.folder, f"etc{len(self._places)}")
+            os.mkdir(folder)
+            etc.prepare(
+                folder, user=host.user, uid=host.uid, gid=host.gid, home=home, shell=host.shell, network=network
+            )
+            found = self._places[key] = Places(etc=folder, note=self._note)
+        return found
+
+    def make_folder(self, kind: str) -> str:
+        """A new folder of our own."""
+        self._count += 1
+        path = os.path.join(self.folder, f"{kind}{self._count}")
+        os.mkdir(path, 0o700)
+        return path
+
+    def started(self, pid: int, group: int) -> int:
+        """A sandbox runs: its first process and its process group. Gives the id to say `ended` with."""
+        self._count += 1
+        self._tell(f"+{self._count} {pid} {group}")
+        return self._count
+
+    def ended(self, number: int) -> None:
+        self._tell(f"-{number}")
+
+    def holds(self, folder: str) -> None:
+        """Stand-ins are being made in this folder."""
+        self._tell(f"~{folder}")
+
+    def released(self, folder: str) -> None:
+        self._tell(f"={folder}")
+
+    def _tell(self, line: str) -> None:
+        # Short lines, and a reader that only reads: this does not block in practice. A sentinel that somebody killed
+        # costs us only its protection.
+        try:
+            os.write(self._sentinel, line.encode("utf-8", "surrogateescape") + b"\n")
+        except BrokenPipeError:
+            return
+
+    def close(self) -> None:
+        """Remove the folder and let the sentinel go. Called at exit."""
+        if os.getpid() != self.owner or self._sentinel < 0:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._sentinel)
+        self._sentinel = -1
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_current: Runtime | None = None
+
+
+def runtime() -> Runtime:
+    """This process's runtime; a forked child makes its own."""
+    global _current
+    if (
+        _current is None
+        or _current.owner != os.getpid()
+        or _current._sentinel < 0
+        or not os.path.isdir(_current.folder)
+    ):
+        _current = Runtime()
+    return _current
+
+
+def _base(environ: Mapping[str, str]) -> str:
+    """A folder of this machine where programs may be run from: the gates' commands are mounted from there."""
+    for folder in (environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/var/tmp", environ.get("HOME")):
+        if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+            if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
+                return folder
+    raise SandboxError("no folder for the sandbox's runtime files allows programs: set TMPDIR to one that does")

@@ -1,0 +1,166 @@
+"""Which folders a user's own tools live in, so that they work inside the sandbox wherever they were installed.
+
+Nothing of a home folder is visible by default. What PATH names, and what it resolves to, is added piece by piece: the
+folder of a version manager, the prefix of an installation, or a single folder of programs; never the home folder itself
+and never the places beside them where credentials lie.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+MANAGERS = (
+    ".pyenv", ".rbenv", ".nodenv", ".jenv", ".asdf", ".nvm", ".volta", ".fnm", ".deno", ".ghcup", ".opam", ".rye",
+    ".rvm", ".sdkman", ".linuxbrew", ".proto", ".juliaup", ".elan", ".swiftly", ".nix-profile",
+    ".local/share/mise", ".local/share/fnm", ".local/share/rtx", ".local/share/pnpm", ".local/share/coursier/bin",
+    ".local/share/uv/python", ".local/state/nix",
+)  # fmt: skip
+"""Folders below home that belong to one version manager as a whole."""
+
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    ".cargo/bin": (".rustup", ".cargo/registry", ".cargo/git"),
+    "go/bin": ("go/pkg",),
+    ".local/bin": (".local/share/uv/python",),
+}
+"""What the programs of a folder need beside it; Cargo's and Go's own folders also hold credentials, so not as a whole."""
+
+PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "condabin", "scripts", "Scripts"})
+_PREFIX_SIGNS = ("lib", "lib64", "libexec", "share", "include", "conda-meta", "pyvenv.cfg", "pkg", "lib/node_modules")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+_NEVER = frozenset({"/", "/home", "/root", "/opt", "/srv", "/mnt", "/media", "/tmp", "/var", "/var/tmp", "/run", "/etc",
+                    "/dev", "/proc", "/sys", "/boot", "/Users", "/nix", "/snap", "/data", "/workspace"})  # fmt: skip
+"""Folders that are never shown as a whole, whatever lies in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """``path``: PATH as it is inside. ``roots``: real folders and files to show. ``links``: symbolic links to make again,
+    as (path, target), so that a path that goes through one means the same inside."""
+
+    path: tuple[str, ...]
+    roots: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+
+
+def find_tools(path: Iterable[str], home: str, more: Iterable[str] = ()) -> Tools:
+    """What the entries of PATH need. ``more`` are further prefixes to show (a runtime, a virtual environment)."""
+    roots: dict[str, None] = {}
+    links: dict[str, str] = {}
+    entries: dict[str, None] = {}
+    for entry in path:
+        entry = os.path.normpath(entry) if entry else ""
+        if not os.path.isabs(entry) or not os.path.isdir(entry) or any(c in entry for c in "\n\0:"):
+            continue
+        entries[entry] = None
+        _show(entry, home, roots, links)
+        if not _within_any(os.path.realpath(entry), _SYSTEM):
+            _follow_programs(entry, home, roots, links)
+    for prefix in more:
+        if os.path.isdir(prefix):
+            _show(prefix, home, roots, links)
+            for interpreter in ("bin/python", "bin/python3"):
+                program = os.path.join(prefix, interpreter)
+                if os.path.islink(program):
+                    _show(program, home, roots, links)
+    kept = [
+        r for r in sorted(roots) if not _within_any(r, (o for o in roots if o != r)) and not _within_any(r, _SYSTEM)
+    ]
+    visible = tuple(
+        e for e in entries if _within_any(os.path.realpath(e), kept) or _within_any(os.path.realpath(e), _SYSTEM)
+    )
+    shown = tuple(sorted((p, t) for p, t in links.items() if not _within_any(p, kept) and not _within_any(p, _SYSTEM)))
+    return Tools(path=visible, roots=tuple(kept), links=shown)
+
+
+def _show(path: str, home: str, roots: dict[str, None], links: dict[str, str]) -> None:
+    """Add what makes ``path`` usable: the links on the way to it, and the folder that it belongs to."""
+    _links_on_the_way(path, links)
+    real = os.path.realpath(path)
+    if not os.path.exists(real) or _within_any(real, _SYSTEM):
+        return
+    for root in _belongs_to(real, home):
+        if os.path.exists(root) and not _too_wide(root, home):
+            roots[root] = None
+
+
+def _belongs_to(real: str, home: str) -> list[str]:
+    """The folder to show for a program or a folder of programs: manager, prefix, or only itself."""
+    home_real = os.path.realpath(home) if home else ""
+    if home_real and _within(real, home_real) and real != home_real:
+        below = os.path.relpath(real, home_real)
+        for manager in MANAGERS:
+            if _within(below, manager):
+                return [os.path.join(home_real, manager)]
+        for folder, beside in BESIDE.items():
+            if _within(below, folder):
+                more = [os.path.join(home_real, b) for b in beside]
+                return [os.path.join(home_real, folder), *(os.path.realpath(m) for m in more)]
+    folder = real if os.path.isdir(real) else os.path.dirname(real)
+    if os.path.basename(folder) in PROGRAM_FOLDERS:
+        prefix = os.path.dirname(folder)
+        if not _too_wide(prefix, home) and any(os.path.exists(os.path.join(prefix, s)) for s in _PREFIX_SIGNS):
+            return [prefix]
+        return [folder]
+    if os.path.isdir(real):
+        return [real]
+    return [real]
+
+
+def _too_wide(path: str, home: str) -> bool:
+    """Whether showing this folder would show a home, or a place where homes and other people's files are."""
+    home_real = os.path.realpath(home) if home else ""
+    if path in _NEVER or (home_real and (_within(home_real, path))):
+        return True
+    if home_real and path.startswith(home_real + "/"):
+        return os.path.relpath(path, home_real) in (
+            ".local",
+            ".local/share",
+            ".config",
+            ".cache",
+            ".cargo",
+            "go",
+            "snap",
+        )
+    return False
+
+
+def _follow_programs(entry: str, home: str, roots: dict[str, None], links: dict[str, str]) -> None:
+    """Programs that are links (pipx, uv, Homebrew, npm) live elsewhere: show that too."""
+    try:
+        with os.scandir(entry) as programs:
+            found = [p.path for p in programs if p.is_symlink()]
+    except OSError:
+        return
+    for program in found[:2000]:
+        real = os.path.realpath(program)
+        if not _within_any(real, roots):
+            _show(program, home, roots, links)
+
+
+def _links_on_the_way(path: str, links: dict[str, str]) -> None:
+    """Record each symbolic link that is passed when ``path`` is opened."""
+    todo, steps = path, 0
+    while steps < 64:
+        steps += 1
+        current = ""
+        parts = [p for p in todo.split("/") if p]
+        for index, part in enumerate(parts):
+            current += "/" + part
+            if os.path.islink(current):
+                target = os.readlink(current)
+                links[current] = target
+                resolved = os.path.normpath(os.path.join(os.path.dirname(current), target))
+                todo = os.path.join(resolved, *parts[index + 1 :])
+                break
+        else:
+            return
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _within_any(path: str, roots: Iterable[str]) -> bool:
+    return any(_within(path, root) for root in roots)

@@ -114,16 +114,20 @@ class Entity:
 
         ``options`` are those of `cast`. After the last event, ``stream.result`` is the `CastResult`.
         """
+        failure: Exception | None = None
         with self.hub.listening(buffer=buffer) as subscription:
             async with anyio.create_task_group() as group:
                 stream = CastStream(subscription)
                 group.start_soon(stream._drive, self, intent, options)
                 try:
                     yield stream
+                except Exception as error:  # noqa: BLE001
+                    # Raised on below: from inside the task group it would reach the caller as an ExceptionGroup.
+                    failure = error
                 finally:
-                    if stream._result is None and stream._error is None:
-                        self.cancel()
-                        subscription.close()
+                    stream._leave(self)
+        if failure is not None:
+            raise failure
         if stream._error is not None and not stream._raised:
             raise stream._error
 
@@ -166,14 +170,27 @@ class CastStream:
         self._result: CastResult | None = None
         self._error: BaseException | None = None
         self._raised = False
+        self._running = False
+        self._left = False
+
+    def _leave(self, entity: Entity) -> None:
+        """The reader is gone: a cast that still runs is cancelled, one that has not begun never will."""
+        self._left = True
+        if self._running:
+            entity.cancel()
+            self._subscription.close()
 
     async def _drive(self, entity: Entity, intent: str, options: dict[str, Any]) -> None:
+        if self._left:
+            return
+        self._running = True
         try:
             self._result = await entity.cast(intent, **options)
         except CantripError as error:
             # Kept for whoever reads `result`: raised from here it would come as a group.
             self._error = error
         finally:
+            self._running = False
             self._subscription.finish()
 
     def __aiter__(self) -> AsyncIterator[Event]:

@@ -7,6 +7,7 @@ it told to readers and the next one begun.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ import msgspec
 from cantrip_acp import events, telemetry
 from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
-from cantrip_acp.errors import CantripError, CrystalError
+from cantrip_acp.errors import CantripError, CrystalError, LoomError
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import (
     TERMINATIONS,
@@ -260,7 +261,9 @@ class CastRun:
             error = caught
             reason = "error"
         except BaseException as caught:
-            self._end("error", caught)
+            # A loom that cannot be written is the likeliest cause; its first error is the one to tell.
+            with contextlib.suppress(LoomError):
+                self._end("error", caught)
             raise
         result = self._end(reason, error)
         await self._tell_end(result, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.setup import Scene
 from cantrip_acp.entity import Entity
 from cantrip_acp.errors import CantripError, DefinitionError
+from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.thread import Thread
 from cantrip_acp.loop import CastResult
 
@@ -69,8 +71,10 @@ class Performance:
             case "delete_turn":
                 self.scene.loom.delete_turn(self._turn_id(value))
             case "annotate_reward":
-                given = value or {}
-                self.scene.loom.annotate_reward(self._turn_id(given.get("turn")), given.get("reward"), by="suite")
+                given: dict[str, Any] = value or {}
+                self.scene.loom.annotate_reward(
+                    self._turn_id(given.get("turn")), given.get("reward", math.nan), by="suite"
+                )
             case "extract_thread":
                 self.extracted = _at(self.scene.loom.threads(), value, "thread")
             case _:
@@ -83,6 +87,8 @@ class Performance:
 
     async def _cast(self, given: Mapping[str, Any]) -> None:
         intent: Any = given.get("intent")
+        if intent is not None and not isinstance(intent, str):
+            intent = as_text(intent)
         crystal = given.get("crystal")
         if self.entity is not None:
             if crystal is not None:
@@ -103,10 +109,11 @@ class Performance:
 
 
 def _steps(action: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
-    """The steps of one mapping in the order they stand in, those under ``then`` last."""
-    for key, value in action.items():
-        if key == "then":
+    """The steps of one mapping: what it makes, then its cast, then what comes after it."""
+    for key in ("construct_cantrip", "invoke", "cast"):
+        if key not in action:
             continue
+        value = action[key]
         if key in ("construct_cantrip", "invoke") and value not in (True, "on"):
             raise DefinitionError(f"{path}.{key} is true or left out, not {value!r}")
         yield key, value, f"{path}.{key}"

@@ -1,7 +1,7 @@
 """Matching one expected value with an actual one: equality, and the few texts that stand for more than themselves.
 
-``not_null`` · ``null`` · ``greater_than(x)`` · ``turns[i].id`` (that turn's id). ``parent`` and ``child`` as an entity's id bind to the
-entity that they first meet, and must stay that entity; two names never mean one entity.
+``not_null`` · ``null`` · ``greater_than(x)`` · ``turns[i].id`` (that turn's id). ``parent`` and ``child`` as an entity's id bind
+to the entity that they first meet, and must stay that entity; two names never mean one entity.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.conformance.case import Problem
+from cantrip_acp.conformance.grammar import Problem
 
 _GREATER = re.compile(r"greater_than\(\s*([-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*\)\Z")
 _TURN = re.compile(r"turns\[(\d+)\]\.(id|parent_id|entity_id)\Z")
@@ -128,6 +128,14 @@ def lacks(expected: Any, text: str, path: str) -> Iterator[Problem]:
             yield Problem(
                 path, f"expected no {str(unwanted)!r}, but it stands in …{show(text[max(0, at - 40) : at + 60])}…"
             )
+
+
+def sized(expected: Sequence[Any]) -> tuple[list[Any], Any]:
+    """A list's items, and the ``length`` that may stand before them (None where there is none)."""
+    wanted = list(expected)
+    if wanted and isinstance(wanted[0], Mapping) and set(wanted[0]) == {"length"}:
+        return wanted[1:], wanted[0]["length"]
+    return wanted, None
 
 
 def _is_list(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,10 +13,11 @@ from typing import Literal
 import anyio
 
 from cantrip_acp.conformance.actions import Performance
-from cantrip_acp.conformance.case import Case, Problem
+from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.evidence import Evidence
 from cantrip_acp.conformance.expect import judge
 from cantrip_acp.conformance.features import lacking
+from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.setup import Scene
 
 CASE_LIMIT_S = 180.0
@@ -54,17 +56,24 @@ async def run_case(case: Case) -> Outcome:
 
 
 async def _perform(case: Case) -> list[Problem]:
-    with tempfile.TemporaryDirectory(prefix="cantrip-conformance-", ignore_cleanup_errors=True) as folder:
-        performance = Performance(Scene(case, Path(folder).resolve()))
+    with tempfile.TemporaryDirectory(
+        prefix="cantrip-conformance-", dir=_scratch(), ignore_cleanup_errors=True
+    ) as folder:
+        performance = Performance(Scene(case, Path(folder)))
         try:
             with anyio.fail_after(CASE_LIMIT_S):
                 await performance.run(case)
+            return list(judge(case, Evidence(performance)))
         except TimeoutError:
             return [Problem(performance.failed_at, f"did not end within {CASE_LIMIT_S:g} s")]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # A fault of the product itself: the suite goes on, and this case says what broke.
             return [Problem(performance.failed_at, f"crashed: {_told(error)}")]
-        return list(judge(case, Evidence(performance)))
+
+
+def _scratch() -> str:
+    """Where cases' folders are made: without links in the way, so that a path in a case is the path that is used."""
+    return os.path.realpath(tempfile.gettempdir())
 
 
 def _told(error: BaseException) -> str:

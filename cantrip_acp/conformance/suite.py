@@ -17,7 +17,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from cantrip_acp.conformance.case import Case, Problem
+from cantrip_acp.conformance.case import Case
+from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.errors import DefinitionError
 
 _SEPARATOR = re.compile(r"(---|\.\.\.)(\s+#.*)?\s*\Z")
@@ -125,20 +126,22 @@ def _read_chunk(path: Path, chunks: list[_Chunk], number: int) -> Case:
 
 def _load_chunk(chunks: list[_Chunk], number: int) -> Any:
     chunk = chunks[number]
+    fault: YAMLError
     try:
         return _load(chunk.text)
-    except YAMLError as first:
-        mended = _mend(chunk)
-        if mended != chunk.lines:
-            try:
-                return _load("\n".join(mended) + "\n")
-            except YAMLError as second:
-                first = second
-        if "undefined alias" not in str(first):
-            raise first
-        # An alias to an anchor of an earlier case: read it together with the cases that set anchors.
-        before = "".join("\n".join(_mend(c)) + "\n" for c in chunks[:number] if "&" in c.text)
-        return _load(before + "\n".join(mended) + "\n")
+    except YAMLError as error:
+        fault = error
+    mended = _mend(chunk)
+    if mended != chunk.lines:
+        try:
+            return _load("\n".join(mended) + "\n")
+        except YAMLError as error:
+            fault = error
+    if "undefined alias" not in str(fault):
+        raise fault
+    # An alias to an anchor of an earlier case: read it together with the cases that set anchors.
+    before = "".join("\n".join(_mend(c)) + "\n" for c in chunks[:number] if "&" in c.text)
+    return _load(before + "\n".join(mended) + "\n")
 
 
 def _load(text: str) -> Any:

@@ -6,9 +6,10 @@ Importing this package loads nothing: the agent answers ``initialize`` before an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from cantrip_acp.acp.server import serve
 
 __all__ = ["serve"]

@@ -52,10 +52,6 @@ class DescriptorReader:
                     return chunk
             await anyio.wait_readable(self._fd)
 
-    async def aclose(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
-
 
 class DescriptorWriter:
     """Writes a descriptor at the pace of its reader; `send` raises `anyio.BrokenResourceError` when that has gone."""
@@ -83,10 +79,6 @@ class DescriptorWriter:
                 raise anyio.BrokenResourceError from gone
             else:
                 rest = rest[written:]
-
-    async def aclose(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
 
 
 def _terminal_of_our_own(fd: int) -> int:

@@ -21,8 +21,6 @@ class ByteSender(Protocol):
 
     async def send(self, item: bytes, /) -> None: ...
 
-    async def aclose(self) -> None: ...
-
 
 class Outbox:
     """The one writer of a connection: `put` keeps order, `run` writes; once `broken`, everything is dropped."""

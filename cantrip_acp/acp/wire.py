@@ -52,6 +52,9 @@ MAX_IN_FLIGHT = 1024
 UNREAD_LIMIT = 1024 * 1024
 """Bytes that may wait before reading does too: a peer that asks and never reads costs no more memory than this."""
 
+LAST_WORDS = 0.2
+"""Seconds in which the last replies may be written after the end."""
+
 LINES_AT_ONCE = 64
 """Lines handled before other tasks get their turn."""
 
@@ -60,8 +63,6 @@ class ByteReceiver(Protocol):
     """Where bytes come from: an anyio byte stream or a descriptor."""
 
     async def receive(self) -> bytes: ...
-
-    async def aclose(self) -> None: ...
 
 
 class Disconnected(Exception):
@@ -148,6 +149,11 @@ class Connection:
         self._last_id = 0
         self._reading = anyio.CancelScope()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._hang_up: Callable[[], None] | None = None
+        self._grace = 0.0
+        self._patient = False
+        self._gone = False
+        self._leaving = anyio.CancelScope()
         self.closed = False
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -200,12 +206,18 @@ class Connection:
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    async def run(self, closing: Callable[[], Awaitable[None]] | None = None, grace: float = 0.5) -> None:
-        """Serve until the end.
+    async def run(
+        self, hang_up: Callable[[], None] | None = None, *, grace: float = 0.5, patient: bool = False
+    ) -> None:
+        """Serve until the end of the input, a broken output, or `stop`.
 
-        Then nothing new is taken, ``closing`` runs, what is being handled has ``grace`` seconds to be answered (-32800
-        afterwards), and what was put is written where the other side still reads.
+        Then nothing new is taken, ``hang_up`` is called, what is being handled has ``grace`` seconds to be answered
+        (-32800 afterwards), and what was put is written where the other side still reads. With ``patient`` the end of
+        the input is not yet somebody's leaving: what was asked is answered in its own time.
         """
+        self._hang_up = hang_up
+        self._grace = grace
+        self._patient = patient
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             tasks.start_soon(self._write)
@@ -214,24 +226,34 @@ class Connection:
                     await self._read()
             finally:
                 with anyio.CancelScope(shield=True):
-                    await self._close(closing, grace)
+                    await self._close()
                 tasks.cancel_scope.cancel()
 
     def stop(self) -> None:
         """End `run` as if the other side had hung up."""
+        self._left()
         self._reading.cancel()
 
-    async def _close(self, closing: Callable[[], Awaitable[None]] | None, grace: float) -> None:
+    def _left(self) -> None:
+        """The other side is gone, or as good as gone."""
+        if self._gone:
+            return
+        self._gone = True
+        self._leaving.deadline = anyio.current_time() + self._grace
+        if self._hang_up is not None:
+            self._hang_up()
+
+    async def _close(self) -> None:
         self.closed = True
         for pending in self._pending.values():
             pending.fail(Disconnected("the other side hung up"))
-        if closing is not None:
-            await closing()
-        with anyio.move_on_after(grace):
+        if not self._patient:
+            self._left()
+        with self._leaving:
             await self._all_answered()
         for request in self._requests:
             request._scope.cancel()
-        with anyio.move_on_after(grace):
+        with anyio.move_on_after(LAST_WORDS):
             await self._all_answered()
             self._outbox.finish()
             await self._outbox.written.wait()
@@ -243,7 +265,7 @@ class Connection:
     async def _write(self) -> None:
         await self._outbox.run()
         # Whoever cannot hear us has gone, whether or not its end of our input is still open.
-        self._reading.cancel()
+        self.stop()
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
@@ -303,7 +325,7 @@ class Connection:
             method = msgspec.json.decode(envelope.method)
             if not isinstance(method, str):
                 raise RpcError(INVALID_REQUEST, "Invalid request: the method must be a string")
-            if bytes(envelope.params[:1]) not in (b"{", b"[", b"n", b""):
+            if bytes(memoryview(envelope.params)[:1]) not in (b"{", b"[", b"n", b""):
                 if not envelope.id:
                     return
                 raise RpcError(INVALID_REQUEST, "Invalid request: params must be an object")

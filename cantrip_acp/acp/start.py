@@ -1,0 +1,209 @@
+"""The console script ``cantrip-acp``: an ACP agent on standard input and output.
+
+An editor waits for the answer to ``initialize``, so that comes first: the streams are taken, one line is read, and the
+answer is written with nothing loaded but `os`, `json` and the handshake (`typing` alone costs as much). Then the rest
+is imported, and what else was read by then is handed on. From the first moment on, file descriptor 1 leads to stderr:
+whatever a library prints, only the protocol reaches the client.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+
+from cantrip_acp.acp.handshake import accepts_version, initialize_result
+from cantrip_acp.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+USAGE = """\
+Usage: cantrip-acp [OPTIONS]
+
+Serve the Agent Client Protocol on standard input and output: what an editor starts.
+Nothing but the protocol is written to standard output; logs go to standard error or to a file.
+
+Options:
+  --recipe FILE|NAME  the recipe of every session; by default the built-in coding entity.
+                      A FILE is trusted for this run, a NAME is looked up (.cantrip/, your
+                      configuration, built-ins).
+  --state-dir DIR     where looms and session state are kept [$CANTRIP_STATE_DIR, else your
+                      platform's state folder]
+  --log-file FILE     append the log to FILE, with details, instead of warnings to stderr
+  --version           print the version and exit
+  --help              print this text and exit
+
+Example (asks for the handshake, then hangs up):
+  printf '%s\\n' '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}' | cantrip-acp
+
+An editor's settings name the command alone, such as: {"command": "cantrip-acp", "args": []}
+To talk to an entity in a terminal: cantrip repl
+"""
+
+FIRST_LINE_LIMIT = 1024 * 1024
+"""Bytes of a first line that is answered here; a longer one is the wire's business."""
+
+
+class Options:
+    """What the command line said."""
+
+    __slots__ = ("log_file", "recipe", "state_dir")
+
+    def __init__(self) -> None:
+        self.recipe: str | None = None
+        self.state_dir: str | None = None
+        self.log_file: str | None = None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until the client hangs up; returns the exit status."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    # Until the server runs there is nothing to save: a polite signal ends the process as politely.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    source, sink = take_streams()
+    if os.isatty(source):
+        _prepare_terminal(source)
+    leftover, params = _greet(source, sink)
+
+    from cantrip_acp.acp.process import serve_process
+
+    return serve_process(options, source, sink, leftover, params)
+
+
+def parse(argv: list[str]) -> Options:
+    """Read the flags. ``--help``, ``--version`` and mistakes end the process (status 0, 0 and 2)."""
+    options = Options()
+    rest = list(argv)
+    while rest:
+        argument = rest.pop(0)
+        flag, equals, value = argument.partition("=")
+        if flag in ("--help", "-h"):
+            _exit(USAGE)
+        if flag == "--version":
+            _exit(f"cantrip-acp {__version__}\n")
+        if flag not in ("--recipe", "--state-dir", "--log-file"):
+            _usage_error(f"unknown argument {argument!r}")
+        if not equals:
+            if not rest:
+                _usage_error(f"{flag} needs a value")
+            value = rest.pop(0)
+        if not value:
+            _usage_error(f"{flag} needs a value that is not empty")
+        setattr(options, flag[2:].replace("-", "_"), value)
+    return options
+
+
+def take_streams() -> tuple[int, int]:
+    """Descriptors of the protocol, in and out. What anybody else reads is empty; what they write goes to stderr."""
+    try:
+        source, sink = os.dup(0), os.dup(1)
+    except OSError:
+        _usage_error("standard input and output must be open: an editor starts this command with a pipe on each")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    try:
+        os.dup2(2, 1)
+    except OSError:
+        # No stderr either: both lead nowhere.
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+    if nothing > 2:
+        os.close(nothing)
+    return source, sink
+
+
+def _greet(source: int, sink: int) -> tuple[bytes, dict[str, Any] | None]:
+    """Answer a first line that is a plain ``initialize``.
+
+    Returns the bytes that are left and the request's parameters; all bytes and None where the line is anything else.
+    """
+    read = b""
+    while b"\n" not in read and len(read) < FIRST_LINE_LIMIT:
+        select.select([source], [], [])
+        try:
+            chunk = os.read(source, 65536)
+        except BlockingIOError:
+            continue
+        except OSError:
+            chunk = b""
+        if not chunk:
+            break
+        read += chunk
+    line, _, rest = read.partition(b"\n")
+    reply, params = _initialize_reply(line)
+    if reply is None:
+        return read, None
+    try:
+        while reply:
+            select.select([], [sink], [])
+            try:
+                reply = reply[os.write(sink, reply[: select.PIPE_BUF]) :]
+            except BlockingIOError:
+                continue
+    except OSError:
+        sys.exit(0)  # the client has gone, and nothing has begun
+    return rest, params
+
+
+def _initialize_reply(line: bytes) -> tuple[bytes | None, dict[str, Any] | None]:
+    """The reply to a well-formed ``initialize``. Everything else is judged by the wire, which knows all the rules."""
+    try:
+        message = json.loads(line.decode())
+        params = message["params"]
+        known = message["id"]
+        plain = (
+            message["jsonrpc"] == "2.0"
+            and message["method"] == "initialize"
+            and isinstance(params, dict)
+            and accepts_version(params.get("protocolVersion"))
+            and (known is None or (isinstance(known, int | str) and not isinstance(known, bool)))
+        )
+        if not plain:
+            return None, None
+        reply = {"jsonrpc": "2.0", "id": known, "result": initialize_result()}
+        return json.dumps(reply, separators=(",", ":")).encode() + b"\n", params
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None, None
+
+
+def _prepare_terminal(source: int) -> None:
+    """A terminal's line editing cuts lines at 4,096 bytes, and its echo mixes with the protocol: both go for a while."""
+    import atexit
+    import termios
+
+    try:
+        before = termios.tcgetattr(source)
+        ours = termios.tcgetattr(source)
+        ours[3] &= ~(termios.ICANON | termios.ECHO)
+        termios.tcsetattr(source, termios.TCSANOW, ours)
+    except termios.error:
+        return
+    atexit.register(termios.tcsetattr, source, termios.TCSANOW, before)
+    if os.isatty(2):
+        sys.stderr.write(
+            "cantrip-acp speaks JSON-RPC on standard input and output; an editor starts it. "
+            "Ctrl-C ends it, --help says more, and `cantrip repl` talks to an entity here.\n"
+        )
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    sys.exit(0)
+
+
+def _exit(text: str) -> NoReturn:
+    sys.stdout.write(text)
+    sys.exit(0)
+
+
+def _usage_error(problem: str) -> NoReturn:
+    sys.stderr.write(f"cantrip-acp: {problem}\nTry: cantrip-acp --help\n")
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

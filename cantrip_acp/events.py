@@ -11,7 +11,7 @@ Without a reader nothing is built and nothing is sent.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -208,8 +208,18 @@ class Subscription:
         self._send: MemoryObjectSendStream[Event] = send
         self._receive: MemoryObjectReceiveStream[Event] = receive
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self._receive.__aiter__()
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        receive = self._receive
+        try:
+            while True:
+                yield await receive.receive()
+                # What waits is handed on without a trip through the event loop for each: streams of small pieces are
+                # several times faster so, and readers can send them on together.
+                with suppress(anyio.WouldBlock):
+                    while True:
+                        yield receive.receive_nowait()
+        except anyio.EndOfStream:
+            return
 
     async def receive(self) -> Event:
         """The next event; raises `anyio.EndOfStream` after the last one."""

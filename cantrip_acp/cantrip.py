@@ -116,7 +116,7 @@ class Cantrip:
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
         """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent."""
-        return Entity(self, loom or self.loom, entity_id=entity_id)
+        return Entity(self, loom if loom is not None else self.loom, entity_id=entity_id)
 
     async def cast(self, intent: str, **options: Any) -> CastResult:
         """One entity, one intent, one result; then the entity is gone and its thread stays (ENTITY-4).

@@ -23,9 +23,13 @@ Names are imported when they are first used: an agent process answers its client
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from cantrip_acp.version import __version__ as __version__
 
+# Not from typing, whose import costs as much as the agent's whole answer to ``initialize``.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from cantrip_acp.call import Call as Call
     from cantrip_acp.cantrip import Cantrip as Cantrip
     from cantrip_acp.circle import Circle as Circle
@@ -54,8 +58,6 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.turn import Turn as Turn
     from cantrip_acp.loop import CastResult as CastResult
     from cantrip_acp.wards import Wards as Wards
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Call": "call",

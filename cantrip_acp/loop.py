@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -38,7 +38,7 @@ from cantrip_acp.loom.turn import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
@@ -165,6 +165,11 @@ class TurnState:
             programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
             code = "\n".join(p for p in programs if p is not None) if programs else None
         usage = response.usage
+        utterance, outputs = Utterance(response.content, response.thinking, response.tool_calls, code), self.outputs
+        if run.entity.redactor.active:
+            redact = run.entity.redactor.text
+            utterance = _redacted(utterance, redact)
+            outputs = [_redacted(o, redact) for o in outputs]
         return Turn(
             id=self.id,
             parent_id=parent_id,
@@ -172,11 +177,11 @@ class TurnState:
             entity_id=run.entity.id,
             cast_id=run.id,
             sequence=sequence,
-            utterance=Utterance(response.content, response.thinking, response.tool_calls, code),
+            utterance=utterance,
             observation=Observation(
                 tuple(self.results),
-                _joined(self.outputs),
-                tuple(self.outputs) if len(self.outputs) > 1 else msgspec.UNSET,
+                _joined(outputs),
+                tuple(outputs) if len(outputs) > 1 else msgspec.UNSET,
             ),
             gate_calls=tuple(self.gate_calls),
             metadata=TurnMetadata(
@@ -193,6 +198,21 @@ class TurnState:
             truncated=reason is not None and reason not in TERMINATIONS,
             reason=reason,
         )
+
+
+_Said = TypeVar("_Said", Utterance, Output)
+
+
+def _redacted(said: _Said, redact: Callable[[str], str]) -> _Said:
+    """The same with every secret masked; gate records were masked by the executor."""
+    changes: dict[str, Any] = {}
+    for name in said.__struct_fields__:
+        value = getattr(said, name)
+        if isinstance(value, str):
+            changes[name] = redact(value)
+        elif name == "tool_calls":
+            changes[name] = tuple(ToolCall(c.id, c.gate, redact(c.args)) for c in value)
+    return msgspec.structs.replace(said, **changes)
 
 
 def _joined(outputs: Sequence[Output]) -> Output | None:

@@ -59,6 +59,11 @@ class Redactor:
             longest_first = sorted(self._values, key=len, reverse=True)
             self._pattern = re.compile("|".join(re.escape(v) for v in longest_first))
 
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to look for."""
+        return self._pattern is not None
+
     def text(self, text: str) -> str:
         """The text with known secrets masked."""
         return text if self._pattern is None else self._pattern.sub(MASK, text)

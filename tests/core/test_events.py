@@ -74,7 +74,7 @@ async def test_leaving_early_cancels_the_cast() -> None:
             await anyio.sleep(0.02)
         async with entity.stream("left before it began"):
             pass
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with entity.stream("a reader that fails"):
                 await anyio.sleep(0.02)
                 1 / 0  # noqa: B018
@@ -90,7 +90,7 @@ async def test_a_failure_is_raised_once() -> None:
         with pytest.raises(CrystalError, match="bad"):
             _ = stream.result
     assert names[-1] == "result"
-    with pytest.raises(CrystalError, match="bad"):
+    with pytest.raises(CrystalError, match="bad"):  # noqa: PT012
         async with make({"error": {"status": 400, "message": "bad"}}).cast_stream("go") as stream:
             async for _ in stream:
                 pass

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -242,7 +243,7 @@ def test_kill_9_loses_at_most_the_record_in_flight(tmp_path: Path) -> None:
             kept = list(loom.turns())
         assert [t.sequence for t in kept] == list(range(len(kept)))
         assert len(kept) > told, "what was told as written is there"
-        assert all(a.id == b.parent_id for a, b in zip(kept, kept[1:], strict=False))
+        assert all(a.id == b.parent_id for a, b in pairwise(kept))
 
 
 FULL = """

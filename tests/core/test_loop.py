@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import anyio
 import pytest
 
@@ -287,7 +289,7 @@ async def test_messages_only_grow_and_keep_their_prefix() -> None:
     cantrip = make(*[echo(str(i)) for i in range(6)], done())
     await cantrip.cast("go")
     seen = [tuple(i.messages) for i in cantrip.crystal.invocations]
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in pairwise(seen):
         assert after[: len(before)] == before
         assert len(after) == len(before) + 2
 

@@ -1,0 +1,107 @@
+"""Secrets: never in a repr, a pickle, a loom or an event; and what is merely data stays as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import json
+import pickle
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import cantrip_acp
+from cantrip_acp import Gate, Loom
+from cantrip_acp.events import as_json
+from cantrip_acp.redaction import MASK, Redactor, looks_secret
+from tests.core.conftest import done, echo, make
+
+SECRET = "s3cr3t-value-0123456789"
+
+
+def modules() -> list[str]:
+    skip = ("inside", "demo.project", "__main__")
+    return [
+        m.name
+        for m in pkgutil.walk_packages(cantrip_acp.__path__, "cantrip_acp.")
+        if not any(part in m.name for part in skip)
+    ]
+
+
+def fields(cls: type) -> dict[str, Any]:
+    """Field name to whether its value is in the class's repr."""
+    if dataclasses.is_dataclass(cls):
+        return {f.name: f.repr for f in dataclasses.fields(cls)}
+    if issubclass(cls, msgspec.Struct):
+        return dict.fromkeys(cls.__struct_fields__, True)
+    model = getattr(cls, "model_fields", None)
+    if isinstance(model, dict):
+        return {n: f.repr and "Secret" not in str(f.annotation) for n, f in model.items()}
+    return {}
+
+
+def test_no_class_shows_a_secret_field() -> None:
+    seen = 0
+    for name in modules():
+        for _, cls in inspect.getmembers(importlib.import_module(name), inspect.isclass):
+            if cls.__module__ != name:
+                continue
+            for field, shown in fields(cls).items():
+                seen += 1
+                holds = looks_secret(field) or field in ("headers", "dependencies", "env", "environment")
+                # Counts of tokens and names of variables are no secrets.
+                plain = field.endswith(("_tokens", "_env", "_key_env")) or "token" in field or field == "key"
+                assert not (holds and shown and not plain), f"{name}.{cls.__name__}.{field} is shown in its repr"
+    assert seen > 100
+
+
+def test_a_gate_hides_what_it_is_bound_to() -> None:
+    gate = Gate.of(lambda: "x", name="probe").bind(api_key=SECRET)
+    assert SECRET not in repr(gate)
+    assert SECRET not in json.dumps(gate.record())
+
+
+def test_a_redactor_hides_itself() -> None:
+    redactor = Redactor([SECRET])
+    assert SECRET not in repr(redactor)
+    with pytest.raises(TypeError):
+        pickle.dumps(redactor)
+
+
+def test_what_is_masked() -> None:
+    redactor = Redactor([SECRET, "short", SECRET + "-longer"])
+    assert redactor.text(f"a {SECRET}-longer b {SECRET} short") == f"a {MASK} b {MASK} short"
+    assert redactor.data({SECRET: [SECRET, 1, None, (SECRET,)]}) == {MASK: [MASK, 1, None, [MASK]]}
+    key = "sk-" + "a1B2" * 8
+    assert redactor.text(key) == key, "a file that merely holds a key-like text is seen as it is"
+    assert MASK in redactor.diagnostic(f"401 for {key}")
+    assert MASK in redactor.diagnostic("Authorization: Bearer abcdefghijklmnop1234")
+
+
+@pytest.mark.parametrize(
+    "name", ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GH_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY"]
+)
+def test_names_that_hold_secrets(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["PATH", "KEYBOARD", "MONKEY", "HOME", "TOKENIZERS"])
+def test_names_that_do_not(name: str) -> None:
+    assert not looks_secret(name)
+
+
+@pytest.mark.anyio
+async def test_a_key_of_the_environment_reaches_no_loom_and_no_event(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    cantrip = make(echo(f"it is {SECRET}", content=f"I saw {SECRET}"), done(SECRET), loom=Loom.open(path))
+    entity = cantrip.invoke()
+    entity.redactor = entity.executor._redactor = Redactor([SECRET])
+    async with entity.stream(f"Use {SECRET}.") as stream:
+        events = [as_json(e) async for e in stream]
+    assert SECRET not in path.read_text()
+    assert SECRET not in json.dumps(events)
+    assert MASK in path.read_text()

@@ -1,0 +1,94 @@
+"""Trace ids from requests, and spans that join them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cantrip_acp import telemetry
+from tests.core.conftest import done, make
+
+ID = "0123456789abcdef0123456789abcdef"
+SPAN = "1111111111111111"
+
+
+@pytest.mark.parametrize(
+    ("meta", "trace_id", "span"),
+    [
+        ({"cantrip_trace_id": ID, "trace_id": "f" * 32}, ID, None),
+        ({"trace_id": ID.upper()}, ID, None),
+        ({"traceparent": f"00-{ID}-{SPAN}-01"}, ID, SPAN),
+        ({"trace_id": ID, "traceparent": f"00-{ID}-{SPAN}-00"}, ID, SPAN),
+        ({"trace_id": ID, "traceparent": f"00-{'a' * 32}-{SPAN}-00"}, ID, None),
+    ],
+)
+def test_where_a_trace_id_comes_from(meta: dict[str, str], trace_id: str, span: str | None) -> None:
+    trace = telemetry.trace_from(meta)
+    assert (trace.trace_id, trace.parent_span_id, trace.attributes) == (trace_id, span, {})
+    assert trace.traceparent().startswith(f"00-{trace_id}-")
+
+
+@pytest.mark.parametrize("given", ["job-42", "0" * 32, ID + "0"])
+def test_an_odd_id_is_kept_beside_a_minted_one(given: str) -> None:
+    trace = telemetry.trace_from({"cantrip_trace_id": given})
+    assert len(trace.trace_id) == 32
+    assert trace.trace_id != given
+    assert trace.attributes == {"cantrip_trace_id": given}
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "00", f"ff-{ID}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01", f"00-{ID}-{'0' * 16}-01", 5, None]
+)
+def test_a_bad_traceparent_is_none(bad: object) -> None:
+    trace = telemetry.trace_from({"traceparent": bad, "tracestate": "a=1", "baggage": 3})
+    assert len(trace.trace_id) == 32
+    assert (trace.parent_span_id, trace.tracestate, trace.baggage) == (None, "a=1", None)
+
+
+@pytest.mark.anyio
+async def test_the_loom_carries_it() -> None:
+    cantrip = make(done())
+    result = await cantrip.cast("go", trace_id=ID)
+    assert result.trace_id == ID
+    assert cantrip.loom.threads()[0].leaf.metadata.trace_id == ID
+    odd = await make(done()).cast("go", trace_id="job-7")
+    assert odd.trace_id != "job-7"
+
+
+SPANS = """
+import json, sys
+sys.path.insert(0, "")
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+memory = InMemorySpanExporter()
+provider = TracerProvider(); provider.add_span_processor(SimpleSpanProcessor(memory)); trace.set_tracer_provider(provider)
+from cantrip_acp import *
+calls = [{"gate": "echo", "args": {"text": 5}}], [{"gate": "done", "args": {"answer": 1}}]
+c = Cantrip(ScriptedCrystal([{"tool_calls": c} for c in calls]),
+            circle=Circle(gates=["done", "echo"], wards=[{"max_turns": 3}]))
+c.cast_sync("go", trace_id="%s")
+print(json.dumps([
+    [s.name, format(s.context.trace_id, "032x"), s.context.span_id, s.parent.span_id if s.parent else None]
+    for s in memory.get_finished_spans()
+]))
+"""
+
+
+def test_spans_nest_in_the_given_trace() -> None:
+    ran = subprocess.run([sys.executable, "-c", SPANS % ID], capture_output=True, text=True, timeout=60, check=True)
+    spans = json.loads(ran.stdout)
+    assert [s[0] for s in spans] == ["chat scripted", "chat scripted", "execute_tool done", "invoke_agent"]
+    assert {s[1] for s in spans} == {ID}
+    agent = spans[-1][2]
+    assert [s[3] for s in spans[:-1]] == [agent] * 3
+
+
+def test_nothing_of_opentelemetry_is_loaded_without_an_exporter() -> None:
+    code = "import sys, cantrip_acp.cantrip\nprint([m for m in sys.modules if 'opentelemetry' in m])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -319,7 +319,8 @@ class CastRun:
             )
         entity.context.begin(self.intent, self.blocks)
         if entity.hub.active:
-            await entity.hub.send(events.CastStarted(**self._ids, intent=self.intent, trace_id=self.trace.trace_id))
+            intent = entity.redactor.text(self.intent)
+            await entity.hub.send(events.CastStarted(**self._ids, intent=intent, trace_id=self.trace.trace_id))
 
     async def _turns(self) -> str:
         """Turn by turn until something ends it; the reason."""

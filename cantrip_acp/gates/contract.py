@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[.\-][A-Za-z0-9_]+)*\Z")
 class GateContext:
     """What a handler knows besides its arguments: the circle's bindings and whose call this is."""
 
-    dependencies: Mapping[str, Any]
+    dependencies: Mapping[str, Any] = field(repr=False)
     wards: Wards
     workspace: Path | None
     entity_id: str

@@ -1,0 +1,130 @@
+"""From a recipe to a `Cantrip`: what the file says is bound to a folder, gates and a crystal.
+
+The recipe language is wider than one version of the package: what it knows and this version lacks is refused here by
+name and place, never passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.call import Call
+from cantrip_acp.circle import Circle
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.retry import RetryPolicy
+from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.gates import registry as gates
+from cantrip_acp.gates.contract import Gate
+from cantrip_acp.mediums import registry as mediums
+from cantrip_acp.recipes import crystals
+from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.loom.loom import Loom
+
+NOT_YET = "is not available in this version yet"
+
+
+def build(
+    recipe: Recipe, *, workspace: Path | None = None, loom: Loom | None = None, crystal: Crystal | None = None
+) -> Cantrip:
+    """A cantrip over ``workspace`` (gate roots and ward paths are relative to it), with a crystal of its own.
+
+    Raises `RecipeError` with the place of what this version lacks or a file that is missing, `DefinitionError` and
+    `MissingKey` where no crystal can be had.
+    """
+    from cantrip_acp.cantrip import Cantrip
+
+    missing = [str(recipe.problem(path, message)) for path, message in lacking(recipe)]
+    if missing:
+        raise RecipeError(missing)
+    # The order in which a cantrip's parts are checked: crystal, call, circle.
+    chosen = crystal if crystal is not None else crystals.crystal_for(recipe)
+    call = _call(recipe)
+    circle = _circle(recipe, workspace)
+    try:
+        return Cantrip(chosen, call, circle, loom=loom, retry=_retry(recipe), name=recipe.name)
+    except DefinitionError as error:
+        raise recipe.error(("circle",), str(error), at_key=True) from None
+
+
+def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
+    """What the recipe asks for and this version does not have: key and message.
+
+    The built-in tables come first: scanning installed packages for additions takes longer than the rest of a start.
+    """
+    data = recipe.data
+    for key in ("crystals", "folding"):
+        if data.get(key):
+            yield (key,), f"{key} {NOT_YET}; leave it out"
+    store = data.get("loom", {}).get("store", "jsonl")
+    if store not in ("memory", "jsonl"):
+        kind = store.partition(":")[0]
+        yield ("loom", "store"), f"a loom in {kind} {NOT_YET} (here: memory, jsonl)"
+    circle = data["circle"]
+    medium = circle.get("medium", "conversation")
+    if medium not in mediums.BUILT_IN and medium not in mediums.names():
+        yield ("circle", "medium"), f"medium {medium} {NOT_YET} (here: {', '.join(mediums.names())})"
+    for index, gate in enumerate(circle["gates"]):
+        if isinstance(gate, dict) and "python" in gate:
+            yield ("circle", "gates", index, "python"), f"gates from a Python file {NOT_YET}"
+            continue
+        name = gate if isinstance(gate, str) else gate["name"]
+        if name not in gates.BUILT_IN and name not in gates.names():
+            yield ("circle", "gates", index), f"gate {name} {NOT_YET} (here: {', '.join(gates.names())})"
+    crystal = data.get("crystal")
+    if crystal is not None:
+        provider = crystals.options_of(crystal)["provider"]
+        if provider not in crystals.BUILT_IN and provider not in crystals.available():
+            place: KeyPath = ("crystal",) if isinstance(crystal, str) else ("crystal", "provider")
+            here = ", ".join(crystals.available())
+            yield place, f"provider {provider} is not built into this version yet (here: {here})"
+
+
+def _call(recipe: Recipe) -> Call:
+    call: dict[str, Any] = dict(recipe.data.get("call", {}))
+    file = call.pop("system_prompt_file", None)
+    if file is not None:
+        place = ("call", "system_prompt_file")
+        try:
+            raw = recipe.files.read(recipe.beside(file))
+            call["system_prompt"] = raw.decode("utf-8-sig")
+        except DefinitionError as error:
+            raise recipe.error(place, f"the system prompt {error}") from None
+        except UnicodeDecodeError as error:
+            raise recipe.error(place, f"{recipe.beside(file)} is not UTF-8 (byte {error.start})") from None
+    if "stop" in call:
+        call["stop"] = tuple(call["stop"])
+    return Call(**call)
+
+
+def _circle(recipe: Recipe, workspace: Path | None) -> Circle:
+    circle = recipe.data["circle"]
+    bound: list[Gate | str] = [_gate(gate) for gate in circle["gates"]]
+    return Circle(circle.get("medium", "conversation"), bound, circle["wards"], workspace=workspace)
+
+
+def _gate(gate: Any) -> Gate | str:
+    if isinstance(gate, str):
+        return gate
+    dependencies = dict(gate)
+    found = gates.find(dependencies.pop("name"))
+    if dependencies.pop("ephemeral", False):
+        found = replace(found, ephemeral=True)
+    if "root" in dependencies:
+        dependencies["root"] = Path(dependencies["root"]).expanduser()
+    return found.bind(**dependencies)
+
+
+def _retry(recipe: Recipe) -> RetryPolicy | None:
+    retry = dict(recipe.data.get("retry", {}))
+    if not retry:
+        return None
+    if "retryable_status_codes" in retry:
+        retry["statuses"] = frozenset(retry.pop("retryable_status_codes"))
+    return RetryPolicy(**retry)

@@ -1,0 +1,147 @@
+"""From a document to a recipe's canonical data, or to every problem with its place.
+
+`canonical` data is plain: aliases renamed, ``on`` and ``off`` resolved, only the keys that the file sets. The rest of the
+package works on it, so that nothing past this point needs pydantic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
+
+from cantrip_acp.errors import RecipeError
+from cantrip_acp.recipes import rules
+from cantrip_acp.recipes.document import Document
+from cantrip_acp.recipes.models.base import TAG
+from cantrip_acp.recipes.models.recipe import Recipe
+from cantrip_acp.recipes.models.script import Script
+from cantrip_acp.recipes.places import KeyPath, Problem
+from cantrip_acp.recipes.values import nearest, shown
+
+_ABSENT = {
+    "circle": "cantrip requires a circle",
+    "call": "cantrip requires a call",
+    "crystal": "cantrip requires a crystal",
+}
+_WANTED: dict[KeyPath, str] = {
+    ("circle",): "cantrip requires a circle: a mapping with gates and wards",
+    ("call",): "cantrip requires a call: a mapping, or leave the key out for an empty one",
+}
+
+
+def recipe(document: Document) -> dict[str, Any]:
+    """The canonical data of a recipe. Raises `RecipeError` with every problem, in the order of the file."""
+    found = list(problems(document))
+    if found:
+        raise RecipeError([str(p) for p in found])
+    return _canonical(Recipe.model_validate(document.data, context={}))
+
+
+def problems(document: Document) -> list[Problem]:
+    """Everything that is wrong with a recipe, in the order of the file; empty where it is valid."""
+    if not isinstance(document.data, dict):
+        wanted = "a recipe is a mapping with the keys name, crystal, call and circle"
+        return [document.problem((), f"{wanted}, not {shown(document.data)}")]
+    found = list(_structure(document))
+    found += [document.problem(path, text, at_key=at_key) for path, text, at_key in rules.breaches(document.data)]
+    return _in_order(found)
+
+
+def script(document: Document) -> dict[str, Any]:
+    """The script in a file of its own: ``responses``, and ``children`` and ``usage`` where it has them."""
+    data = document.data
+    if not isinstance(data, list | dict):
+        wanted = "a script is a list of responses, or a mapping with responses"
+        raise RecipeError([str(document.problem((), f"{wanted}, not {shown(data)}"))])
+    known: dict[int, tuple[str, tuple[str, ...]]] = {}
+    try:
+        # A list where a mapping may stand is what tags are for; a script alone needs the same choice.
+        read = TypeAdapter(Script).validate_python(data, context=known)
+    except ValidationError as error:
+        raise RecipeError([str(p) for p in _in_order(list(_translate(document, error, known)))]) from None
+    held = _plain(read)
+    return {"responses": held} if isinstance(held, list) else held
+
+
+def _in_order(found: list[Problem]) -> list[Problem]:
+    unique = {(p.line, p.column, p.message): p for p in found}
+    return sorted(unique.values(), key=lambda p: (p.line, p.column))
+
+
+def _structure(document: Document) -> Iterator[Problem]:
+    known: dict[int, tuple[str, tuple[str, ...]]] = {}
+    try:
+        Recipe.model_validate(document.data, context=known)
+    except ValidationError as error:
+        yield from _translate(document, error, known)
+
+
+def _translate(
+    document: Document, error: ValidationError, known: Mapping[int, tuple[str, tuple[str, ...]]]
+) -> Iterator[Problem]:
+    for item in error.errors(include_url=False):
+        # Tags of unions are no keys of the document.
+        path: KeyPath = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(TAG)))
+        kind = item["type"]
+        parent = _at(document.data, path[:-1])
+        noun, keys = known.get(id(parent), ("mapping", ()))
+        if kind == "extra_forbidden":
+            name = str(path[-1])
+            what = "ward" if noun == "ward" else f"key in {noun}:"
+            yield document.problem(path, f"unknown {what} {shown(name)}{nearest(name, keys)}", at_key=True)
+        elif kind == "missing":
+            missing = str(path[-1])
+            # A missing done gate or turn ward says more than a missing key.
+            if noun != "circle":
+                text = _ABSENT.get(missing, f"missing required key {missing!r}") if noun == "recipe" else None
+                yield document.problem(path[:-1], text or f"missing required key {missing!r} in {noun}", at_key=True)
+        else:
+            yield document.problem(path, _WANTED.get(path) or _message(kind, item))
+
+
+def _message(kind: str, item: Mapping[str, Any]) -> str:
+    wanted = {
+        "model_type": "a mapping",
+        "dict_type": "a mapping",
+        "list_type": "a list",
+        "literal_error": f"must be {(item.get('ctx') or {}).get('expected')}",
+    }.get(kind)
+    if wanted is None:
+        return str(item["msg"])
+    return f"{wanted if kind == 'literal_error' else f'must be {wanted}'}, not {shown(item['input'])}"
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def _canonical(model: Recipe) -> dict[str, Any]:
+    data: dict[str, Any] = _plain(model)
+    call = data.get("call", {})
+    if "require_done" in call:
+        call["require_done_tool"] = call.pop("require_done")
+    for ward in data["circle"]["wards"]:
+        if "require_done" in ward:
+            ward["require_done_tool"] = ward.pop("require_done")
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """Models as mappings of the keys that were set; secrets as the texts they hold."""
+    if isinstance(value, BaseModel):
+        held = {n: _plain(getattr(value, n)) for n in type(value).model_fields if n in value.model_fields_set}
+        return held | (value.model_extra or {})
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value

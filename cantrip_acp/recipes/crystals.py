@@ -1,0 +1,152 @@
+"""Which crystal a recipe gets, and the factories behind the provider names.
+
+A factory is a function ``(options, need) -> Crystal``: ``options`` is the crystal's mapping of the recipe without
+``provider``; ``need`` tells where files are and makes errors that name the place. Other packages add theirs as entry points
+``cantrip_acp.crystals``. A factory's module is imported when a recipe names the provider.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.errors import DefinitionError, MissingKey
+from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.recipe import Recipe
+
+BUILT_IN: dict[str, str] = {"scripted": "cantrip_acp.recipes.crystals:scripted"}
+"""Provider to its factory; the families of `names.PROVIDERS` that are missing here are refused by name."""
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "openrouter": ("OPENROUTER_API_KEY",),
+}
+"""Where each provider's key is looked for, in the order in which providers are tried."""
+
+VARIABLE = "CANTRIP_CRYSTAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a factory may ask for. ``folder`` is what the crystal's files are relative to."""
+
+    folder: Path
+    files: Files
+    state_dir: Path | None
+    error: Callable[[KeyPath, str], DefinitionError]
+    """An error at a key of the crystal's mapping, with the place in the recipe."""
+
+
+Factory = Callable[[Mapping[str, Any], Need], Crystal]
+
+
+def crystal_for(recipe: Recipe) -> Crystal:
+    """The recipe's crystal, else ``$CANTRIP_CRYSTAL``'s, else one of the first provider whose key is set.
+
+    A new value each time: two sessions never share a script's position. Raises `MissingKey` where there is none.
+    """
+    given = recipe.data.get("crystal")
+    if given is not None:
+        need = Need(
+            recipe.folder,
+            recipe.files,
+            recipe.state_dir,
+            lambda path, message: recipe.error(("crystal", *path), message),
+        )
+        return made(options_of(given), need)
+    chosen = os.environ.get(VARIABLE, "").strip()
+    if chosen:
+        return _from_environment(chosen, recipe)
+    raise MissingKey(_how_to_get_one())
+
+
+def made(options: Mapping[str, Any], need: Need) -> Crystal:
+    """A crystal from its mapping. Raises `DefinitionError` where this version has no such provider."""
+    rest = dict(options)
+    provider = str(rest.pop("provider"))
+    target = BUILT_IN.get(provider)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        factory: Factory = getattr(importlib.import_module(module), attribute)
+        return factory(rest, need)
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="cantrip_acp.crystals", name=provider):
+        factory = entry.load()
+        return factory(rest, need)
+    here = ", ".join(available())
+    raise need.error(
+        ("provider",) if "provider" in options else (),
+        f"provider {provider} is not built into this version yet (here: {here})",
+    )
+
+
+def available() -> list[str]:
+    """Providers that can be used in this version."""
+    from importlib.metadata import entry_points
+
+    return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.crystals"))})
+
+
+def options_of(crystal: Any) -> dict[str, Any]:
+    """A crystal's mapping; of a text such as ``scripted:FILE``, the mapping that it stands for."""
+    if not isinstance(crystal, str):
+        return dict(crystal)
+    provider, _, rest = crystal.partition(":")
+    if provider == "human":
+        return {"provider": provider}
+    return {"provider": provider, "script" if provider == "scripted" else "model": rest.strip()}
+
+
+def scripted(options: Mapping[str, Any], need: Need) -> Crystal:
+    """The factory of ``provider: scripted``."""
+    from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.recipes import compiled
+
+    options = dict(options)
+    script = options.pop("script", None)
+    if script is not None:
+        path = need.folder / Path(script).expanduser()
+        try:
+            raw = need.files.read(path)
+        except DefinitionError as error:
+            raise need.error(("script",), f"the script {error}") from None
+        options = {**compiled.canonical("script", raw, path, str(path), need.state_dir), **options}
+    responses = options.pop("responses")
+    return ScriptedCrystal(responses, **options)
+
+
+def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
+    def error(path: KeyPath, message: str) -> DefinitionError:
+        return DefinitionError(message, where=VARIABLE)
+
+    provider, _, rest = chosen.partition(":")
+    known = [*available(), *KEYS, "ollama", "local", "human"]
+    if provider not in known:
+        raise error((), f"{chosen!r} names no crystal; write PROVIDER:MODEL, or scripted:FILE for a script")
+    if not rest.strip() and provider != "human":
+        raise error(
+            (),
+            f"{chosen!r} lacks what comes after the colon: {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
+        )
+    # Relative to where the program was started, as every file that a person names to it.
+    return made(options_of(chosen), Need(Path.cwd(), Files(), recipe.state_dir, error))
+
+
+def _how_to_get_one() -> str:
+    text = (
+        f"no crystal: the recipe names none and {VARIABLE} is not set; "
+        f"set {VARIABLE}=scripted:FILE to play a script, or give the recipe a crystal"
+    )
+    keys = [key for keys in KEYS.values() for key in keys if os.environ.get(key)]
+    if keys:
+        text += f" ({keys[0]} is set, but this version has no provider for it yet)"
+    return text

@@ -1,0 +1,78 @@
+"""A recipe's text as plain data with places: the one entry for every format that recipes are written in.
+
+What comes out is JSON data: texts, finite numbers, booleans, null, lists, and mappings with text keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.errors import RecipeError
+from cantrip_acp.recipes.places import KeyPath, Places, Problem
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Above this a file is no recipe; scripts of long sessions are well below it."""
+
+MAX_DEPTH = 100
+"""Levels of lists and mappings in one another."""
+
+SUFFIXES = (".cantrip.yaml", ".cantrip.yml", ".cantrip.toml")
+"""What a recipe's file is called; the first of two that exist wins."""
+
+
+@dataclass(slots=True)
+class Document:
+    """``file`` is the name that messages use, ``path`` where the text was read."""
+
+    file: str
+    path: Path
+    data: Any
+    places: Places
+
+    def problem(self, path: KeyPath, message: str, *, at_key: bool = False, key: str | None = None) -> Problem:
+        """What is wrong at a value (or, with ``at_key``, with the key itself)."""
+        from cantrip_acp.recipes.places import dotted
+
+        line, column = self.places.key(path) if at_key else self.places.value(path)
+        return Problem(self.file, line, column, dotted(path) if key is None else key, message)
+
+
+def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
+    """The document in ``raw``; ``path`` tells the format by its ending and is what messages name.
+
+    Raises `RecipeError` with line and column for what is not UTF-8, not YAML or TOML, or not plain data.
+    """
+    name = file if file is not None else str(path)
+    if len(raw) > MAX_BYTES:
+        raise RecipeError([f"{name}:1:1: the file is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}"])
+    text = _decode(raw, name)
+    if path.suffix == ".toml":
+        from cantrip_acp.recipes import toml_text
+
+        data, places = toml_text.read(text, name)
+    else:
+        from cantrip_acp.recipes import yaml_text
+
+        data, places = yaml_text.read(text, name)
+    return Document(name, path, data, places)
+
+
+def _decode(raw: bytes, name: str) -> str:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line = before.count(b"\n") + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
+        byte = raw[error.start]
+        raise RecipeError(
+            [f"{name}:{line}:{column}: not UTF-8 (byte 0x{byte:02x}); save the file in the encoding UTF-8"]
+        ) from None
+    return text
+
+
+def broken(name: str, line: int, column: int, message: str) -> RecipeError:
+    """The error for a text that could not be read as far as data."""
+    return RecipeError([str(Problem(name, line, column, "", message))])

@@ -1,0 +1,135 @@
+"""The circle: a medium, gates and wards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
+
+from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.recipes import names
+from cantrip_acp.recipes.models.base import Model
+from cantrip_acp.recipes.values import Flag, Kind, PathText, network, number, one_of, texts, unknown, whole, wrong
+from cantrip_acp.wards import WARDS
+
+
+def _gate_name(known: tuple[str, ...]) -> Kind:
+    words = (*known, *(alias for alias, name in ALIASES.items() if name in known))
+
+    def check(value: Any) -> str:
+        if isinstance(value, str) and value in words:
+            return ALIASES.get(value, value)
+        if not isinstance(value, str):
+            raise wrong("a gate's name, or a mapping with a name", value)
+        raise unknown(value, names.gate_names(), "gate ")
+
+    return Kind(check, {"enum": list(words)})
+
+
+_PLAIN = tuple(n for n in names.gate_names() if n not in names.FILE_GATES and n not in names.added_gates())
+
+
+class FileGate(Model):
+    """A gate that works below a folder."""
+
+    noun = "gate"
+    name: Annotated[str, _gate_name(names.FILE_GATES)]
+    root: PathText = Field(default=".", description="The folder that it stays below; relative to the session's folder.")
+    ephemeral: Flag = Field(default=False, description="Results leave what the entity sees after the next query.")
+
+
+class PlainGate(Model):
+    """A gate that takes no dependency."""
+
+    noun = "gate"
+    name: Annotated[str, _gate_name(_PLAIN)]
+    ephemeral: Flag = Field(default=False, description="Results leave what the entity sees after the next query.")
+
+
+class AddedGate(Model):
+    """A gate that another package adds; its other keys are the dependencies that it asks for."""
+
+    model_config = ConfigDict(extra="allow")
+    noun = "gate"
+    name: Annotated[str, one_of(names.added_gates())]
+
+
+class PythonGates(Model):
+    """Gates from a Python file of the recipe's owner; it runs on the host."""
+
+    noun = "gate"
+    python: PathText = Field(description="The file; relative to this one.")
+
+
+def _gate_kind(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "<name>"
+    if "python" in value:
+        return "<python>"
+    name = value.get("name")
+    if name in names.FILE_GATES:
+        return "<file>"
+    return "<added>" if isinstance(name, str) and name in names.added_gates() else "<plain>"
+
+
+Gate = Annotated[
+    Annotated[str, _gate_name(names.gate_names()), Tag("<name>")]
+    | Annotated[FileGate, Tag("<file>")]
+    | Annotated[PlainGate, Tag("<plain>")]
+    | Annotated[PythonGates, Tag("<python>")]
+    | Annotated[AddedGate, Tag("<added>")],
+    Discriminator(_gate_kind),
+]
+
+
+class _OneWard(Model):
+    """A mapping of a ward's name to its value."""
+
+    noun = "ward"
+
+
+_WARD_KINDS: dict[str, tuple[Any, Kind]] = {
+    "number": (float, number(0, above=True)),
+    "network": (Any, network()),
+    "home": (str, one_of(("private", "persistent"))),
+    "paths": (list[str], texts("a path or a list of paths")),
+    "names": (list[str], texts("a name or a list of names")),
+}
+
+
+def _ward_fields() -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, spec in WARDS.items():
+        if spec["kind"] == "boolean":
+            annotation: Any = Flag
+        elif spec["kind"] == "integer":
+            annotation = Annotated[int, whole(spec["low"])]
+        else:
+            type_, kind = _WARD_KINDS[spec["kind"]]
+            annotation = Annotated[type_, kind]
+        meaning = spec["meaning"]
+        fields[name] = (annotation, Field(default=None, description=f"{meaning[:1].upper()}{meaning[1:]}."))
+    fields["require_done"] = (
+        Flag,
+        Field(default=None, description="An older name of require_done_tool.", deprecated=True),
+    )
+    return fields
+
+
+if TYPE_CHECKING:
+
+    class Ward(_OneWard):
+        """One field for each ward of `cantrip_acp.wards`."""
+else:
+    Ward = create_model("Ward", __base__=_OneWard, __doc__=_OneWard.__doc__, **_ward_fields())
+
+
+class Circle(Model):
+    """Where the entity acts: one medium, gates out of it, and wards that take away."""
+
+    noun = "circle"
+    medium: Annotated[str, one_of(names.medium_names(), "medium")] = Field(
+        default="conversation", description="What the entity works in."
+    )
+    gates: list[Gate] = Field(description="Ways out of the medium; done is always among them.")
+    wards: list[Ward] = Field(description="Restrictions, one a list item; max_turns is always among them.")

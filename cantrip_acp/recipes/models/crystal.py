@@ -1,0 +1,117 @@
+"""Crystals: a provider's model, a script, or you."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
+
+from cantrip_acp.recipes import names
+from cantrip_acp.recipes.models.base import Model
+from cantrip_acp.recipes.models.script import Script, ScriptedResponse, Usage
+from cantrip_acp.recipes.values import Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
+
+
+class Price(Model):
+    """US dollars for a million tokens."""
+
+    noun = "price"
+    input: Annotated[float, number(0)] = 0
+    output: Annotated[float, number(0)] = 0
+    cached: Annotated[float, number(0)] = 0
+    cache_write: Annotated[float, number(0)] = 0
+
+
+class ScriptedCrystal(Model):
+    """Plays responses in order, in place of a paid model."""
+
+    noun = "crystal"
+    provider: Literal["scripted"]
+    responses: list[ScriptedResponse] = Field(default_factory=list)
+    script: PathText = Field(default="", description="A file of responses; relative to this file.")
+    children: list[Script] = Field(default_factory=list, description="Scripts of child entities, by order of birth.")
+    usage: Usage = Field(default=Usage(), description="Of every response that gives none.")
+    model: Line = Field(default="scripted", description="The name that it reports.")
+    context_window: Annotated[int, whole(1)] = Field(default=1, description="Tokens; without it, not limited.")
+
+
+class ModelCrystal(Model):
+    """A provider's model."""
+
+    noun = "crystal"
+    provider: Annotated[str, one_of(names.MODEL_PROVIDERS, "provider", known=names.provider_names())]
+    model: Line
+    base_url: Annotated[
+        str, text("an address that begins with http:// or https://", pattern=r"^https?://[^ \t\r\n]")
+    ] = Field(default="", description="Where the provider is asked, in place of its own address.")
+    api_key_env: Annotated[
+        str, text("the name of an environment variable", pattern=r"^[A-Za-z_]", without=r"[^A-Za-z0-9_]")
+    ] = Field(default="", description="The environment variable that holds the key.")
+    headers: dict[str, Secret] = Field(default_factory=dict, description="Sent with each request.")
+    context_window: Annotated[int, whole(1)] = Field(
+        default=1, description="Tokens, in place of what is known of the model."
+    )
+    price: Price = Price()
+
+
+class HumanCrystal(Model):
+    """You are the model, in the terminal."""
+
+    noun = "crystal"
+    provider: Literal["human"]
+
+
+class AddedCrystal(Model):
+    """A crystal that another package adds; its other keys are that package's."""
+
+    model_config = ConfigDict(extra="allow")
+    noun = "crystal"
+    provider: Annotated[str, one_of(names.added_crystals())]
+
+
+def _crystal_text(value: Any) -> str:
+    if value is None:
+        raise PydanticCustomError(
+            "value", "cantrip requires a crystal: name one, or leave the key out to take $CANTRIP_CRYSTAL"
+        )
+    if not isinstance(value, str):
+        raise wrong("a text such as anthropic:claude-sonnet-4-5, or a mapping with a provider", value)
+    if value == "human":
+        return value
+    provider, colon, rest = value.partition(":")
+    if provider not in (*names.MODEL_PROVIDERS, "scripted", *names.added_crystals()):
+        raise unknown(provider, names.provider_names(), "provider ")
+    if not colon or not rest[:1].strip(" \t\r\n"):
+        raise wrong(f"{provider}:{'FILE' if provider == 'scripted' else 'MODEL'}", value)
+    return value
+
+
+def _crystal_text_schema() -> dict[str, Any]:
+    words = "|".join((*names.MODEL_PROVIDERS, "scripted", *names.added_crystals()))
+    return {
+        "anyOf": [{"const": "human"}, {"type": "string", "pattern": f"^({words}):[^ \\t\\r\\n]"}],
+        "examples": ["anthropic:claude-sonnet-4-5", "ollama:qwen3", "scripted:session.yaml"],
+    }
+
+
+def _crystal_kind(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "<text>"
+    provider = value.get("provider")
+    if provider == "scripted":
+        return "<scripted>"
+    if provider == "human":
+        return "<human>"
+    return "<added>" if isinstance(provider, str) and provider in names.added_crystals() else "<model>"
+
+
+CrystalText = Annotated[str, Kind(_crystal_text, _crystal_text_schema())]
+Crystal = Annotated[
+    Annotated[CrystalText, Tag("<text>")]
+    | Annotated[ScriptedCrystal, Tag("<scripted>")]
+    | Annotated[ModelCrystal, Tag("<model>")]
+    | Annotated[HumanCrystal, Tag("<human>")]
+    | Annotated[AddedCrystal, Tag("<added>")],
+    Discriminator(_crystal_kind),
+]

@@ -1,0 +1,92 @@
+"""The whole of a recipe, and its small parts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from cantrip_acp.recipes.models.base import Model
+from cantrip_acp.recipes.models.circle import Circle
+from cantrip_acp.recipes.models.crystal import Crystal
+from cantrip_acp.recipes.values import Flag, Line, PathText, Text, number, one_of, text, texts, whole
+
+
+class Call(Model):
+    """Who the entity is and how it thinks; fixed for good."""
+
+    noun = "call"
+    system_prompt: Text = Field(default="", description="The first message of every query, unchanged.")
+    system_prompt_file: PathText = Field(default="", description="A file that holds it; relative to this file.")
+    temperature: Annotated[float, number(0, 2)] = 1
+    top_p: Annotated[float, number(0, 1)] = 1
+    max_tokens: Annotated[int, whole(1)] = Field(default=1, description="Tokens of one response.")
+    stop: Annotated[list[str], texts("a list of texts")] = Field(
+        default_factory=list, description="Texts that end a response."
+    )
+    tool_choice: Annotated[str, one_of(("auto", "required", "none"))] = "auto"
+    require_done_tool: Flag = Field(default=False, description="Only done ends a cast; prose alone does not (LOOP-6).")
+    require_done: Flag = Field(default=False, description="An older name of require_done_tool.", deprecated=True)
+
+
+class Folding(Model):
+    """When earlier turns are summarised in what the crystal sees."""
+
+    noun = "folding"
+    at_fraction: Annotated[float, number(0, 1, above=True)] = Field(default=0.8, description="Of the crystal's window.")
+    trigger_after_turns: Annotated[int, whole(1)] = 1
+    trigger_at_tokens: Annotated[int, whole(1)] = 1
+    keep_turns: Annotated[int, whole(0)] = Field(default=0, description="Turns that stay as they are.")
+    summarizer: Line = Field(default="", description="One of crystals; without it, a digest by rule.")
+
+
+class Retry(Model):
+    """How a failed query is asked again."""
+
+    noun = "retry"
+    max_retries: Annotated[int, whole(0)] = Field(default=3, description="Attempts after the first.")
+    retryable_status_codes: list[Annotated[int, whole(100, 599)]] = Field(
+        default_factory=list, description="In place of 429 and 5xx."
+    )
+    base_s: Annotated[float, number(0)] = Field(
+        default=1, description="Seconds before the first retry; each next wait doubles."
+    )
+    max_wait_s: Annotated[float, number(0)] = Field(default=60, description="Seconds; no wait is longer.")
+    max_retry_after_s: Annotated[float, number(0)] = Field(
+        default=300, description="Seconds; where a provider asks for more, give up."
+    )
+
+
+class Loom(Model):
+    """Where the turns are kept."""
+
+    noun = "loom"
+    store: Annotated[
+        str,
+        text(
+            "memory, jsonl, sqlite:FILE or postgresql://…",
+            # The second pattern makes "$" mean one thing in every dialect.
+            pattern=r"^(memory$|jsonl$|sqlite:[^ \t\r\n]|postgres(ql)?://[^ \t\r\n])",
+            without=r"[\r\n]",
+        ),
+    ] = Field(default="jsonl", description="memory, jsonl, sqlite:FILE or postgresql://…")
+    fsync: Flag = Field(default=False, description="Wait for the disk after each turn.")
+
+
+class Recipe(Model):
+    """A cantrip as a file: crystal, call and circle."""
+
+    noun = "recipe"
+    name: Line = Field(default="", description="What it is called; without it, the file's name.")
+    description: Text = Field(default="", description="What it does, in a sentence.")
+    crystal: Crystal = Field(
+        default="", description="The model; without it, $CANTRIP_CRYSTAL or a provider with a key."
+    )
+    crystals: dict[str, Crystal] = Field(
+        default_factory=dict, description="Crystals that children may be given, by name."
+    )
+    call: Call = Call()
+    circle: Circle
+    folding: Folding = Folding()
+    retry: Retry = Retry()
+    loom: Loom = Loom()

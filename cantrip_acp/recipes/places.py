@@ -1,0 +1,66 @@
+"""Where things stand in a file: a line and a column for every key and value of a document.
+
+A key path is a tuple of mapping keys and list indices, such as ``("circle", "wards", 0, "max_turns")``.
+Lines and columns count from 1; a column counts characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+KeyPath = tuple[str | int, ...]
+Place = tuple[int, int]
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+
+
+@dataclass(slots=True)
+class Places:
+    """``keys`` has where a mapping's key stands, ``values`` where a value begins."""
+
+    keys: dict[KeyPath, Place] = field(default_factory=dict)
+    values: dict[KeyPath, Place] = field(default_factory=dict)
+
+    def key(self, path: KeyPath) -> Place:
+        """Where the key stands; of a list item, where the item begins; of what is not there, the nearest thing around it."""
+        while path:
+            if path in self.keys:
+                return self.keys[path]
+            if path in self.values:
+                return self.values[path]
+            path = path[:-1]
+        return self.values.get((), (1, 1))
+
+    def value(self, path: KeyPath) -> Place:
+        """Where the value begins; of what is not there, where the nearest key around it stands."""
+        return self.values[path] if path in self.values else self.key(path)
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A key path as people write it: ``circle.wards[0].max_turns``."""
+    out = ""
+    for part in path:
+        if isinstance(part, int):
+            out += f"[{part}]"
+        elif _PLAIN.match(part):
+            out += f".{part}" if out else part
+        else:
+            out += f"[{part!r}]"
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: in which file, where, at which key, and what to do about it."""
+
+    file: str
+    line: int
+    column: int
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        at = f"{self.file}:{self.line}:{self.column}: "
+        return f"{at}{self.key}: {self.message}" if self.key else f"{at}{self.message}"

@@ -1,0 +1,161 @@
+"""A recipe: its canonical data and where it came from; how one is found by name or path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.folders import config_dir
+from cantrip_acp.recipes import compiled
+from cantrip_acp.recipes.document import SUFFIXES, Document, parse
+from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.places import KeyPath, Problem
+
+BUILT_IN = Path(__file__).with_name("builtin")
+
+Source = Literal["path", "workspace", "user", "built-in"]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """One recipe file that is valid.
+
+    ``file`` is what messages call it. ``data`` is canonical (`check`) and may hold secrets (a crystal's headers), so it is
+    in no repr, and a recipe cannot be pickled. ``files`` remembers what was read: trust is judged on the same bytes that
+    are used.
+    """
+
+    name: str
+    path: Path
+    file: str
+    source: Source
+    data: Mapping[str, Any] = field(repr=False)
+    raw: bytes = field(repr=False)
+    files: Files = field(repr=False)
+    state_dir: Path | None = field(default=None, repr=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a recipe may hold secrets and is not pickled; load it again from its path")
+
+    @property
+    def description(self) -> str:
+        return str(self.data.get("description", ""))
+
+    @property
+    def folder(self) -> Path:
+        """What ``script``, ``python`` and ``system_prompt_file`` are relative to."""
+        return self.path.parent
+
+    @cached_property
+    def document(self) -> Document:
+        """The text with its places, read again where the canonical data came from the cache."""
+        return parse(self.raw, self.path, file=self.file)
+
+    def problem(self, path: KeyPath, message: str, *, at_key: bool = False) -> Problem:
+        """What is wrong at a key, with file, line and column."""
+        return self.document.problem(path, message, at_key=at_key)
+
+    def error(self, path: KeyPath, message: str, *, at_key: bool = False) -> RecipeError:
+        """The error for one problem."""
+        return RecipeError([str(self.problem(path, message, at_key=at_key))])
+
+    def beside(self, name: str) -> Path:
+        """The path of a file that the recipe names."""
+        return self.folder / Path(name).expanduser()
+
+
+def is_path(name_or_path: str | os.PathLike[str]) -> bool:
+    """Whether this names a file rather than a recipe to look up."""
+    if not isinstance(name_or_path, str):
+        return True
+    separators = (os.sep, *([os.altsep] if os.altsep else []))
+    return any(s in name_or_path for s in separators) or name_or_path.endswith((".yaml", ".yml", ".toml"))
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    workspace: Path | None = None,
+    *,
+    state_dir: Path | None = None,
+    files: Files | None = None,
+) -> Recipe:
+    """See `recipes.load`."""
+    files = files or Files()
+    if is_path(name_or_path):
+        path = Path(name_or_path).expanduser()
+        return read(path, "path", files, file=str(name_or_path), state_dir=state_dir)
+    name = str(name_or_path)
+    for source, folder in folders(workspace):
+        for suffix in SUFFIXES:
+            path = folder / f"{name}{suffix}"
+            if _plain_name(name) and path.is_file():
+                return read(path, source, files, state_dir=state_dir)
+    raise _not_found(name, workspace)
+
+
+def built_in(name: str, *, state_dir: Path | None = None) -> Recipe:
+    """A recipe that ships with the package, whatever lies in a workspace."""
+    return read(BUILT_IN / f"{name}.cantrip.yaml", "built-in", Files(), state_dir=state_dir)
+
+
+def folders(workspace: Path | None) -> list[tuple[Source, Path]]:
+    """Where names are looked up, in order."""
+    found: list[tuple[Source, Path]] = [("user", config_dir()), ("built-in", BUILT_IN)]
+    return [("workspace", workspace / ".cantrip"), *found] if workspace is not None else found
+
+
+def names(workspace: Path | None) -> dict[str, tuple[Source, Path]]:
+    """Every recipe that can be named here, with its source and file; the first of a name wins."""
+    found: dict[str, tuple[Source, Path]] = {}
+    for source, folder in folders(workspace):
+        for path in recipe_files(folder):
+            found.setdefault(stem(path), (source, path))
+    return found
+
+
+def recipe_files(folder: Path) -> list[Path]:
+    """The recipes that lie directly in a folder, sorted by name; none where it cannot be read."""
+    try:
+        return sorted(p for p in folder.iterdir() if p.name.endswith(SUFFIXES) and stem(p) and p.is_file())
+    except OSError:
+        return []
+
+
+def stem(path: Path) -> str:
+    """The name of a recipe's file without its ending."""
+    for suffix in (*SUFFIXES, ".yaml", ".yml", ".toml"):
+        if path.name.endswith(suffix):
+            return path.name.removesuffix(suffix)
+    return path.name
+
+
+def read(path: Path, source: Source, files: Files, *, file: str | None = None, state_dir: Path | None = None) -> Recipe:
+    """The recipe in a file. Raises `DefinitionError` where it cannot be read, `RecipeError` where it is not valid."""
+    shown = file if file is not None else str(path)
+    if path.is_dir():
+        raise DefinitionError("this is a folder; name a recipe file in it", where=shown)
+    raw = files.read(path, shown)
+    data = compiled.canonical("recipe", raw, path, shown, state_dir)
+    name = data.get("name") or stem(path)
+    return Recipe(str(name), path, shown, source, data, raw, files, state_dir)
+
+
+def _plain_name(name: str) -> bool:
+    return bool(name) and not name.startswith(".") and "\0" not in name
+
+
+def _not_found(name: str, workspace: Path | None) -> DefinitionError:
+    known = names(workspace)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    looked = ", ".join("the built-in recipes" if s == "built-in" else str(f) for s, f in folders(workspace))
+    return DefinitionError(
+        f"no recipe is named {name!r}{hint} (looked in {looked}; known: {', '.join(sorted(known)) or 'none'}). "
+        "A file is named with its ending or a slash, such as ./word-count.cantrip.yaml"
+    )

@@ -1,0 +1,147 @@
+"""Rules of a recipe that join several keys, on plain data that may be wrong in other ways too.
+
+Each rule stands here as code and, beside it, as JSON Schema, so that an editor and the loader say the same
+(`schema` puts the second into the published file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.recipes import names
+from cantrip_acp.recipes.places import KeyPath
+
+Breach = tuple[KeyPath, str, bool]
+"""Where, what, and whether the key is meant rather than its value."""
+
+_ON = (True, "on", "On", "ON")
+
+
+def breaches(data: Any) -> Iterator[Breach]:
+    """Everything in a recipe that breaks a rule."""
+    if not isinstance(data, dict):
+        return
+    yield from _crystal(data.get("crystal"), ("crystal",))
+    crystals = data.get("crystals")
+    if isinstance(crystals, dict):
+        for name, crystal in crystals.items():
+            yield from _crystal(crystal, ("crystals", name))
+    call = data.get("call")
+    if isinstance(call, dict):
+        yield from _both(call, ("call",), "system_prompt", "system_prompt_file")
+        yield from _both(call, ("call",), "require_done_tool", "require_done")
+    circle = data.get("circle")
+    if isinstance(circle, dict):
+        yield from _gates(circle, call)
+        yield from _wards(circle)
+
+
+def _both(mapping: dict[str, Any], path: KeyPath, first: str, second: str) -> Iterator[Breach]:
+    if first in mapping and second in mapping:
+        yield (*path, second), f"{first} and {second} exclude each other; keep one", True
+
+
+BOTH_CALL = [
+    {"not": {"required": ["system_prompt", "system_prompt_file"]}},
+    {"not": {"required": ["require_done_tool", "require_done"]}},
+]
+
+
+def _crystal(crystal: Any, path: KeyPath) -> Iterator[Breach]:
+    if isinstance(crystal, dict) and crystal.get("provider") == "scripted":
+        if "responses" not in crystal and "script" not in crystal:
+            yield path, "a scripted crystal needs responses, or a script (a file of them)", True
+        yield from _both(crystal, path, "responses", "script")
+
+
+SCRIPTED = {"oneOf": [{"required": ["responses"]}, {"required": ["script"]}]}
+
+
+def gate_name(gate: Any) -> str | None:
+    """The canonical name of a gate as recipes write it; None where it has none."""
+    name = gate.get("name") if isinstance(gate, dict) else gate
+    return ALIASES.get(name, name) if isinstance(name, str) else None
+
+
+def _gates(circle: dict[str, Any], call: Any) -> Iterator[Breach]:
+    gates = circle.get("gates")
+    if "gates" in circle and not isinstance(gates, list):
+        return  # the wrong type is reported already
+    found = [gate_name(gate) for gate in gates or ()]
+    path: KeyPath = ("circle", "gates") if "gates" in circle else ("circle",)
+    if "done" not in found:
+        yield path, _no_done(circle, call, "add done to gates"), True
+    for index, name in enumerate(found):
+        if name is not None and name in found[:index]:
+            yield (*path, index), f"gate {name!r} is listed twice", False
+
+
+def _no_done(circle: dict[str, Any], call: Any, mend: str) -> str:
+    wards = circle.get("wards")
+    required = isinstance(call, dict) and any(call.get(k) in _ON for k in ("require_done_tool", "require_done"))
+    for ward in wards if isinstance(wards, list) else ():
+        if isinstance(ward, dict):
+            required = required or any(ward.get(k) in _ON for k in ("require_done_tool", "require_done"))
+    if required:
+        return f"cantrip with require_done must have a done gate: {mend} (LOOP-2)"
+    return f"circle must have a done gate: {mend} (CIRCLE-1)"
+
+
+def gates_schema() -> dict[str, Any]:
+    """done is there, and no gate twice."""
+
+    def named(*words: str) -> dict[str, Any]:
+        listed = {"enum": list(words)}
+        mapping = {"type": "object", "properties": {"name": listed}, "required": ["name"]}
+        return {"anyOf": [listed, mapping]}
+
+    aliases: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        aliases.setdefault(name, []).append(alias)
+    return {
+        "contains": named("done"),
+        "allOf": [
+            {"contains": named(name, *aliases.get(name, ())), "minContains": 0, "maxContains": 1}
+            for name in names.gate_names()
+        ],
+    }
+
+
+def _wards(circle: dict[str, Any]) -> Iterator[Breach]:
+    wards = circle.get("wards")
+    if "wards" in circle and not isinstance(wards, list):
+        return
+    path: KeyPath = ("circle", "wards") if "wards" in circle else ("circle",)
+    if not any(isinstance(ward, dict) and "max_turns" in ward for ward in wards or ()):
+        yield (
+            path,
+            "cantrip must have at least one truncation ward: add max_turns, as in `- max_turns: 20` (LOOP-2)",
+            True,
+        )
+    for index, ward in enumerate(wards or ()):
+        if not isinstance(ward, dict):
+            continue
+        if len(ward) != 1:
+            what = "is empty" if not ward else f"has {len(ward)} keys"
+            yield (*path, index), f"a ward is a mapping of one name to its value; this one {what}", False
+        removed = ward.get("remove_gate")
+        if removed == "done" or (isinstance(removed, list) and "done" in removed):
+            yield (*path, index, "remove_gate"), _no_done(circle, None, "do not remove it"), False
+
+
+WARDS_SCHEMA: dict[str, Any] = {
+    "contains": {"type": "object", "required": ["max_turns"]},
+    "not": {
+        "contains": {
+            "type": "object",
+            "properties": {
+                "remove_gate": {"anyOf": [{"const": "done"}, {"type": "array", "contains": {"const": "done"}}]}
+            },
+            "required": ["remove_gate"],
+        }
+    },
+}
+
+ONE_WARD = {"minProperties": 1, "maxProperties": 1}

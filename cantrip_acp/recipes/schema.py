@@ -1,0 +1,80 @@
+"""The JSON Schema of recipes, generated from the models: it accepts exactly what the loader accepts.
+
+Published as ``cantrip.schema.json`` beside this file, for editors (`publish` writes it).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cantrip_acp.recipes import rules
+from cantrip_acp.recipes.models.recipe import Recipe
+
+ID = "urn:cantrip-acp:recipe"
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The schema (draft 2020-12) of a recipe's data, whether it was written as YAML or TOML.
+
+    It knows the gates, mediums and providers that packages installed here add, so it may differ from the published one.
+    """
+    schema: dict[str, Any] = _tidy(Recipe.model_json_schema(mode="validation"))
+    parts = schema.pop("$defs")
+    parts["Call"]["allOf"] = rules.BOTH_CALL
+    parts["ScriptedCrystal"] |= rules.SCRIPTED
+    parts["Circle"]["properties"]["gates"] |= rules.gates_schema()
+    parts["Circle"]["properties"]["wards"] |= rules.WARDS_SCHEMA
+    parts["Ward"] |= rules.ONE_WARD
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": ID,
+        "title": "Cantrip recipe",
+        "description": schema.pop("description"),
+    }
+    return head | schema | {"examples": [EXAMPLE], "$defs": dict(sorted(parts.items()))}
+
+
+EXAMPLE = {
+    "name": "word-count",
+    "crystal": "anthropic:claude-sonnet-4-5",
+    "call": {"system_prompt": "You are a file-processing assistant."},
+    "circle": {
+        "medium": "bash",
+        "gates": ["done", "list_dir", {"name": "read_file", "root": "data"}],
+        "wards": [{"max_turns": 10}, {"bash_network": False}],
+    },
+}
+
+
+def text() -> str:
+    """The schema as it is published."""
+    return json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _tidy(node: Any, *, names: bool = False) -> Any:
+    """Without pydantic's titles, stand-in defaults and empty choices. ``names``: the keys here are names, not keywords."""
+    if isinstance(node, list):
+        return [_tidy(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        if not names and key in ("title", "default"):
+            continue
+        out[key] = _tidy(value, names=not names and key in ("properties", "$defs"))
+    if not names and "oneOf" in out:
+        out["oneOf"] = [o for o in out["oneOf"] if o.get("$ref") not in _empty()]
+    if names:
+        for name in ("AddedCrystal", "AddedGate"):
+            if f"#/$defs/{name}" in _empty():
+                out.pop(name, None)
+    return out
+
+
+def _empty() -> set[str]:
+    """Parts that only packages which add something fill; a choice among nothing is no schema."""
+    from cantrip_acp.recipes import names
+
+    parts = {"#/$defs/AddedCrystal": names.added_crystals(), "#/$defs/AddedGate": names.added_gates()}
+    return {reference for reference, added in parts.items() if not added}

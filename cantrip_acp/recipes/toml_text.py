@@ -1,0 +1,187 @@
+"""TOML to plain data with places: tomllib reads the values, a scanner over the same text finds where they stand.
+
+tomllib keeps no places. The scanner runs only on what tomllib took, so it may trust the grammar and only has to walk it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from typing import Any
+
+from cantrip_acp.recipes.document import MAX_DEPTH, broken
+from cantrip_acp.recipes.places import KeyPath, Places
+
+_AT = re.compile(r"\(at line (\d+), column (\d+)\)|\(at end of document\)")
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_SPACE = re.compile(r"[ \t]*")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_ATOM = re.compile(r"[^,\]}\r\n#]+")
+_STRINGS = (
+    re.compile(r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*"{3,5}', re.DOTALL),
+    re.compile(r"'''(?:[^']|'{1,2}(?!'))*'{3,5}", re.DOTALL),
+    re.compile(r'"(?:[^"\\\n]|\\.)*"'),
+    re.compile(r"'[^'\n]*'"),
+)
+
+
+def read(text: str, name: str) -> tuple[Any, Places]:
+    """Data and places of a TOML document. Raises `RecipeError` that names ``name``, line and column."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        at = _AT.search(message)
+        end = (text.count("\n") + 1, len(text) - text.rfind("\n"))
+        line, column = (int(at[1]), int(at[2])) if at and at[1] else end
+        raise broken(name, line, column, f"not TOML: {_AT.sub('', message).strip().rstrip('(').strip()}") from None
+    except RecursionError:
+        raise broken(name, 1, 1, "nested too deep for a recipe") from None
+    if not data:
+        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from")
+    places = _Scanner(text).run()
+    return _plain(data, (), places, name), places
+
+
+def _plain(value: Any, path: KeyPath, places: Places, name: str) -> Any:
+    if len(path) > MAX_DEPTH:
+        raise broken(name, *places.value(path), f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        return {key: _plain(inner, (*path, key), places, name) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner, (*path, index), places, name) for index, inner in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise broken(name, *places.value(path), f"{value} is no finite number")
+    if isinstance(value, str | bool | int | float):
+        return value
+    raise broken(name, *places.value(path), f"a date or time ({value}) has no meaning in a recipe; put it in quotes")
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        # tomllib counts CRLF as one line end, and so do the places.
+        self.text = text.replace("\r\n", "\n")
+        self.at = 0
+        self.places = Places()
+        self.counts: dict[KeyPath, int] = {}
+        starts, found = [0], self.text.find("\n")
+        while found >= 0:
+            starts.append(found + 1)
+            found = self.text.find("\n", found + 1)
+        self.starts = starts
+
+    def run(self) -> Places:
+        prefix: KeyPath = ()
+        self.places.values[()] = (1, 1)
+        while True:
+            self._skip(_BLANK)
+            if self.at >= len(self.text):
+                return self.places
+            if self.text.startswith("[[", self.at):
+                self.at += 2
+                prefix = self._header(self._keys(), array=True)
+                self.at += 2
+            elif self.text[self.at] == "[":
+                self.at += 1
+                prefix = self._header(self._keys(), array=False)
+                self.at += 1
+            else:
+                self._pair(prefix)
+
+    def _place(self, at: int) -> tuple[int, int]:
+        from bisect import bisect_right
+
+        line = bisect_right(self.starts, at)
+        return line, at - self.starts[line - 1] + 1
+
+    def _skip(self, pattern: re.Pattern[str]) -> None:
+        found = pattern.match(self.text, self.at)
+        if found is not None:
+            self.at = found.end()
+
+    def _keys(self) -> list[tuple[str, int]]:
+        """A dotted key: each part with where it begins."""
+        out: list[tuple[str, int]] = []
+        while True:
+            self._skip(_SPACE)
+            begin = self.at
+            if self.text[begin] in "\"'":
+                raw = self._string()
+                out.append((tomllib.loads(f"k = {raw}")["k"], begin))
+            else:
+                self._skip(_BARE)
+                if self.at == begin:  # cannot be, after tomllib; never turn in a circle
+                    raise AssertionError(f"no key at {self._place(begin)}")
+                out.append((self.text[begin : self.at], begin))
+            self._skip(_SPACE)
+            if self.text[self.at : self.at + 1] != ".":
+                return out
+            self.at += 1
+
+    def _header(self, keys: list[tuple[str, int]], *, array: bool) -> KeyPath:
+        path: KeyPath = ()
+        for index, (key, begin) in enumerate(keys):
+            path = (*path, key)
+            self._seen(path, begin)
+            if array and index == len(keys) - 1:
+                self.counts[path] = self.counts.get(path, -1) + 1
+            if path in self.counts:
+                path = (*path, self.counts[path])
+                self.places.values.setdefault(path, self._place(begin))
+        return path
+
+    def _seen(self, path: KeyPath, begin: int) -> None:
+        place = self._place(begin)
+        self.places.keys.setdefault(path, place)
+        self.places.values.setdefault(path, place)
+
+    def _pair(self, prefix: KeyPath) -> None:
+        path = prefix
+        for key, begin in self._keys():
+            path = (*path, key)
+            self._seen(path, begin)
+        self.at += 1  # the equals sign
+        self._skip(_SPACE)
+        self._value(path)
+
+    def _value(self, path: KeyPath) -> None:
+        self.places.values[path] = self._place(self.at)
+        first = self.text[self.at]
+        if first in "\"'":
+            self._string()
+        elif first == "[":
+            self.at += 1
+            index = 0
+            while True:
+                self._skip(_BLANK)
+                if self.text[self.at] == "]":
+                    break
+                self._value((*path, index))
+                index += 1
+                self._skip(_BLANK)
+                if self.text[self.at] == ",":
+                    self.at += 1
+            self.at += 1
+        elif first == "{":
+            self.at += 1
+            while True:
+                self._skip(_BLANK)
+                if self.text[self.at] == "}":
+                    break
+                self._pair(path)
+                self._skip(_BLANK)
+                if self.text[self.at] == ",":
+                    self.at += 1
+            self.at += 1
+        else:
+            self._skip(_ATOM)
+
+    def _string(self) -> str:
+        begin = self.at
+        for pattern in _STRINGS:
+            found = pattern.match(self.text, begin)
+            if found is not None:
+                self.at = found.end()
+                return found[0]
+        raise AssertionError(f"no text at {self._place(begin)}")

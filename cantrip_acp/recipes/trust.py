@@ -1,0 +1,227 @@
+"""What a recipe that came with a workspace may do, and the user's word that lifts it.
+
+Somebody's repository may hold recipes. Until the user says ``cantrip trust DIR``, they choose among what is harmless and
+nothing else. The user's word is remembered for the content of the folder's recipes and of the files that they name; when
+any of it changes, it has to be given again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cantrip_acp.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
+from cantrip_acp.folders import private
+from cantrip_acp.loom.turn import now
+from cantrip_acp.recipes import crystals, names
+from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.recipe import Recipe, load, recipe_files
+
+FOLDER = ".cantrip"
+FILE = "trust.json"
+
+_PATH_WARDS = ("bash_writable_paths", "code_readable_paths", "code_writable_paths")
+_REFUSED_GATES = {
+    "compile_and_load": "it compiles and loads code",
+    "fetch": "it reaches the network",
+}
+
+State = Literal["trusted", "changed", "untrusted"]
+
+
+def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
+    """Let a recipe pass that is harmless, the user's own, built in, or trusted. Raises `UntrustedRecipe`."""
+    if recipe.source in ("user", "built-in"):
+        return
+    asked = list(demands(recipe.data, recipe.folder, workspace))
+    if not asked:
+        return
+    ours = _holds(workspace, recipe)
+    if ours and Ledger(state_dir).state(workspace, recipe.files) == "trusted":
+        return
+    places = [str(recipe.problem(path, f"not allowed to a recipe that is not trusted: {why}")) for path, why in asked]
+    if ours:
+        raise UntrustedRecipe(places, folder=str(workspace))
+    raise RecipeError([*places, f"{recipe.file}: to allow this, name the file on the command line (--recipe FILE)"])
+
+
+def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[tuple[KeyPath, str]]:
+    """Everything in a recipe's canonical data that only a trusted recipe may have: key and reason.
+
+    ``folder`` is the recipe's, ``workspace`` the session's.
+    """
+
+    def outside(path: str, base: Path) -> bool:
+        inside = os.path.realpath(workspace)
+        found = os.path.realpath(base / ("." if path == "workspace" and base == workspace else Path(path).expanduser()))
+        return not (found == inside or found.startswith(inside.rstrip(os.sep) + os.sep))
+
+    for path, crystal in _crystals(data):
+        options = crystals.options_of(crystal)
+        provider = options.pop("provider")
+        if provider in names.added_crystals():
+            for key in options.keys() - {"model"}:
+                yield (*path, key), "it sets up another package's crystal"
+        for key, why in (
+            ("base_url", "prompts and keys would go to that address"),
+            ("headers", "it adds to what is sent to the provider"),
+            ("api_key_env", "it sends the content of that variable to the provider"),
+        ):
+            if key in options:
+                yield (*path, key), why
+        script = options.get("script")
+        if script is not None and outside(script, folder):
+            yield (path if isinstance(crystal, str) else (*path, "script")), "it reads a file outside the workspace"
+    prompt = data.get("call", {}).get("system_prompt_file")
+    if prompt is not None and outside(prompt, folder):
+        yield ("call", "system_prompt_file"), "it reads a file outside the workspace"
+    store = data.get("loom", {}).get("store", "jsonl")
+    if store not in ("memory", "jsonl"):
+        yield ("loom", "store"), "it writes the record to a place of its own choice"
+    for index, gate in enumerate(data["circle"]["gates"]):
+        at: KeyPath = ("circle", "gates", index)
+        options = gate if isinstance(gate, dict) else {"name": gate}
+        if "python" in options:
+            yield (*at, "python"), "its code would run on this machine, outside the sandbox"
+        elif options["name"] in _REFUSED_GATES:
+            yield at, _REFUSED_GATES[options["name"]]
+        elif options["name"] in names.added_gates():
+            for key in options.keys() - {"name"}:
+                yield (*at, key), "it sets up another package's gate"
+        elif "root" in options and outside(options["root"], workspace):
+            yield (*at, "root"), "the folder is outside the workspace"
+    for index, ward in enumerate(data["circle"]["wards"]):
+        for name, value in ward.items():
+            at = ("circle", "wards", index, name)
+            if name == "bash_network" and value not in (False, []):
+                yield at, "it switches the network on"
+            elif name == "bash_home" and value != "private":
+                yield at, "it keeps a home folder outside the workspace"
+            elif name.startswith("allow_compile"):
+                yield at, "it lets the entity load code"
+            elif name in _PATH_WARDS:
+                for item in value:
+                    if outside(item, workspace):
+                        yield at, f"{item} is outside the workspace"
+
+
+def _crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
+    if data.get("crystal") is not None:
+        yield ("crystal",), data["crystal"]
+    for name, crystal in data.get("crystals", {}).items():
+        yield ("crystals", name), crystal
+
+
+def _holds(workspace: Path, recipe: Recipe) -> bool:
+    """Whether the recipe lies in the workspace's own folder of recipes, where `digest` sees it."""
+    return os.path.realpath(recipe.path.parent) == os.path.realpath(workspace / FOLDER)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What trust is given to: each file with the hash of its content, and one hash over all of it."""
+
+    files: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(sorted(self.files.items())).encode()).hexdigest()
+
+
+def content(workspace: Path, files: Files) -> Content:
+    """The recipes of a workspace and the files that they name, as they are now."""
+    found: dict[str, str] = {}
+    for path in recipe_files(workspace / FOLDER):
+        try:
+            found[path.name] = hashlib.sha256(files.read(path)).hexdigest()
+            recipe = load(path, files=files)
+        except CantripError:
+            # Not valid or not readable: nothing runs of it, and once it is mended the content is another.
+            found.setdefault(path.name, "")
+            continue
+        for named in _named(recipe):
+            key = os.path.relpath(named, workspace / FOLDER)
+            try:
+                found[key] = hashlib.sha256(files.read(named)).hexdigest()
+            except DefinitionError:
+                found[key] = ""
+    return Content(found)
+
+
+def _named(recipe: Recipe) -> Iterator[Path]:
+    """The files that a recipe names."""
+    for _, crystal in _crystals(recipe.data):
+        script = crystals.options_of(crystal).get("script")
+        if script is not None:
+            yield recipe.beside(script)
+    prompt = recipe.data.get("call", {}).get("system_prompt_file")
+    if prompt is not None:
+        yield recipe.beside(prompt)
+    for gate in recipe.data["circle"]["gates"]:
+        if isinstance(gate, dict) and "python" in gate:
+            yield recipe.beside(gate["python"])
+
+
+class Ledger:
+    """The folders that the user trusts, in the state folder."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / FILE
+
+    def state(self, workspace: Path, files: Files | None = None) -> State:
+        """Whether a workspace is trusted as it is now, was trusted as it had been, or never."""
+        entry = self.folders().get(os.path.realpath(workspace))
+        if entry is None:
+            return "untrusted"
+        same = entry.get("digest") == content(workspace, files or Files()).digest
+        return "trusted" if same else "changed"
+
+    def folders(self) -> dict[str, dict[str, Any]]:
+        """Every folder with its entry: digest, files, when."""
+        try:
+            data = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            # Never guessed: what cannot be read trusts nobody, and is not written over.
+            raise DefinitionError(f"cannot be read ({error}); mend or remove it", where=str(self.path)) from None
+        folders = data.get("folders") if isinstance(data, dict) else None
+        if not isinstance(folders, dict) or not all(isinstance(entry, dict) for entry in folders.values()):
+            raise DefinitionError("is not a list of trusted folders; mend or remove it", where=str(self.path))
+        return folders
+
+    def grant(self, workspace: Path) -> Content:
+        """Trust a workspace's recipes as they are now."""
+        what = content(workspace, Files())
+        entry = {"digest": what.digest, "files": dict(what.files), "when": now()}
+        self._change(os.path.realpath(workspace), entry)
+        return what
+
+    def revoke(self, workspace: Path) -> bool:
+        """Trust it no longer; False where it was not trusted."""
+        return self._change(os.path.realpath(workspace), None)
+
+    def _change(self, folder: str, entry: dict[str, Any] | None) -> bool:
+        import fcntl
+
+        private(self.path.parent)
+        with open(self.path.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            folders = self.folders()
+            had = folders.pop(folder, None) is not None
+            if entry is not None:
+                folders[folder] = entry
+            part = self.path.with_suffix(".new")
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"version": 1, "folders": folders}, file, indent=1, ensure_ascii=False)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, self.path)
+        return had

@@ -1,0 +1,210 @@
+"""YAML 1.2 (core schema) to plain data with places, over ruamel's event parser.
+
+Done by events, since a recipe needs what loaders throw away: the place of every key, duplicate keys, and the sharing
+behind anchors (a few lines of which can stand for gigabytes). ``on`` and ``off`` are texts here, as YAML 1.2 has it;
+the fields that are booleans take them (`models.Flag`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+from ruamel.yaml.reader import ReaderError
+
+from cantrip_acp.recipes.document import MAX_DEPTH, broken
+from cantrip_acp.recipes.places import KeyPath, Place, Places
+
+MAX_ALIASED = 100_000
+"""How many nodes aliases may add to a document, all of them expanded."""
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUE = frozenset({"true", "True", "TRUE"})
+_FALSE = frozenset({"false", "False", "FALSE"})
+_INT = re.compile(r"[-+]?[0-9]+\Z")
+_OCTAL = re.compile(r"0o[0-7]+\Z")
+_HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_NOT_FINITE = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass(slots=True)
+class _Node:
+    place: Place
+    value: Any
+    """A scalar's value, a list of nodes, or a list of (key node, value node)."""
+    kind: str
+    """scalar, list or mapping."""
+    size: int = 1
+    """Nodes from here down, every alias expanded."""
+    depth: int = 1
+    """Levels from here down, every alias expanded."""
+
+
+def read(text: str, name: str) -> tuple[Any, Places]:
+    """Data and places of one YAML document. Raises `RecipeError` that names ``name``, line and column."""
+    root = _tree(text, name)
+    if root is None:
+        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from")
+    places = Places()
+    return _data(root, (), places, name), places
+
+
+def _tree(text: str, name: str) -> _Node | None:
+    anchors: dict[str, _Node | None] = {}
+    stack: list[tuple[_Node, str | None]] = []
+    root: _Node | None = None
+    aliased = 0
+
+    def add(node: _Node) -> None:
+        nonlocal root
+        if len(stack) + node.depth > MAX_DEPTH:
+            raise broken(name, *node.place, f"nested more than {MAX_DEPTH} levels deep")
+        if not stack:
+            root = node
+            return
+        parent = stack[-1][0]
+        if parent.kind == "list":
+            parent.value.append(node)
+        elif parent.value and parent.value[-1][1] is None:
+            parent.value[-1] = (parent.value[-1][0], node)
+        else:
+            parent.value.append((node, None))
+        parent.size += node.size
+        parent.depth = max(parent.depth, node.depth + 1)
+
+    try:
+        documents = 0
+        for event in YAML(typ="safe", pure=True).parse(text):
+            place = (event.start_mark.line + 1, event.start_mark.column + 1)
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise broken(name, *place, "a second document begins here; a recipe file holds one")
+            elif isinstance(event, AliasEvent):
+                target = anchors.get(event.anchor)
+                if target is None:
+                    why = "stands inside what it repeats" if event.anchor in anchors else "has no anchor before it"
+                    raise broken(name, *place, f"alias *{event.anchor} {why}")
+                aliased += target.size
+                if aliased > MAX_ALIASED:
+                    raise broken(name, *place, f"aliases stand for more than {MAX_ALIASED:,} values; write them out")
+                add(_Node(place, target.value, target.kind, target.size, target.depth))
+            elif isinstance(event, ScalarEvent):
+                node = _Node(place, _scalar(event, name, place), "scalar")
+                if event.anchor is not None:
+                    anchors[event.anchor] = node
+                add(node)
+            elif isinstance(event, MappingStartEvent | SequenceStartEvent):
+                kind = "mapping" if isinstance(event, MappingStartEvent) else "list"
+                if event.tag not in (None, "!", f"{_TAG}map" if kind == "mapping" else f"{_TAG}seq"):
+                    raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; leave it out")
+                if len(stack) >= MAX_DEPTH:  # before the levels below are read
+                    raise broken(name, *place, f"nested more than {MAX_DEPTH} levels deep")
+                if event.anchor is not None:
+                    anchors[event.anchor] = None
+                stack.append((_Node(place, [], kind), event.anchor))
+            elif isinstance(event, MappingEndEvent | SequenceEndEvent):
+                node, anchor = stack.pop()
+                if anchor is not None:
+                    anchors[anchor] = node
+                add(node)
+    except ReaderError as error:
+        before = text[: error.position] if isinstance(error.position, int) else ""
+        line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+        raise broken(name, line, column, "a control character stands here, which YAML does not allow") from None
+    except MarkedYAMLError as error:
+        raise _syntax(error, text, name) from None
+    except YAMLError as error:
+        raise broken(name, 1, 1, f"not YAML: {error}") from None
+    return root
+
+
+def _syntax(error: MarkedYAMLError, text: str, name: str) -> Exception:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    lines = text.splitlines()
+    here = lines[line - 1] if line <= len(lines) else ""
+    indent = here[: len(here) - len(here.lstrip())]
+    if "\t" in indent or here[column - 1 : column] == "\t":
+        column = here.index("\t") + 1
+        return broken(name, line, column, "a tab is used for indentation; YAML takes spaces alone")
+    # ruamel writes token names as ('<scalar>',).
+    problem = re.sub(
+        r"\('?(<[^']+>)'?,?\)|'(<[^']+>)'", r"\1\2", str(error.problem or "the text cannot be read").strip()
+    )
+    where = ""
+    if error.context and error.context_mark is not None and error.context_mark.line + 1 != line:
+        where = f" ({error.context}, which began on line {error.context_mark.line + 1})"
+    return broken(name, line, column, f"not YAML: {problem}{where}")
+
+
+def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
+    text = event.value
+    if event.tag in ("!", f"{_TAG}str"):
+        return text
+    if event.tag is not None:
+        raise broken(name, *place, f"the tag {_shown(event.tag)} has no meaning in a recipe; leave it out")
+    if event.style is not None:
+        return text
+    if text in _NULL:
+        return None
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    if _INT.match(text) or _OCTAL.match(text) or _HEX.match(text):
+        if len(text) > 300:
+            raise broken(name, *place, f"a number of {len(text)} digits; put it in quotes if it is a text")
+        if text.startswith(("0o", "0x")):
+            return int(text, 0)
+        return int(text)
+    if _FLOAT.match(text):
+        value = float(text)
+        if math.isfinite(value):
+            return value
+    elif not _NOT_FINITE.match(text):
+        return text
+    raise broken(name, *place, f"{text} is no finite number; put it in quotes if it is a text")
+
+
+def _shown(tag: Any) -> str:
+    text = str(tag)
+    return "!!" + text.removeprefix(_TAG) if text.startswith(_TAG) else text
+
+
+def _data(node: _Node, path: KeyPath, places: Places, name: str) -> Any:
+    places.values[path] = node.place
+    if node.kind == "scalar":
+        return node.value
+    if node.kind == "list":
+        return [_data(item, (*path, index), places, name) for index, item in enumerate(node.value)]
+    out: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key, (line, column) = key_node.value, key_node.place
+        if key_node.kind != "scalar" or not isinstance(key, str):
+            what = "a list or mapping" if key_node.kind != "scalar" else f"{key!r}" if key is not None else "empty"
+            raise broken(name, line, column, f"this key is {what}; keys are texts (put it in quotes)")
+        if key == "<<" and value_node is not None and value_node.kind != "scalar":
+            raise broken(name, line, column, "merge keys (<<) are not part of YAML 1.2; write the keys out")
+        inner = (*path, key)
+        if key in out:
+            first = places.keys[inner]
+            raise broken(name, line, column, f"duplicate key {key!r}: it stands on line {first[0]} already")
+        places.keys[inner] = key_node.place
+        out[key] = _data(value_node, inner, places, name)
+    return out

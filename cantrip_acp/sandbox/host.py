@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cantrip_acp.sandbox.toolchains import find_tools
 
@@ -33,7 +33,7 @@ class Host:
     path: tuple[str, ...]
     tools: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
-    environment: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...] = field(repr=False)
     shell: str
     cores: int
 

@@ -48,7 +48,8 @@ def test_no_class_shows_a_secret_field() -> None:
     seen = 0
     for name in modules():
         for _, cls in inspect.getmembers(importlib.import_module(name), inspect.isclass):
-            if cls.__module__ != name:
+            if cls.__module__ != name or name.startswith("cantrip_acp.sandbox."):
+                # What a sandbox's policy holds is what hostile code is shown: tests/sandbox see to it that it has no secret.
                 continue
             for field, shown in fields(cls).items():
                 seen += 1

@@ -221,7 +221,13 @@ def escapes() -> None:
         say("\x1b]0;owned\x07title \x1b]52;c;ZXZpbA==\x1b")
         say("\\clip \x1b[2J\x1b[Hclear \x9b5n \x1bP+q\x1b\\dcs \rover \u202egnp.exe \x07\x08")
         title = "\x1b[1A\x1b[2Kgone\nnext"
-        update = {"sessionUpdate": "tool_call", "toolCallId": "\x1b[5m", "title": title, "status": "completed", "kind": "\x1b[31m"}
+        update = {
+            "sessionUpdate": "tool_call",
+            "toolCallId": "\x1b[5m",
+            "title": title,
+            "status": "completed",
+            "kind": "\x1b[31m",
+        }
         send({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}})
         print("\x1b]0;stderr\x07log", file=sys.stderr, flush=True)
         answer(request, {"stopReason": "end_turn\x1b[31m"})

@@ -1,0 +1,93 @@
+"""How the tests run the client: as a process of its own, in a pipe or on a terminal, against agents in `agents/`."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CLIENT = [sys.executable, "-c", "from cantrip_acp.cli.client import client; client(prog_name='cantrip client')"]
+POLITE = [sys.executable, str(HERE / "agents" / "polite.py")]
+ROOT = HERE.parent.parent
+
+
+def rude(way: str) -> list[str]:
+    return [sys.executable, str(HERE / "agents" / "rude.py"), way]
+
+
+def environment(**more: str) -> dict[str, str]:
+    base = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    return {**base, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "TERM": "xterm-256color", **more}
+
+
+def run_client(
+    *arguments: str, agent: Sequence[str], stdin: str = "", timeout: float = 60, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """The client in a pipe."""
+    return subprocess.run(
+        [*CLIENT, *arguments, "--", *agent],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout,
+        env=environment(**env),
+    )
+
+
+class Terminal:
+    """A process on a pseudo-terminal of 100 columns; `seen` is all that it wrote."""
+
+    def __init__(self, argv: Sequence[str], **env: str) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(argv[0], list(argv), environment(COLUMNS="100", LINES="40", **env))
+        self.seen = ""
+        self.status: int | None = None
+
+    def until(self, text: str, timeout: float = 30) -> str:
+        """Reads until the text was written (looked for in what came since the last time)."""
+        start = len(self.seen)
+        end = time.monotonic() + timeout
+        while text not in self.seen[start:]:
+            left = end - time.monotonic()
+            assert left > 0, f"{text!r} did not come; seen: {self.seen!r}"
+            if not self._read(left):
+                raise AssertionError(f"the process ended before {text!r}; seen: {self.seen!r}")
+        return self.seen[start:]
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def wait(self, timeout: float = 30) -> int:
+        """Reads to the end; the exit status."""
+        end = time.monotonic() + timeout
+        while self._read(max(0.0, end - time.monotonic())):
+            assert time.monotonic() < end, f"did not end; seen: {self.seen!r}"
+        _pid, status = os.waitpid(self.pid, 0)
+        self.status = os.waitstatus_to_exitcode(status)
+        os.close(self._fd)
+        return self.status
+
+    def _read(self, timeout: float) -> bool:
+        ready, _w, _x = select.select([self._fd], [], [], timeout)
+        if not ready:
+            return True
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:
+            return False
+        self.seen += data.decode("utf-8", "replace")
+        return bool(data)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

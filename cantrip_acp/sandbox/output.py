@@ -123,8 +123,7 @@ class Collector:
 
     def finish(self) -> str:
         """What `take` still held back; the stream has ended."""
-        rest = self.take() + self._cleaner.finish()
-        return rest
+        return self.take() + self._cleaner.finish()
 
     def text(self, budget: int) -> str:
         """At most ``budget`` bytes: all of it, or its beginning and its end with a note of what was left out."""

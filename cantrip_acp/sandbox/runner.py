@@ -20,6 +20,7 @@ import anyio
 
 from cantrip_acp.errors import DefinitionError, SandboxError
 from cantrip_acp.sandbox import bubblewrap, limits, probe
+from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.output import Collector, share
@@ -63,8 +64,7 @@ class Sandbox:
         wards: Wards,
         workspace: Path | str | None,
         *,
-        gates: tuple[str, ...] = (),
-        wire: str | None = None,
+        wire: GateWire | None = None,
         host: Host | None = None,
         home_source: str | None = None,
         private: tuple[str, ...] = (),
@@ -74,7 +74,6 @@ class Sandbox:
         self._wards = replace(
             wards, bash_writable_paths=_writable(wards.bash_writable_paths, workspace, self.workspace)
         )
-        self._gates = gates
         self._wire = wire
         self._home_source = home_source
         self._private = private
@@ -134,8 +133,8 @@ class Sandbox:
             self.host,
             findings,
             existing=existing,
-            gates=self._gates,
-            wire=self._wire,
+            gates=tuple(sorted(self._wire.commands)) if self._wire is not None else (),
+            wire=self._wire.folder if self._wire is not None else None,
             home_source=self._home_source,
             private=(*self._private, mine.folder),
             repositories=git_folders(self.workspace) if self.workspace is not None else (),
@@ -152,14 +151,16 @@ class Sandbox:
         *,
         listener: Listener | None = None,
         environment: Mapping[str, str] | None = None,
+        call: Call | None = None,
         started: Callable[[Running], None] | None = None,
         timeout_ms: int | None = None,
     ) -> Outcome:
         """Run one shell command and wait until nothing of it is left.
 
-        ``environment`` adds variables; ``started`` gets a handle to end the command early. When cancelled, the tree is
-        killed, and `Running.partial` gives what there was. Raises `SandboxMissing` where the sandbox cannot be set up,
-        `SandboxError` for a command that no shell can take.
+        ``environment`` adds variables; ``call`` answers gate calls where there is a wire; ``started`` gets a handle to end
+        the command early. When cancelled, the tree is killed, and `Running.partial` gives what there was.
+
+        Raises `SandboxMissing` where the sandbox cannot be set up, `SandboxError` for a command that no shell can take.
         """
         if "\0" in command:
             raise SandboxError("a command cannot hold a NUL character")
@@ -167,7 +168,29 @@ class Sandbox:
         running = Running(self, prepared, command, listener, environment or {}, timeout_ms)
         if started is not None:
             started(running)
-        return await running.run()
+        if self._wire is None or call is None:
+            return await running.run()
+        return await _wired(self._wire, call, running)
+
+
+async def _wired(wire: GateWire, call: Call, running: Running) -> Outcome:
+    """Run a command with its gates: calls are served beside it, and end with it."""
+    try:
+        async with anyio.create_task_group() as group:
+            session = WireSession(wire, call, group, lambda: running.pid)
+            session.open()
+            try:
+                return await running.run()
+            finally:
+                session.close()
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        # One failure of a call or of the command: nobody outside knows that there is a group.
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    raise SandboxError("the command ended without an outcome")
 
 
 @dataclass(frozen=True, slots=True)

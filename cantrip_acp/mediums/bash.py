@@ -1,0 +1,388 @@
+"""The bash medium: one shell command at a time, in a sandbox or not at all.
+
+Nothing of a command's process outlives it; files do, where ``bash_writable_paths`` admits them. Gates are commands at the
+front of PATH (`read_file notes.txt`), and each command's name is there a second time with ``cantrip_`` before it, since a
+shell has its own `echo`, `test` and `done`. `cantrip_done TEXT` ends the cast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from cantrip_acp import events
+from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+from cantrip_acp.errors import SandboxError, SandboxMissing
+from cantrip_acp.loom.turn import Output
+from cantrip_acp.redaction import shared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.mediums.contract import TurnContext
+    from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox
+    from cantrip_acp.wards import Wards
+
+_PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "string", "description": "The shell command, as you would type it; several lines are fine."}
+    },
+    "required": ["command"],
+    "additionalProperties": False,
+}
+_SUBMIT = "SUBMIT: "
+_HELD = 4096
+"""Characters of an unfinished line that are held back from readers while a secret could begin in it."""
+
+
+class BashMedium:
+    """Commands in a shell. The sandbox's rules are the circle's wards and nothing else."""
+
+    name = "bash"
+    tool: str | None = "bash"
+
+    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+        text = (
+            "Run one shell command in the sandbox and see its output and exit status. Each call is a new shell in the "
+            "workspace: directory and variables do not carry over, files do."
+        )
+        return (ToolDefinition(name="bash", description=text, parameters=_PARAMETERS),)
+
+    def presentation(self, circle: Circle) -> str | None:
+        return present(circle)
+
+    async def open(self, circle: Circle, entity_id: str) -> BashSession:
+        """Raises `SandboxMissing` where this machine cannot give a sandbox, `DefinitionError` for wards that cannot be
+        kept."""
+        from cantrip_acp.sandbox import runner
+
+        await runner.check()
+        return BashSession(circle)
+
+    def code(self, call: ToolCall) -> str | None:
+        command = _command(call.args)
+        return command if isinstance(command, str) else None
+
+    def observe(self, output: Output) -> str:
+        parts = []
+        if output.stdout:
+            parts.append(output.stdout)
+        if output.stderr:
+            parts.append(f"[stderr]\n{output.stderr}")
+        text = "\n".join(p.rstrip("\n") for p in parts)
+        notes = []
+        if output.error:
+            notes.append(output.error)
+        if output.exit_code:
+            notes.append(f"exit status {output.exit_code}{_signal_note(output.exit_code)}")
+        if output.truncated:
+            notes.append("output was shortened in the middle; write it to a file and look at parts of it")
+        if not text and not notes:
+            return "(no output)"
+        return "\n".join(filter(None, [text, *(f"[{n}]" for n in notes)]))
+
+
+class BashSession:
+    """One entity's shell: its sandbox, made with the first command, and one command after another in it."""
+
+    def __init__(self, circle: Circle) -> None:
+        from cantrip_acp.sandbox.gatewire import GateWire
+        from cantrip_acp.sandbox.runner import Sandbox
+        from cantrip_acp.sandbox.runtime import runtime
+
+        self._circle = circle
+        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
+        self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
+        self._sandbox: Sandbox = Sandbox(
+            circle.wards,
+            circle.workspace,
+            wire=self._wire,
+            home_source=_persistent_home(circle) if circle.wards.bash_home == "persistent" else None,
+            private=_private_folders(),
+        )
+        self._lock = anyio.Lock()
+
+    async def run(self, call: ToolCall, turn: TurnContext) -> Output:
+        """Run the command of one call. What goes wrong with it is in the output; `SandboxMissing` is raised."""
+        command = _command(call.args)
+        if not isinstance(command, str):
+            return Output(error=command.text)
+        async with self._lock:
+            return await self._run(command, call, turn)
+
+    async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
+        report = _Report(call, turn)
+        await report.start(command, self._circle)
+        running: list[Running] = []
+
+        async def gate(name: str, args: dict[str, object]) -> tuple[object, bool]:
+            if _finished(turn):
+                return "the cast is finished: no gate can be called any more", True
+            record = await turn.gate(name, args, via=call.id)
+            if _finished(turn):
+                running[0].end("done")
+            return record.result, record.is_error
+
+        try:
+            outcome = await self._sandbox.run(
+                command,
+                listener=report.output if turn.listening else None,
+                environment=_trace(turn),
+                call=gate,
+                started=running.append,
+            )
+        except SandboxMissing:
+            raise
+        except SandboxError as error:
+            output = Output(error=str(error))
+            await report.end(output, None)
+            return output
+        except anyio.get_cancelled_exc_class():
+            if running:
+                turn.interrupted(_output(running[0].partial(), "the command was stopped by a cancel"))
+            raise
+        output = _output(outcome, _why(outcome, turn))
+        await report.end(output, outcome)
+        if turn.wards.bash_submit and output.exit_code == 0 and outcome.last_line.startswith(_SUBMIT.rstrip()):
+            await self._submit(outcome.last_line, call, turn)
+        return output
+
+    async def _submit(self, line: str, call: ToolCall, turn: TurnContext) -> None:
+        """``SUBMIT: text`` is a call of done, by the ward that allows it."""
+        if not turn.finished:
+            await turn.gate("done", {"answer": line.removeprefix(_SUBMIT.rstrip()).strip()}, via=call.id)
+
+    async def close(self) -> None:
+        if self._wire is not None:
+            self._wire.remove()
+
+
+class _Report:
+    """What readers hear of one command. Secrets are masked, also where a piece of output ends within one."""
+
+    def __init__(self, call: ToolCall, turn: TurnContext) -> None:
+        self._ids: dict[str, Any] = {"entity_id": turn.entity_id, "cast_id": turn.cast_id, "depth": turn.depth}
+        self._call = call
+        self._turn = turn
+        self._redactor = shared()
+        self._held = {"stdout": "", "stderr": ""}
+
+    async def start(self, command: str, circle: Circle) -> None:
+        if self._turn.listening:
+            await self._turn.emit(
+                events.CommandStarted(
+                    **self._ids,
+                    call_id=self._call.id,
+                    command=self._redactor.text(command),
+                    tool="bash",
+                    cwd=str(circle.workspace) if circle.workspace is not None else None,
+                )
+            )
+
+    async def output(self, stream: str, text: str) -> None:
+        if self._redactor.active:
+            whole = self._held[stream] + text
+            cut = whole.rfind("\n") + 1
+            if len(whole) - cut > _HELD:
+                cut = len(whole)
+            text, self._held[stream] = whole[:cut], whole[cut:]
+        await self._send(stream, text)
+
+    async def _send(self, stream: str, text: str) -> None:
+        if text and self._turn.listening:
+            name: Any = stream
+            await self._turn.emit(
+                events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=self._redactor.text(text))
+            )
+
+    async def end(self, output: Output, outcome: Outcome | None) -> None:
+        for stream, rest in self._held.items():
+            await self._send(stream, rest)
+        if self._turn.listening:
+            await self._turn.emit(
+                events.CommandFinished(
+                    **self._ids,
+                    call_id=self._call.id,
+                    exit_code=output.exit_code,
+                    signal=_signal_name(output.exit_code),
+                    truncated=output.truncated,
+                    timed_out=outcome.timed_out if outcome is not None else False,
+                    error=output.error,
+                )
+            )
+
+
+def present(circle: Circle) -> str:
+    """The capability block: the same text for the same circle, so that it is the same on every query (CIRCLE-11)."""
+    from cantrip_acp.sandbox import gatecommand
+
+    wards = circle.wards
+    lines = [
+        "You act by running shell commands with the `bash` tool. Each call is one command in a fresh shell inside a sandbox.",
+        "",
+        "What holds there:",
+    ]
+    if circle.workspace is not None:
+        lines.append(f"- The workspace is {circle.workspace}. Commands start there and can read it.")
+    lines.append(f"- {_writable_text(wards, circle)}")
+    lines += [
+        "- Nothing else outlives a command: no variables, no directory changes, no background processes. /tmp and the home "
+        + (
+            "folder are private and empty at the start of each command."
+            if wards.bash_home == "private"
+            else "folder are private; the home folder keeps its files, /tmp is emptied after each command."
+        ),
+        "- Version control data (.git), editor, agent and shell configuration (.vscode, .idea, .zed, .cantrip, .mcp.json, "
+        ".bashrc …) are read-only, present or not. Files with secrets (.env, keys) read as a note that they are hidden.",
+        "- The network is available."
+        if wards.bash_network is True
+        else "- There is no network, not even to this machine.",
+        "- Standard input is empty: a program that asks a question gets no answer.",
+        f"- A command may run {_seconds(wards.bash_timeout_ms)}, and then it is stopped with its output kept. "
+        f"Of its output you see up to {wards.bash_max_output_bytes:,} bytes, the beginning and the end.",
+    ]
+    commands = []
+    for shown, name in circle.tool_names.items():
+        gate = circle.gates[name]
+        command = f"cantrip_{shown}" if shown in _SHELL_WORDS else shown
+        first = gate.description.split("\n")[0].strip()
+        commands.append(f"- `{gatecommand.usage(gate, command)}`" + (f": {first}" if first else ""))
+    if commands:
+        lines += [
+            "",
+            "These commands reach outside of the sandbox for you. `NAME --help` tells more; each is also there as "
+            "`cantrip_NAME`:",
+            *commands,
+        ]
+    if "done" in circle.gates:
+        lines += ["", "When the task is finished, run `cantrip_done 'your answer'`: it ends the task at once."]
+    if wards.bash_submit:
+        lines += ["A command that succeeds and whose last line of output is `SUBMIT: your answer` ends it as well."]
+    return "\n".join(lines)
+
+
+_SHELL_WORDS = frozenset(
+    {
+        "alias", "bg", "bind", "break", "builtin", "case", "cd", "command", "compgen", "complete", "continue",
+        "declare", "dirs", "disown", "do", "done", "echo", "elif", "else", "enable", "esac", "eval", "exec", "exit",
+        "export", "false", "fc", "fg", "fi", "for", "function", "getopts", "hash", "help", "history", "if", "in",
+        "jobs", "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd", "read", "readarray",
+        "readonly", "return", "select", "set", "shift", "shopt", "source", "suspend", "test", "then", "time",
+        "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while",
+    }
+)  # fmt: skip
+"""Names that a shell keeps for itself, so that only their ``cantrip_`` form reaches the gate."""
+
+
+def _writable_text(wards: Wards, circle: Circle) -> str:
+    paths = wards.bash_writable_paths
+    if not paths:
+        return "No file outside of /tmp and the home folder can be written."
+    if circle.workspace is not None and str(circle.workspace) in paths:
+        others = [p for p in paths if p != str(circle.workspace)]
+        more = f", and so can {', '.join(others)}" if others else ""
+        return f"Files in the workspace can be written{more}; what is written stays."
+    return f"Files can be written in {', '.join(paths)}; what is written there stays. Everything else is read-only."
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:g} seconds" if ms >= 1000 else f"{ms} ms"
+
+
+class _Malformed:
+    """Arguments that hold no command, and what is wrong with them."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _command(args: str) -> str | _Malformed:
+    try:
+        value = msgspec.json.decode(args) if args.strip() else {}
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        return _Malformed(f"the arguments of bash are not valid JSON: {error}")
+    if not isinstance(value, dict):
+        return _Malformed(f'bash takes a JSON object such as {{"command": "ls"}}, not {type(value).__name__}')
+    command = value.get("command")
+    if command is None:
+        return _Malformed("missing required argument 'command' of bash")
+    if not isinstance(command, str):
+        return _Malformed(f"argument 'command' of bash must be text, not {type(command).__name__}")
+    unknown = sorted(set(value) - {"command"})
+    if unknown:
+        return _Malformed(f"bash takes 'command' alone; unknown: {', '.join(map(repr, unknown))}")
+    if not command.strip():
+        return _Malformed("the command is empty")
+    if "\0" in command:
+        return _Malformed("a command cannot hold a NUL character")
+    return command
+
+
+def _finished(turn: TurnContext) -> bool:
+    """Whether done has succeeded by now: it may become true while a call is waited for."""
+    return turn.finished
+
+
+def _output(outcome: Outcome, error: str | None) -> Output:
+    return Output(
+        stdout=outcome.stdout,
+        stderr=outcome.stderr,
+        exit_code=outcome.exit_code,
+        error=error,
+        truncated=outcome.truncated,
+    )
+
+
+def _why(outcome: Outcome, turn: TurnContext) -> str | None:
+    """What is to be said beside the exit status."""
+    if outcome.ended_because is None or turn.finished:
+        return None
+    if outcome.timed_out:
+        return (
+            f"timed out after {_seconds(turn.wards.bash_timeout_ms)} (bash_timeout_ms); the command and everything that it "
+            "started was killed, its output until then is above"
+        )
+    return f"the command was killed: {outcome.ended_because}"
+
+
+def _trace(turn: TurnContext) -> dict[str, str]:
+    traceparent = getattr(turn, "traceparent", None)
+    return {"TRACEPARENT": traceparent} if isinstance(traceparent, str) else {}
+
+
+def _signal_name(exit_code: int | None) -> str | None:
+    if exit_code is None or not 128 < exit_code <= 128 + 64:
+        return None
+    try:
+        return signal.Signals(exit_code - 128).name
+    except ValueError:
+        return None
+
+
+def _signal_note(exit_code: int) -> str:
+    name = _signal_name(exit_code)
+    return f", {name}" if name is not None else ""
+
+
+def _private_folders() -> tuple[str, ...]:
+    from cantrip_acp.folders import state_dir
+
+    return (os.path.realpath(state_dir()),)
+
+
+def _persistent_home(circle: Circle) -> str:
+    """The host folder of a workspace's own home, made where it is not there."""
+    from cantrip_acp.folders import state_dir
+
+    workspace = os.path.realpath(circle.workspace) if circle.workspace is not None else ""
+    name = hashlib.blake2b(os.fsencode(workspace), digest_size=12).hexdigest()
+    path = os.path.join(os.path.realpath(state_dir()), "homes", name)
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path

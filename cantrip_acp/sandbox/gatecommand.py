@@ -1,0 +1,241 @@
+"""A gate as a command line: arguments from words, a contract as ``--help``, a result as output.
+
+    read_file notes.txt --limit 20      words in the schema's order, flags by name
+    write_file out.txt -  <draft        '-' or nothing for the main text: it is read from standard input
+    search --json '{"pattern": "a b"}'  every argument as one JSON object
+
+Text is taken as it is; whatever else a schema asks for is read as JSON. `--` ends the flags.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cantrip_acp.gates.contract import Gate
+
+
+class UsageError(Exception):
+    """Words that do not make a call; the text says which, and what would."""
+
+
+@dataclass(slots=True)
+class Words:
+    """A parsed command line. ``stdin_for`` names the argument that standard input fills, if any."""
+
+    args: dict[str, Any] = field(default_factory=dict)
+    help: bool = False
+    stdin_for: str | None = None
+
+
+def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Words:
+    """Arguments from words. Raises `UsageError`."""
+    properties = gate.properties
+    result = Words()
+    positional = list(properties)
+    queue = list(words)
+    flags_end = False
+    whole: dict[str, Any] | None = None
+    while queue:
+        word = queue.pop(0)
+        if not flags_end and word == "--":
+            flags_end = True
+        elif not flags_end and word == "--help":
+            result.help = True
+            return result
+        elif not flags_end and word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            if name == "json" and "json" not in properties:
+                text = value if equals else _next(queue, word)
+                whole = _object(text)
+                continue
+            key, negated = _flag(gate, name)
+            schema = properties[key]
+            if negated:
+                result.args[key] = False
+            elif _only(schema, "boolean") and not equals:
+                result.args[key] = True
+            else:
+                text = value if equals else _next(queue, word)
+                _put(result.args, key, schema, text, again=key in result.args)
+        else:
+            open_names = [p for p in positional if p not in result.args]
+            if not open_names:
+                raise UsageError(
+                    f"unexpected argument {_short(word)}; quote text that holds spaces. Usage: {usage(gate, shown)}"
+                )
+            key = open_names[0]
+            if _takes_many(properties[key]):
+                result.args.setdefault(key, [])
+                if not isinstance(result.args[key], list):
+                    result.args[key] = []
+                positional.remove(key)
+                result.args[key].append(_item(properties[key], word))
+                # Words after a list's first one go into the list, as for any command that takes files.
+                while queue and (flags_end or not queue[0].startswith("--")):
+                    result.args[key].append(_item(properties[key], queue.pop(0)))
+                continue
+            result.args[key] = _value(key, properties[key], word)
+    if whole is not None:
+        result.args = {**whole, **result.args}
+    main = gate.main_text
+    if main is not None and result.args.get(main, "-") == "-":
+        result.args.pop(main, None)
+        result.stdin_for = main
+    return result
+
+
+def usage(gate: Gate, shown: str | None = None) -> str:
+    """``read_file PATH [--offset N] [--limit N]``: one line, required words first as the schema orders them."""
+    parts = [shown or gate.name]
+    for name, schema in gate.properties.items():
+        if name in gate.required:
+            parts.append(name.upper() + ("..." if _takes_many(schema) else ""))
+        elif _only(schema, "boolean"):
+            parts.append(f"[--{_dashed(name)}]")
+        else:
+            parts.append(f"[--{_dashed(name)} {_placeholder(schema)}]")
+    return " ".join(parts)
+
+
+def contract(gate: Gate, shown: str | None = None) -> str:
+    """What ``--help`` prints: usage, what the gate does, each argument with its type."""
+    lines = [f"Usage: {usage(gate, shown)}", ""]
+    if gate.description:
+        lines += [*textwrap.wrap(gate.description, 100), ""]
+    rows = []
+    for name, schema in gate.properties.items():
+        notes = [_kind(schema)]
+        if name in gate.required:
+            notes.append("required")
+        if "default" in schema:
+            notes.append(f"default {json.dumps(schema['default'], ensure_ascii=False)}")
+        if name == gate.main_text:
+            notes.append("read from standard input where absent or '-'")
+        rows.append((f"--{_dashed(name)}", "; ".join(n for n in notes if n), str(schema.get("description", ""))))
+    width = max((len(r[0]) for r in rows), default=0)
+    for flag, notes_text, description in rows:
+        text = f"{description} ({notes_text})" if description else notes_text
+        wrapped = textwrap.wrap(text, 100 - width) or [""]
+        lines.append(f"  {flag:<{width}}  {wrapped[0]}")
+        lines += [" " * (width + 4) + line for line in wrapped[1:]]
+    if rows:
+        lines += ["", "Words without a flag fill the arguments in this order. --json OBJECT gives all of them at once."]
+    return "\n".join(lines) + "\n"
+
+
+def render(result: Any) -> str:
+    """A result as output: text as it is, other data as one line of JSON."""
+    if isinstance(result, str):
+        return result
+    return json.dumps(result, ensure_ascii=False, default=str) + "\n"
+
+
+def _flag(gate: Gate, name: str) -> tuple[str, bool]:
+    names = {_dashed(p): p for p in gate.properties} | {p: p for p in gate.properties}
+    if name in names:
+        return names[name], False
+    if name.startswith("no-") and name[3:] in names and _only(gate.properties[names[name[3:]]], "boolean"):
+        return names[name[3:]], True
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean --{near[0]}?" if near else ""
+    known = ", ".join(f"--{_dashed(p)}" for p in gate.properties) or "none"
+    raise UsageError(
+        f"unknown flag --{_short(name)}{hint} (flags: {known}; text that begins with -- goes after a lone --)"
+    )
+
+
+def _put(args: dict[str, Any], key: str, schema: Mapping[str, Any], text: str, *, again: bool) -> None:
+    if _takes_many(schema) and not text.lstrip().startswith("["):
+        before = args.get(key) if again else None
+        args[key] = [*(before if isinstance(before, list) else []), _item(schema, text)]
+        return
+    if again:
+        raise UsageError(f"--{_dashed(key)} is given twice")
+    args[key] = _value(key, schema, text)
+
+
+def _item(schema: Mapping[str, Any], text: str) -> Any:
+    items = schema.get("items")
+    return _value("item", items if isinstance(items, Mapping) else {}, text)
+
+
+def _value(key: str, schema: Mapping[str, Any], text: str) -> Any:
+    """A word as the schema wants it; what cannot be read is passed on, and the gate's own check says what it wants."""
+    kinds = _kinds(schema)
+    if not kinds or "string" in kinds:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if kinds == {"boolean"} and text.lower() in ("yes", "on", "no", "off"):
+            return text.lower() in ("yes", "on")
+        return text
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return {kind}
+    if isinstance(kind, list):
+        return set(kind)
+    for options in (schema.get("anyOf"), schema.get("oneOf")):
+        if isinstance(options, list):
+            return set().union(*(_kinds(o) for o in options if isinstance(o, Mapping)))
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        names = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+        return {names.get(type(v), "object") for v in values}
+    return set()
+
+
+def _only(schema: Mapping[str, Any], kind: str) -> bool:
+    return _kinds(schema) - {"null"} == {kind}
+
+
+def _takes_many(schema: Mapping[str, Any]) -> bool:
+    return _only(schema, "array")
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return "one of " + ", ".join(json.dumps(v, ensure_ascii=False) for v in schema["enum"])
+    kinds = sorted(_kinds(schema) - {"null"})
+    return " or ".join({"string": "text", "array": "list", "object": "JSON object"}.get(k, k) for k in kinds)
+
+
+def _placeholder(schema: Mapping[str, Any]) -> str:
+    kinds = _kinds(schema)
+    if kinds & {"integer", "number"} and "string" not in kinds:
+        return "N"
+    if "object" in kinds:
+        return "JSON"
+    return "TEXT"
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _next(queue: list[str], flag: str) -> str:
+    if not queue:
+        raise UsageError(f"{flag} needs a value")
+    return queue.pop(0)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--json is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("--json must be a JSON object")
+    return value
+
+
+def _short(word: str) -> str:
+    return repr(word if len(word) <= 60 else word[:57] + "...")

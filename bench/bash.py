@@ -1,0 +1,87 @@
+"""A bash turn through the medium, next to the same bubblewrap options run bare.
+
+The command is `true`. Bare means: the very options that the medium would use, handed over in the same way (a descriptor
+with arguments, an empty environment), by subprocess and nothing else. A shell without any sandbox is there for the scale.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import anyio
+
+from bench.measure import Table, row
+from bench.options import Options
+from bench.shell import circle, shell
+from cantrip_acp.sandbox.bubblewrap import encode
+from cantrip_acp.sandbox.runner import Sandbox
+
+
+class Bare:
+    """The options of a sandbox over a workspace of its own, run without us."""
+
+    def __init__(self, workspace: Path) -> None:
+        made = Sandbox(circle(workspace).wards, workspace)
+        self._program = made.program
+        self._options = encode(made.arguments())
+
+    def run(self) -> None:
+        descriptor = os.memfd_create("arguments")
+        os.write(descriptor, self._options)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        try:
+            command = [self._program, "--args", str(descriptor), "--", "/bin/sh", "-c", "true"]
+            subprocess.run(command, env={}, pass_fds=(descriptor,), stdin=subprocess.DEVNULL, check=True)
+        finally:
+            os.close(descriptor)
+
+
+async def measure(rounds: int, samples: dict[str, list[float]]) -> None:
+    with tempfile.TemporaryDirectory(prefix="cantrip-bench-") as base:
+        ours, theirs = Path(base) / "ours", Path(base) / "bare"
+        ours.mkdir()
+        theirs.mkdir()
+        bare = Bare(theirs)
+        async with shell(ours) as medium:
+            for number in range(rounds + 1):
+                began = time.perf_counter()
+                subprocess.run(["/bin/sh", "-c", "true"], env={}, stdin=subprocess.DEVNULL, check=True)
+                plain = time.perf_counter()
+                bare.run()
+                middle = time.perf_counter()
+                await medium.run("true")
+                end = time.perf_counter()
+                if number:  # the first turn of an entity prepares its folders; it has a row of its own
+                    samples.setdefault("sh", []).append((plain - began) * 1000)
+                    samples.setdefault("bare", []).append((middle - plain) * 1000)
+                    samples.setdefault("turn", []).append((end - middle) * 1000)
+                else:
+                    samples.setdefault("first", []).append((end - middle) * 1000)
+
+
+def run(options: Options) -> Table:
+    samples: dict[str, list[float]] = {}
+    for _ in range(5):
+        anyio.run(measure, options.rounds(60), samples)
+    base = row("the same bubblewrap options, bare", samples["bare"], "ms")
+    return Table(
+        "bash",
+        "one bash turn (`true`)",
+        (
+            base,
+            row(
+                "cantrip-acp bash medium",
+                samples["turn"],
+                "ms",
+                baseline=base,
+                goal="<= 1.5 x bare",
+                reached=lambda made: made.ratio is not None and made.ratio <= 1.5,
+            ),
+            row("cantrip-acp: an entity's first turn", samples["first"], "ms", baseline=base),
+            row("/bin/sh -c true, no sandbox", samples["sh"], "ms", baseline=base),
+        ),
+    )

@@ -1,0 +1,113 @@
+"""The command ``cantrip``: the group of all commands, and one message and one exit status for whatever goes wrong.
+
+0 done · 1 a cast was truncated or failed · 2 usage or a bad file · 3 no sandbox here · 130 interrupted.
+``CANTRIP_DEBUG=1`` shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from cantrip_acp.cli.commands import Lazy, examples
+from cantrip_acp.errors import (
+    CantripError,
+    DefinitionError,
+    IntentRequired,
+    LoomError,
+    LoomWriteError,
+    SandboxMissing,
+)
+from cantrip_acp.version import __version__
+
+DONE, FAILED, USAGE, NO_SANDBOX, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+@click.group(
+    cls=Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    **examples("cantrip demo", "cantrip recipe new greeter", 'cantrip cast coding "What does this project do?"'),
+)
+@click.version_option(__version__, message="cantrip %(version)s")
+def cantrip() -> None:
+    """Language models as entities in sandboxed circles, with every turn in a loom.
+
+    Editors start `cantrip-acp` instead, which speaks the Agent Client Protocol.
+    """
+
+
+def run(argv: list[str]) -> int:
+    """Run the command line; the status to leave with."""
+    try:
+        status = cantrip.main(args=argv, prog_name="cantrip", standalone_mode=False)
+        return status if isinstance(status, int) else DONE
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        nobody_reads()
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the last resort: a message and a status in place of a traceback
+        return complain(error)
+
+
+def complain(error: BaseException) -> int:
+    """Say what went wrong on stderr; the status for it."""
+    from cantrip_acp.redaction import shared
+
+    if os.environ.get("CANTRIP_DEBUG") == "1":
+        import traceback
+
+        sys.stderr.write(shared().diagnostic("".join(traceback.format_exception(error))))
+    found = own(error)
+    if found is None:
+        text = shared().diagnostic(f"{type(error).__name__}: {error}")
+        _write(f"cantrip: a bug: {text}\nCANTRIP_DEBUG=1 shows where; please report it.\n")
+        return FAILED
+    text = shared().diagnostic("\n".join([str(found), *getattr(found, "__notes__", ())]))
+    # A place comes first in a line, so that editors and terminals can jump to it.
+    placed = isinstance(found, DefinitionError) and found.where is None and ":" in text.split(" ", 1)[0]
+    _write(f"{text}\n" if placed else f"cantrip: {text}\n")
+    return status_of(found)
+
+
+def status_of(error: CantripError) -> int:
+    """The exit status for an error of ours."""
+    if isinstance(error, SandboxMissing):
+        return NO_SANDBOX
+    if isinstance(error, DefinitionError | IntentRequired):
+        return USAGE
+    if isinstance(error, LoomError) and not isinstance(error, LoomWriteError):
+        return USAGE
+    return FAILED
+
+
+def own(error: BaseException) -> CantripError | None:
+    """The error of ours in this, where there is nothing else in it; task groups wrap theirs."""
+    if isinstance(error, CantripError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = [own(inner) for inner in error.exceptions]
+        if found and all(inner is not None for inner in found):
+            return found[0]
+    return None
+
+
+def _write(text: str) -> None:
+    from cantrip_acp.cli.untrusted import clean
+
+    sys.stderr.write(clean(text))
+    sys.stderr.flush()
+
+
+def nobody_reads() -> None:
+    """The reader of stdout has gone; what is left in buffers goes nowhere, without a complaint at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -157,6 +157,8 @@ class Crystal(Protocol):
 def check_response(response: Response, messages: Sequence[Message]) -> None:
     """Refuse a response that breaks the contract (CRYSTAL-3, CRYSTAL-4): raises `MalformedResponse`."""
     calls = response.tool_calls
+    if response.tool_results:
+        _check_results(response, messages)
     if not calls and not response.content and not response.refused:
         raise MalformedResponse("crystal returned neither content nor tool_calls (CRYSTAL-3)")
     if len(calls) == 1:
@@ -168,13 +170,15 @@ def check_response(response: Response, messages: Sequence[Message]) -> None:
             if call.id in seen:
                 raise MalformedResponse(f"duplicate tool call ID {call.id!r} in one response (CRYSTAL-4)")
             seen.add(call.id)
-    if response.tool_results:
-        known = {call.id for call in calls}
-        for message in messages:
-            known.update(call.id for call in message.tool_calls)
-        for result_id in response.tool_results:
-            if result_id not in known:
-                raise MalformedResponse(f"tool result without matching tool call: {result_id!r} was never asked for")
+
+
+def _check_results(response: Response, messages: Sequence[Message]) -> None:
+    known = {call.id for call in response.tool_calls}
+    for message in messages:
+        known.update(call.id for call in message.tool_calls)
+    for result_id in response.tool_results:
+        if result_id not in known:
+            raise MalformedResponse(f"tool result without matching tool call: {result_id!r} was never asked for")
 
 
 def _check_call(call: ToolCall, index: int) -> None:

@@ -226,6 +226,7 @@ async def test_spent_retries_end_in_an_error_and_no_turn() -> None:
         ({"content": ""}, "crystal returned neither content nor tool_calls"),
         ({"tool_calls": [{"id": "a", "gate": "echo"}, {"id": "a", "gate": "done"}]}, "duplicate tool call ID"),
         ({"content": "x", "tool_result": {"tool_call_id": "zz"}}, "tool result without matching tool call"),
+        ({"tool_result": {"tool_call_id": "zz", "content": "y"}}, "tool result without matching tool call"),
     ],
 )
 async def test_responses_that_break_the_contract(response: dict[str, object], text: str) -> None:

@@ -112,24 +112,28 @@ def read_envelope(line: bytes) -> Envelope:
         try:
             return _decode(line)
         except msgspec.ValidationError:
-            raise
+            # Not an object. It was looked at no further than that, so it may still be no JSON.
+            msgspec.json.decode(line)
+            raise _not_a_message(line) from None
         except msgspec.DecodeError:
             if b"\\u" not in line:
                 raise
             # JSON allows half of a surrogate pair in an escape, and JavaScript writes it when it cuts a string.
             return _decode(_without_lone_surrogates(line))
-    except msgspec.ValidationError:
-        if line.lstrip()[:1] == b"[":
-            raise RpcError(
-                INVALID_REQUEST, "Invalid request: ACP has no JSON-RPC batches; send each message on a line of its own"
-            ) from None
-        raise RpcError(INVALID_REQUEST, "Invalid request: a message is a JSON object") from None
     except UnicodeDecodeError as problem:
         raise RpcError(PARSE_ERROR, f"Parse error: the line is not UTF-8 (byte {problem.start})") from None
     except RecursionError:
         raise RpcError(PARSE_ERROR, "Parse error: the message is nested too deeply") from None
     except ValueError as problem:
         raise RpcError(PARSE_ERROR, f"Parse error: {problem}") from None
+
+
+def _not_a_message(line: bytes) -> RpcError:
+    if line.lstrip()[:1] == b"[":
+        return RpcError(
+            INVALID_REQUEST, "Invalid request: ACP has no JSON-RPC batches; send each message on a line of its own"
+        )
+    return RpcError(INVALID_REQUEST, "Invalid request: a message is a JSON object")
 
 
 def _without_lone_surrogates(line: bytes) -> bytes:

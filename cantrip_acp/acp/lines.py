@@ -50,7 +50,8 @@ class LineSplitter:
             self._parts.clear()
             self._skipping = True
             return True
-        self._parts.append(part)
+        if part:
+            self._parts.append(part)
         return False
 
     def _complete(self, part: bytes) -> list[bytes | TooLong]:

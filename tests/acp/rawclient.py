@@ -1,0 +1,200 @@
+"""A client that speaks bytes: a real `cantrip-acp` process, and every line that it writes is checked as it comes."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.acp.published import check_message
+
+AGENT = str(Path(sys.executable).parent / "cantrip-acp")
+PATIENCE = 20.0
+
+
+class Silence(AssertionError):
+    """Nothing came in time."""
+
+
+class RawClient:
+    """One agent process. Requests get their ids here unless a test gives one."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        argv: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        checked: bool = True,
+        **popen: Any,
+    ) -> None:
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        streams.update(popen)
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            [*(argv or [AGENT]), *arguments],
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+            bufsize=0,
+            **streams,
+        )
+        self.seen: list[dict[str, Any]] = []
+        """Every message, in order."""
+        self._checked = checked
+        self._asked: dict[str, str] = {}
+        self._next_id = 0
+        self._partial = b""
+        self._unread: deque[dict[str, Any]] = deque()
+
+    # --- writing
+
+    def raw(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[self.process.stdin.write(view) :]
+
+    def send(self, message: Any) -> None:
+        self.raw(json.dumps(message).encode() + b"\n")
+
+    def ask(self, method: str, params: Any = None, *, id: Any = None) -> Any:
+        """Send a request; returns its id."""
+        if id is None:
+            self._next_id += 1
+            id = self._next_id
+        self._asked[json.dumps(id)] = method
+        self.send({"jsonrpc": "2.0", "id": id, "method": method, "params": {} if params is None else params})
+        return id
+
+    def tell(self, method: str, params: Any = None) -> None:
+        self.send({"jsonrpc": "2.0", "method": method, "params": {} if params is None else params})
+
+    # --- reading
+
+    def next(self, timeout: float = PATIENCE) -> dict[str, Any]:
+        """The next message. Raises Silence, and EOFError when the agent has closed its output."""
+        deadline = time.monotonic() + timeout
+        stdout = self.process.stdout
+        assert stdout is not None
+        while not self._unread:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+                raise Silence(f"nothing came for {timeout} s; stderr: {self.stderr()!r}")
+            chunk = os.read(stdout.fileno(), 1 << 20)
+            if not chunk:
+                assert not self._partial, f"the agent ended in the middle of a line: {self._partial[:200]!r}"
+                raise EOFError(f"the agent closed its output; stderr: {self.stderr()!r}")
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
+            self._unread.extend(json.loads(line) for line in lines)
+        message = self._unread.popleft()
+        if self._checked:
+            check_message(message, self._asked)
+        self.seen.append(message)
+        return message
+
+    def answer(self, id: Any, timeout: float = PATIENCE) -> dict[str, Any]:
+        """The reply to a request, whatever comes before it."""
+        return self.until(lambda message: "method" not in message and message.get("id") == id, timeout)
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool], timeout: float = PATIENCE) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self.next(max(0.0, deadline - time.monotonic()))
+            if wanted(message):
+                return message
+
+    def quiet(self, seconds: float = 0.3) -> None:
+        """Nothing more comes."""
+        try:
+            message = self.next(seconds)
+        except Silence:
+            return
+        raise AssertionError(f"unexpected: {message}")
+
+    def call(self, method: str, params: Any = None, **options: Any) -> Any:
+        """Ask and wait; the result, or an AssertionError with the error."""
+        reply = self.answer(self.ask(method, params, **options))
+        assert "result" in reply, reply
+        return reply["result"]
+
+    def error(self, method: str, params: Any = None, **options: Any) -> dict[str, Any]:
+        """Ask and wait; the error."""
+        reply = self.answer(self.ask(method, params, **options))
+        assert "error" in reply, reply
+        error: dict[str, Any] = reply["error"]
+        return error
+
+    # --- the usual
+
+    def initialize(self, **capabilities: Any) -> Any:
+        return self.call("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
+
+    def session(self, cwd: Path | str, **params: Any) -> str:
+        session_id = self.call("session/new", {"cwd": str(cwd), "mcpServers": [], **params})["sessionId"]
+        assert isinstance(session_id, str)
+        return session_id
+
+    def start_prompt(self, session_id: str, text: str = "go", **params: Any) -> Any:
+        return self.ask(
+            "session/prompt", {"sessionId": session_id, "prompt": [{"type": "text", "text": text}], **params}
+        )
+
+    def prompt(self, session_id: str, text: str = "go", **params: Any) -> Any:
+        reply = self.answer(self.start_prompt(session_id, text, **params))
+        assert "result" in reply, reply
+        return reply["result"]
+
+    def updates(self, kind: str | None = None, session_id: str | None = None) -> list[dict[str, Any]]:
+        """The updates seen so far, or those of one kind or session."""
+        return [
+            message["params"]["update"]
+            for message in self.seen
+            if message.get("method") == "session/update"
+            and kind in (None, message["params"]["update"]["sessionUpdate"])
+            and session_id in (None, message["params"]["sessionId"])
+        ]
+
+    def said(self) -> str:
+        return "".join(update["content"]["text"] for update in self.updates("agent_message_chunk"))
+
+    # --- the end
+
+    def children(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def hang_up(self) -> float:
+        """Close the agent's input; returns the seconds until the process had ended, and checks its status."""
+        assert self.process.stdin is not None
+        began = time.monotonic()
+        self.process.stdin.close()
+        return self.gone(began)
+
+    def gone(self, began: float | None = None) -> float:
+        began = time.monotonic() if began is None else began
+        status = self.process.wait(PATIENCE)
+        took = time.monotonic() - began
+        assert status == 0, (status, self.stderr())
+        return took
+
+    def stderr(self) -> str:
+        if self.process.stderr is None:
+            return ""
+        os.set_blocking(self.process.stderr.fileno(), False)
+        return (self.process.stderr.read() or b"").decode("utf-8", "replace")
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 import anyio
 
 from cantrip_acp.errors import DefinitionError, SandboxError
-from cantrip_acp.sandbox import bubblewrap, limits, probe
+from cantrip_acp.sandbox import bubblewrap, limits, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
 from cantrip_acp.sandbox.host import Host
@@ -78,6 +78,7 @@ class Sandbox:
         self._home_source = home_source
         self._private = private
         self._program = probe.find_bubblewrap()
+        self._filter = seccomp.program(os.uname().machine)
         self._surveys: dict[str, Survey] = {}
         self._prepared: _Prepared | None = None
         self._more_tools()
@@ -107,6 +108,11 @@ class Sandbox:
     def program(self) -> str:
         """The back end's program."""
         return self._program
+
+    @property
+    def filter(self) -> bytes:
+        """The system call filter."""
+        return self._filter
 
     def _prepare(self) -> _Prepared:
         roots = {r for r in (self.workspace, *self._wards.bash_writable_paths) if r is not None}
@@ -285,7 +291,9 @@ class Running:
                 options = self._prepared.encoded + bubblewrap.encode(extra)
             args = _in_memory(options)
             inherited.append(args)
-            argv = [self._sandbox.program, "--args", str(args), "--", *run]
+            calls = _in_memory(self._sandbox.filter)
+            inherited.append(calls)
+            argv = [self._sandbox.program, "--seccomp", str(calls), "--args", str(args), "--", *run]
             self.tree = Tree(
                 Launch(argv=argv, inherited=inherited), Hooks(output=self._on_output, prepared=self._on_prepared)
             )

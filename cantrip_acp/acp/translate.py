@@ -175,6 +175,8 @@ class Translator:
                 status="pending",
                 locations=_locations(event.locations),
                 raw_input=event.args,
+                # A gate that a command calls: its result is in that command's output too, and a client may fold it in.
+                meta={"cantrip": {"via": event.via}} if event.via else None,
             )
         ]
 

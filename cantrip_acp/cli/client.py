@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.permission import Allow
 
 if TYPE_CHECKING:
@@ -16,15 +17,14 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.headless import Headless
     from cantrip_acp.cli.screen import Screen
 
-EXAMPLE = """\b
-Examples:
-  cantrip client -- cantrip-acp
-  cantrip client --prompt "What does this project do?" -- cantrip-acp
-  cantrip client --json --allow once --prompt "Run the tests" -- npx -y @agentclientprotocol/claude-agent-acp
-"""
 
-
-@click.command(epilog=EXAMPLE)
+@click.command(
+    epilog=examples(
+        "cantrip client -- cantrip-acp",
+        'cantrip client --prompt "What does this project do?" -- cantrip-acp',
+        'cantrip client --json --allow once --prompt "Run the tests" -- cantrip-acp --recipe coding',
+    )["epilog"]
+)
 @click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT-COMMAND")
 @click.option(
     "--cwd",
@@ -69,7 +69,7 @@ def client(
     as_json: bool,
     full: bool,
     verbose: bool,
-) -> None:
+) -> int:
     """Talk to an ACP agent in the terminal.
 
     Shows what the agent says and thinks, its tool calls with their output and changes, what it used, and why it stopped.
@@ -78,19 +78,17 @@ def client(
     Exit status: 0 every turn ended by itself (end_turn), 1 one was cut short, refused or failed, 2 the command line is
     wrong or the agent cannot be started, 130 interrupted.
     """
-    raise SystemExit(
-        run(
-            agent,
-            folder=folder.resolve(),
-            prompts=prompts,
-            allow=allow,
-            timeout=timeout,
-            mode=mode,
-            auth=auth,
-            as_json=as_json,
-            full=full,
-            verbose=verbose,
-        )
+    return run(
+        agent,
+        folder=folder.resolve(),
+        prompts=prompts,
+        allow=allow,
+        timeout=timeout,
+        mode=mode,
+        auth=auth,
+        as_json=as_json,
+        full=full,
+        verbose=verbose,
     )
 
 

@@ -116,7 +116,7 @@ class TranscriptFace:
     def failed(self, error: Exception) -> None:
         self.transcript.finish()
         self.screen.flush()
-        self._errors.line((f"error: {error}", "red"))
+        self._errors.line((f"cantrip: {error}", "red"))
 
 
 class JsonFace:

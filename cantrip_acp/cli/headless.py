@@ -76,7 +76,8 @@ class Headless:
         with self._stack as stack:
             stack.enter_context(self._signals())
             self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
-            connection = connect(self._argv, _Mailbox(self), folder=self._folder, environment=self._environment)
+            # The agent starts where this command was typed, so that paths in its command line mean what they say.
+            connection = connect(self._argv, _Mailbox(self), environment=self._environment)
             self._agent: AgentClient = stack.enter_context(self._portal.wrap_async_context_manager(connection))
             self._stack = stack.pop_all()
         return self

@@ -16,7 +16,7 @@ from cantrip_acp.cli.untrusted import clean, clean_line
 if TYPE_CHECKING:
     from cantrip_acp.cli.screen import Block
 
-_FENCE = re.compile(r"\A```[^\n`]*\n(?P<body>.*?)(?:\n?```\s*)?\Z", re.DOTALL)
+_FENCE = re.compile(r"\A(?P<fence>`{3,})[^\n`]*\n(?P<body>.*?)(?:\n?(?P=fence)\s*)?\Z", re.DOTALL)
 # rawInput keys that agents use for a shell command.
 _COMMANDS = ("command", "cmd", "script")
 # rawOutput keys that agents use for an exit status and for what a command put out.
@@ -110,7 +110,7 @@ class ToolView:
         if ended := mapped(meta, "terminal_exit"):
             self._exit_code = number(ended, "exit_code")
             self._signal = text(ended, "signal")
-        # Ours names the call whose command called this gate; claude-agent-acp names the parent of a subagent's call.
+        # Ours names the command that called this gate; what the gate answered is in that command's output.
         if text(mapped(meta, "cantrip"), "via"):
             self.inner = True
 
@@ -138,7 +138,7 @@ class ToolView:
         title = clean_line(self._title.strip("`"), 160) or self.call_id
         lines = self._command().strip().splitlines()
         # A title that only repeats the command gives way to the command itself, shown whole below.
-        if lines and clean_line(lines[0], 60)[:40] == title[:40]:
+        if lines and clean_line(lines[0]).startswith(title.rstrip(" ….")[:60]):
             return lines[0].strip() if len(lines) == 1 else f"{len(lines)} lines of shell"
         return title
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CLIENT = [sys.executable, "-c", "from cantrip_acp.cli.client import client; client(prog_name='cantrip client')"]
+CLIENT = [sys.executable, "-m", "cantrip_acp.cli.main", "client"]
 POLITE = [sys.executable, str(HERE / "agents" / "polite.py")]
 ROOT = HERE.parent.parent
 

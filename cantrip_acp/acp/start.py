@@ -101,19 +101,17 @@ def parse(argv: list[str]) -> Options:
 def take_streams() -> tuple[int, int]:
     """Descriptors of the protocol, in and out. What anybody else reads is empty; what they write goes to stderr."""
     try:
-        source, sink = os.dup(0), os.dup(1)
+        # Asked before anything is opened: a new descriptor would take a closed one's number.
+        os.fstat(0), os.fstat(1)
     except OSError:
         _usage_error("standard input and output must be open: an editor starts this command with a pipe on each")
     nothing = os.open(os.devnull, os.O_RDWR)
+    if nothing == 2:
+        nothing = os.dup(2)  # there was no stderr: it leads nowhere
+    source, sink = os.dup(0), os.dup(1)
     os.dup2(nothing, 0)
-    try:
-        os.dup2(2, 1)
-    except OSError:
-        # No stderr either: both lead nowhere.
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
-    if nothing > 2:
-        os.close(nothing)
+    os.dup2(2, 1)
+    os.close(nothing)
     return source, sink
 
 

@@ -1,0 +1,106 @@
+"""`cantrip cast`: one recipe, one intent, one result."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.commands import examples
+from cantrip_acp.cli.opening import (
+    context_blocks,
+    context_option,
+    cwd_option,
+    loom_option,
+    open_recipe,
+    state_option,
+)
+from cantrip_acp.errors import CantripError, IntentRequired
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.castview import JsonFace, TextFace
+    from cantrip_acp.cli.opening import Opening
+    from cantrip_acp.cli.running import Ended
+    from cantrip_acp.context import ContextBlock
+
+
+@click.command(
+    "cast",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "echo 'Say hello.' | cantrip cast greeter - --json",
+    ),
+)
+@click.argument("recipe")
+@click.argument("intent")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
+@cwd_option
+@loom_option
+@context_option
+@state_option
+@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+def cast(
+    recipe: str,
+    intent: str,
+    as_json: bool,
+    cwd: Path,
+    loom_file: Path | None,
+    context_files: tuple[Path, ...],
+    state_dir: Path | None,
+    full: bool,
+) -> int:
+    """Cast RECIPE (a file, or a name) on INTENT (- reads it from stdin), once, and show what happens.
+
+    A recipe is looked for in .cantrip/ of the folder, then in your configuration folder, then among the built-in ones. A
+    FILE that you name here is trusted for this run.
+
+    Ctrl-C cancels the cast; what had happened is recorded. Exit status: 0 it ended by itself, 1 it was truncated or
+    failed, 2 the command line, the recipe or a file is wrong, 3 there is no sandbox here, 130 interrupted.
+    """
+    words = sys.stdin.read() if intent == "-" else intent
+    if not words.strip():
+        raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
+    context = context_blocks(context_files)
+    opening = open_recipe(recipe, cwd, loom_file, state_dir)
+    try:
+        return _run(opening, words, context, as_json=as_json, full=full)
+    finally:
+        opening.loom.close()
+
+
+def _run(opening: Opening, intent: str, context: tuple[ContextBlock, ...], *, as_json: bool, full: bool) -> int:
+    from cantrip_acp.cli.castview import JsonFace, TextFace
+    from cantrip_acp.cli.running import running
+    from cantrip_acp.cli.screen import Screen
+
+    face: JsonFace | TextFace = JsonFace() if as_json else TextFace(Screen(), opening.workspace, full=full)
+    if not isinstance(face, JsonFace):
+        face.intent(intent)
+    entity = opening.cantrip.invoke(loom=opening.loom)
+    try:
+        with running(entity) as run:
+            ended = run.cast(intent, face, context)
+    except CantripError as error:
+        if isinstance(face, JsonFace):
+            face.failed(str(error), entity_id=entity.id, usage=entity.usage, loom=opening.loom.location)
+        else:
+            face.transcript.finish()
+        raise
+    return _tell(ended, face)
+
+
+def _tell(ended: Ended, face: JsonFace | TextFace) -> int:
+    from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
+    from cantrip_acp.cli.castview import TextFace
+
+    if isinstance(face, TextFace):
+        if ended.result is not None:
+            face.ended(ended.result)
+        else:
+            face.stopped()
+    if ended.stopped_by is not None and (ended.result is None or not ended.result.terminated):
+        return INTERRUPTED
+    return DONE if ended.result is not None and ended.result.terminated else FAILED

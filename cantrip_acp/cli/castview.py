@@ -1,0 +1,186 @@
+"""A cast as somebody reads it, or as lines of JSON: the two faces of ``cantrip cast`` and ``cantrip repl``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp import events
+from cantrip_acp.cli.screen import Flow, Screen
+from cantrip_acp.cli.transcript import Transcript, duration
+from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.gates.contract import as_text
+
+if TYPE_CHECKING:
+    from cantrip_acp.crystals.contract import Usage
+    from cantrip_acp.loop import CastResult
+
+
+class JsonFace:
+    """One JSON object a line, each with an ``event``; the last is ``result`` (`events.as_json`)."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def event(self, event: events.Event) -> None:
+        self._print(events.as_json(event))
+        self.ended = self.ended or isinstance(event, events.CastEnded)
+
+    def failed(self, error: str, *, entity_id: str, usage: Usage, loom: str | None) -> None:
+        """The last line of a cast that failed before it could say so itself."""
+        if not self.ended:
+            about: dict[str, Any] = {"result": None, "terminated": False, "truncated": True, "reason": "error"}
+            about |= {"usage": usage.record(), "entity_id": entity_id, "trace_id": None, "loom": loom, "error": error}
+            self._print({"event": "result", **about})
+
+    def _print(self, line: Mapping[str, Any]) -> None:
+        # ASCII alone: a lone surrogate from a crystal must not end the stream.
+        sys.stdout.write(json.dumps(line, default=str) + "\n")
+        sys.stdout.flush()
+
+
+class TextFace:
+    """For people: what is said and thought, commands with their output, gate calls, changes, and a line a turn."""
+
+    def __init__(self, screen: Screen, folder: Path, *, full: bool = False) -> None:
+        self.screen = screen
+        self.transcript = Transcript(screen, folder=folder, full=full)
+        self._begun = time.monotonic()
+        self._done: list[dict[str, Any]] = []
+
+    def intent(self, words: str) -> None:
+        """The person's words, as the beginning of a cast."""
+        self.transcript.prompt(words)
+        self._begun = time.monotonic()
+
+    def event(self, event: events.Event) -> None:
+        update = _update(event)
+        if isinstance(event, events.GateCalled | events.GateStarted | events.GateFinished) and event.gate == "done":
+            self._finish(event, update)
+        elif update is not None:
+            self.transcript.update(update)
+        elif isinstance(event, events.RetryScheduled):
+            status = f" ({event.status})" if event.status else ""
+            self.transcript.note(
+                f"the query failed{status}: {clean_line(event.error)}; asked again in {duration(event.delay_s)}",
+                "yellow",
+            )
+        elif isinstance(event, events.Folded):
+            self.transcript.note(f"turns {event.first} to {event.last} were folded")
+        elif isinstance(event, events.TurnEnded):
+            self._turn(event)
+        self.screen.flush()
+
+    def _finish(self, event: events.Event, update: dict[str, Any] | None) -> None:
+        """``done`` is shown as the answer at the end of the cast, not as a call, unless it fails."""
+        if update is not None:
+            self._done.append(update)
+        if isinstance(event, events.GateFinished):
+            for held in self._done if event.is_error else ():
+                self.transcript.update(held)
+            self._done = []
+
+    def _turn(self, event: events.TurnEnded) -> None:
+        turn = event.turn
+        meta = turn.metadata
+        parts = [f"turn {turn.sequence}", duration(meta.duration_ms / 1000)]
+        if meta.tokens_prompt or meta.tokens_completion:
+            parts.append(f"{meta.tokens_prompt:,} tokens in, {meta.tokens_completion:,} out")
+        if meta.cost is not None:
+            parts.append(f"${meta.cost:.4f}")
+        self.transcript.note(f" {self.screen.marks.dot} ".join([*parts, turn.id]))
+
+    def ended(self, result: CastResult) -> None:
+        """How it ended: the answer where it was not said already, why, what it took, and where the record is."""
+        self.transcript.finish()
+        if result.reason != "text" and result.result is not None:
+            self.screen.blank()
+            flow = Flow(self.screen, self.screen.marks.message, mark_style="bold green")
+            flow.feed(as_text(result.result))
+            flow.close()
+        elif result.summary and result.truncated:
+            self.transcript.note(clean_line(result.summary, 2000), "yellow")
+        self.screen.blank()
+        style = "bold green" if result.terminated else "bold yellow"
+        dot = f" {self.screen.marks.dot} "
+        turns = f"{result.turns} turn{'' if result.turns == 1 else 's'}"
+        parts = [turns, *usage_parts(result.usage), duration(time.monotonic() - self._begun)]
+        self.screen.line((f"{self.screen.marks.stop} {result.reason}", style), (dot + dot.join(parts), "dim"))
+        if result.loom:
+            self.screen.line(("loom     ", "dim"), result.loom)
+        self.screen.flush()
+
+    def stopped(self) -> None:
+        """It was stopped before there was anything to tell."""
+        self.transcript.finish()
+        self.screen.line((f"{self.screen.marks.stop} cancelled", "bold yellow"))
+        self.screen.flush()
+
+
+def usage_parts(usage: Usage) -> list[str]:
+    """Tokens and money, as far as they are known."""
+    parts = []
+    if usage.total_tokens:
+        cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
+        parts.append(f"{usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out{cached}")
+    if usage.cost is not None:
+        parts.append(f"${usage.cost:.4f}")
+    return parts
+
+
+def _update(event: events.Event) -> dict[str, Any] | None:
+    """What the transcript shows of an event, in the shape that it takes; None for what is shown otherwise or not."""
+    if isinstance(event, events.Text | events.Thought):
+        kind = "agent_message_chunk" if isinstance(event, events.Text) else "agent_thought_chunk"
+        content = {"type": "text", "text": event.delta}
+        return {"sessionUpdate": kind, "messageId": event.message_id, "content": content}
+    if isinstance(event, events.GateCalled):
+        about: dict[str, Any] = {"title": event.title or event.gate, "kind": event.kind, "status": "pending"}
+        about |= {"locations": [_place(p) for p in event.locations], "rawInput": event.args}
+        return _call("tool_call", event.call_id, about, event.via)
+    if isinstance(event, events.GateStarted):
+        return _call("tool_call_update", event.call_id, {"status": "in_progress"})
+    if isinstance(event, events.GateFinished):
+        diffs = [{"type": "diff", "path": d.path, "oldText": d.old_text, "newText": d.new_text} for d in event.diffs]
+        about = {"status": "failed" if event.is_error else "completed", "rawOutput": event.result}
+        if diffs:
+            about["content"] = diffs
+        if event.title:
+            about["title"] = event.title
+        if event.locations:
+            about["locations"] = [_place(p) for p in event.locations]
+        return _call("tool_call_update", event.call_id, about, event.via)
+    if isinstance(event, events.CommandStarted):
+        about = {
+            "title": event.tool,
+            "kind": "execute",
+            "status": "in_progress",
+            "rawInput": {"command": event.command},
+        }
+        return _call("tool_call", event.call_id, about)
+    if isinstance(event, events.CommandOutput):
+        output = {"terminal_output": {"terminal_id": event.call_id, "data": event.data}}
+        return _call("tool_call_update", event.call_id, {"_meta": output})
+    if isinstance(event, events.CommandFinished):
+        failed = event.exit_code != 0 or event.timed_out or event.error is not None
+        about = {"status": "failed" if failed else "completed"}
+        about["rawOutput"] = {"exit_code": event.exit_code, "output": event.error or ""}
+        if event.signal:
+            about["_meta"] = {"terminal_exit": {"signal": event.signal}}
+        return _call("tool_call_update", event.call_id, about)
+    return None
+
+
+def _call(kind: str, call_id: str, about: dict[str, Any], via: str | None = None) -> dict[str, Any]:
+    update = {"sessionUpdate": kind, "toolCallId": call_id, **about}
+    if via is not None:
+        update["_meta"] = {"cantrip": {"via": via}}
+    return update
+
+
+def _place(location: events.Location) -> dict[str, Any]:
+    return {"path": location.path} | ({"line": location.line} if location.line is not None else {})

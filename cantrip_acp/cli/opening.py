@@ -1,0 +1,110 @@
+"""What ``cast`` and ``repl`` begin with: the recipe a person named, its cantrip over a folder, a loom to write to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.recipes.recipe import Recipe
+
+CONTEXT_BYTES = 10 * 1024 * 1024
+
+cwd_option = click.option(
+    "--cwd",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="The folder that the entity works in.  [default: here]",
+)
+loom_option = click.option(
+    "--loom",
+    "loom_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Record there, after what the file holds already.  [default: a new file in the state folder]",
+)
+state_option = click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where looms and trust are kept.  [default: $CANTRIP_STATE_DIR, else the platform's state folder]",
+)
+context_option = click.option(
+    "--context",
+    "context_files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Give the entity this file to read beside the intent; repeatable.",
+)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Everything that a cast needs. The caller closes the loom."""
+
+    recipe: Recipe
+    cantrip: Cantrip
+    loom: Loom
+    workspace: Path
+    state_dir: Path
+
+
+def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | None, state_dir: Path | None) -> Opening:
+    """The cantrip of a recipe, ready to be invoked.
+
+    A file that is named by its path is trusted for this run; a workspace's recipe found by name is not.
+    """
+    from cantrip_acp import folders
+    from cantrip_acp.recipes import load, trust
+    from cantrip_acp.recipes.build import build
+    from cantrip_acp.recipes.recipe import is_path
+
+    state = folders.state_dir(state_dir)
+    workspace = cwd.resolve()
+    recipe = load(name_or_path, workspace, state_dir=state)
+    if not is_path(name_or_path):
+        trust.require(recipe, workspace, state)
+    cantrip = build(recipe, workspace=workspace)
+    return Opening(recipe, cantrip, _loom(recipe.data.get("loom", {}), loom_file, state), workspace, state)
+
+
+def _loom(settings: dict[str, Any], file: Path | None, state: Path) -> Loom:
+    from cantrip_acp.folders import private
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import new_id
+
+    fsync = bool(settings.get("fsync", False))
+    if file is not None:
+        if file.is_dir():
+            raise DefinitionError("this is a folder; --loom takes a file", where=str(file))
+        return Loom.open(file, fsync=fsync)
+    if settings.get("store") == "memory":
+        return Loom.memory()
+    return Loom.open(private(state / "looms") / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
+
+
+def context_blocks(files: tuple[Path, ...]) -> tuple[ContextBlock, ...]:
+    """The files as blocks of context. Raises `DefinitionError` for what is no text or too large for a prompt."""
+    from cantrip_acp.context import ContextBlock
+
+    blocks = []
+    for file in files:
+        with open(file, "rb") as opened:
+            raw = opened.read(CONTEXT_BYTES + 1)
+        if len(raw) > CONTEXT_BYTES:
+            raise DefinitionError(f"larger than {CONTEXT_BYTES:,} bytes: too much for a prompt", where=str(file))
+        if b"\0" in raw:
+            raise DefinitionError("holds binary data; --context takes text files", where=str(file))
+        text = raw.decode("utf-8-sig", "replace")
+        blocks.append(ContextBlock(text, title=file.name, source="user", uri=file.resolve().as_uri()))
+    return tuple(blocks)

@@ -1,0 +1,222 @@
+"""`cantrip repl`: talk to an invoked entity; each line is a cast, and it remembers them all."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from cantrip_acp.cli.commands import examples
+from cantrip_acp.cli.opening import (
+    Opening,
+    context_blocks,
+    context_option,
+    cwd_option,
+    loom_option,
+    open_recipe,
+    state_option,
+)
+from cantrip_acp.errors import CantripError
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.castview import TextFace
+    from cantrip_acp.cli.running import Running
+    from cantrip_acp.cli.screen import Screen
+    from cantrip_acp.context import ContextBlock
+
+HELP = """\
+Each line is an intent; a line that ends in \\ goes on in the next one.
+/usage  what all casts so far have used
+/loom   where the record is
+/quit   leave (Ctrl-D does too); Ctrl-C cancels the running cast"""
+
+
+@click.command(
+    "repl",
+    **examples("cantrip recipe new greeter", "cantrip repl greeter", "printf 'Say hello.\\n' | cantrip repl greeter"),
+)
+@click.argument("recipe", required=False)
+@cwd_option
+@loom_option
+@context_option
+@state_option
+@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+def repl(
+    recipe: str | None,
+    cwd: Path,
+    loom_file: Path | None,
+    context_files: tuple[Path, ...],
+    state_dir: Path | None,
+    full: bool,
+) -> int:
+    """Talk to an entity made from RECIPE (a file, or a name; the built-in coding recipe by default).
+
+    Every line is an intent. The entity keeps what it learned and made from one to the next. Ctrl-C cancels the running
+    cast, Ctrl-D leaves. From a pipe, each line of stdin is an intent.
+
+    Exit status: 0 at a terminal, or all casts ended by themselves; 1 one from a pipe was truncated or failed; 2 the
+    command line, the recipe or a file is wrong; 3 there is no sandbox here; 130 interrupted.
+    """
+    from cantrip_acp.recipes import DEFAULT
+
+    context = context_blocks(context_files)
+    opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
+    try:
+        with _leaving_politely():
+            return _talk(opening, context, full=full)
+    finally:
+        opening.loom.close()
+
+
+def _talk(opening: Opening, context: tuple[ContextBlock, ...], *, full: bool) -> int:
+    from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
+    from cantrip_acp.cli.castview import TextFace
+    from cantrip_acp.cli.running import running
+    from cantrip_acp.cli.screen import Screen
+
+    screen = Screen()
+    asked = sys.stdin.isatty() and screen.terminal
+    face = TextFace(screen, opening.workspace, full=full)
+    cantrip = opening.cantrip
+    _greet(screen, opening)
+    face.transcript.begun()
+    status = DONE
+    with running(cantrip.invoke(loom=opening.loom)) as run:
+        for line in _prompts(opening.state_dir) if asked else _lines():
+            words = line.strip()
+            if words.startswith("/"):
+                if words in ("/quit", "/exit"):
+                    break
+                _command(words, face, run, opening)
+            elif words:
+                if not asked:
+                    face.intent(words)
+                good, signalled = _one(run, words, face, context)
+                context = ()  # pinned for good by the first cast
+                status = status if good or asked else FAILED
+                if signalled is not None and (signalled != signal.SIGINT or not asked):
+                    return INTERRUPTED
+    return status
+
+
+def _one(run: Running, intent: str, face: TextFace, context: tuple[ContextBlock, ...]) -> tuple[bool, int | None]:
+    """One cast: whether it ended by itself, and the signal that stopped it. A failed one does not end the talk."""
+    from cantrip_acp.cli.app import complain
+    from cantrip_acp.errors import SandboxMissing
+
+    try:
+        ended = run.cast(intent, face, context)
+    except SandboxMissing:
+        raise
+    except CantripError as error:
+        face.transcript.finish()
+        face.screen.flush()
+        complain(error)
+        return False, None
+    if ended.result is None:
+        face.stopped()
+        return False, ended.stopped_by
+    face.ended(ended.result)
+    return ended.result.terminated, ended.stopped_by
+
+
+def _greet(screen: Screen, opening: Opening) -> None:
+    circle = opening.cantrip.circle
+    dot = f" {screen.marks.dot} "
+    parts = [opening.cantrip.crystal.model, circle.medium.name, ", ".join(circle.gates)]
+    screen.line((opening.recipe.name, "bold"), (dot + dot.join(parts), "dim"))
+    screen.line(("folder   ", "dim"), str(opening.workspace))
+    screen.line(("loom     ", "dim"), opening.loom.location or "in memory")
+    if sys.stdin.isatty():
+        screen.line(("/help says what can be typed here", "dim"))
+
+
+def _command(words: str, face: TextFace, run: Running, opening: Opening) -> None:
+    from cantrip_acp.cli.castview import usage_parts
+
+    if words == "/help":
+        for line in HELP.splitlines():
+            face.transcript.note(line)
+    elif words == "/usage":
+        face.transcript.note(", ".join(usage_parts(run.entity.usage)) or "nothing so far")
+    elif words == "/loom":
+        face.transcript.note(opening.loom.location or "in memory")
+    else:
+        face.transcript.note(f"unknown command {words.split()[0]}; /help lists them", "yellow")
+
+
+def _lines() -> Iterator[str]:
+    """Intents from a pipe."""
+    held = ""
+    for line in sys.stdin:
+        text = line.rstrip("\n")
+        if text.endswith("\\"):
+            held += text[:-1] + "\n"
+            continue
+        yield held + text
+        held = ""
+    if held:
+        yield held
+
+
+def _prompts(state_dir: Path) -> Iterator[str]:
+    """Intents from a person, with line editing and a history."""
+    with _history(state_dir / "repl_history"):
+        held = ""
+        while True:
+            try:
+                text = input("\n… " if held else "\n❯ ")
+            except EOFError:
+                print()
+                return
+            except KeyboardInterrupt:
+                print()
+                held = ""
+                continue
+            if text.endswith("\\"):
+                held += text[:-1] + "\n"
+                continue
+            yield held + text
+            held = ""
+
+
+@contextmanager
+def _history(file: Path) -> Iterator[None]:
+    from cantrip_acp.folders import private
+
+    try:
+        import readline
+    except ImportError:  # a Python without it: typing works all the same
+        yield
+        return
+    with suppress(OSError):
+        readline.read_history_file(file)
+    readline.set_history_length(1000)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            private(file.parent)
+            readline.write_history_file(file)
+            file.chmod(0o600)
+
+
+@contextmanager
+def _leaving_politely() -> Iterator[None]:
+    """A polite signal at the prompt leaves as Ctrl-D does: what the entity started is ended first."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

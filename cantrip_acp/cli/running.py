@@ -1,0 +1,115 @@
+"""Casts driven from the main thread while the entity lives in an event loop of its own.
+
+Signals arrive in the main thread, and a person types there. So the loop has a thread to itself for as long as the
+entity lives: an invoked entity keeps what its medium holds from one cast to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+if TYPE_CHECKING:
+    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.events import Event
+    from cantrip_acp.loop import CastResult
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Face(Protocol):
+    """Shows what happens; called in the entity's thread, which waits for it."""
+
+    def event(self, event: Event) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a cast ended: its result, or None where it was stopped before there was one; the signal that stopped it."""
+
+    result: CastResult | None
+    stopped_by: int | None
+
+
+class Running:
+    """An entity in its own loop. Use `running`."""
+
+    def __init__(self, portal: BlockingPortal, entity: Entity) -> None:
+        self._portal = portal
+        self.entity = entity
+        self._scope: anyio.CancelScope | None = None
+        self._presses = 0
+
+    def cast(self, intent: str, face: Face, context: Sequence[ContextBlock] = ()) -> Ended:
+        """One cast to its end; raises what it failed with.
+
+        The first signal cancels the cast, which is recorded; a second one does not wait for that.
+        """
+        self._presses = 0
+        stopped_by: list[int] = []
+        loop = self._portal.call(_running_loop)
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            stopped_by.append(number)
+            loop.call_soon_threadsafe(self._stop)
+
+        with _handling(on_signal):
+            future = self._portal.start_task_soon(self._drive, intent, face, context)
+            try:
+                result = future.result()
+            except CancelledError:
+                result = None
+        return Ended(result, stopped_by[0] if stopped_by else None)
+
+    def close(self) -> None:
+        """End the entity and all that its medium started."""
+        self._portal.call(self.entity.close)
+
+    async def _drive(self, intent: str, face: Face, context: Sequence[ContextBlock]) -> CastResult | None:
+        with anyio.CancelScope() as scope:
+            self._scope = scope
+            async with self.entity.stream(intent, context=context) as stream:
+                async for event in stream:
+                    face.event(event)
+            return stream.result
+        return None
+
+    def _stop(self) -> None:
+        self._presses += 1
+        if (self._presses > 1 or not self.entity.cancel()) and self._scope is not None:
+            self._scope.cancel()
+
+
+@contextmanager
+def running(entity: Entity) -> Iterator[Running]:
+    """The entity in a loop of its own for the length of the block; closed at its end."""
+    with start_blocking_portal("asyncio") as portal:
+        run = Running(portal, entity)
+        try:
+            yield run
+        finally:
+            run.close()
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

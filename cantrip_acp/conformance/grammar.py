@@ -109,17 +109,16 @@ RESPONSE = _map(
         "tool_result": _map({"tool_call_id": PLAIN, "content": FREE}),
     }
 )
-CRYSTAL = _map(
-    {
-        "responses": _list(RESPONSE),
-        "children": FREE,
-        "usage": USAGE,
-        "raw_response": FREE,
-        **dict.fromkeys(
-            ("record_inputs", "type", "stateless", "retry_behavior", "provider", "name", "context_window"), PLAIN
-        ),
-    }
-)
+SCRIPT = {
+    "responses": _list(RESPONSE),
+    "usage": USAGE,
+    "raw_response": FREE,
+    **dict.fromkeys(("record_inputs", "type", "stateless", "retry_behavior"), PLAIN),
+    **dict.fromkeys(("provider", "name", "model", "context_window"), PLAIN),
+}
+# A child's script is a list of responses, or a mapping as a crystal's own.
+CHILDREN = _list(Shape({**SCRIPT, "children": FREE}, items=RESPONSE, scalar=False))
+CRYSTAL = _map({**SCRIPT, "children": CHILDREN})
 GATE = Shape(
     {
         **dict.fromkeys(("name", "description", "behavior", "error", "delay_ms", "ephemeral"), PLAIN),
@@ -132,46 +131,6 @@ GATE = Shape(
 WARD = _map(dict.fromkeys(WARDS, TEXTS))
 CIRCLE = _map(
     {"type": PLAIN, "medium": PLAIN, "gates": _list(GATE), "wards": Shape(WARD.keys, items=WARD, scalar=False)}
-)
-CALL = _map({"id": PLAIN, "gate": PLAIN, "args": FREE})
-RESPONSE = _map(
-    {
-        **dict.fromkeys(("content", "thinking", "code", "bash", "delay_ms", "when", "repeat"), PLAIN),
-        "tool_calls": _list(TOOL_CALL),
-        "chunks": TEXTS,
-        "usage": USAGE,
-        "error": Shape(dict.fromkeys(("status", "message", "retry_after", "code"), PLAIN)),
-        "tool_result": _map({"tool_call_id": PLAIN, "content": FREE}),
-    }
-)
-CRYSTAL = _map(
-    {
-        "responses": _list(RESPONSE),
-        "children": FREE,
-        "usage": USAGE,
-        "raw_response": FREE,
-        **dict.fromkeys(
-            ("record_inputs", "type", "stateless", "retry_behavior", "provider", "name", "context_window"), PLAIN
-        ),
-    }
-)
-GATE = Shape(
-    {
-        **dict.fromkeys(("name", "description", "behavior", "error", "delay_ms", "ephemeral"), PLAIN),
-        "parameters": FREE,
-        "result": FREE,
-        "dependencies": FREE,
-        "depends": FREE,
-    }
-)
-CIRCLE = _map(
-    # Wards are the product's own: an unknown one is its DefinitionError, which a case may expect.
-    {
-        "type": PLAIN,
-        "medium": PLAIN,
-        "gates": _list(GATE),
-        "wards": Shape(items=FREE, keys={}, patterns=((".*", FREE),)),
-    }
 )
 CALL = _map(
     {
@@ -235,11 +194,10 @@ FIRST_RESULT = _map({"is_error": PLAIN, "content": FREE, "content_contains": _st
 RECORD = _map({"gate": PLAIN, "args": FREE, "result": FREE, "is_error": PLAIN, "tool_call_id": PLAIN})
 OUTPUT = Shape({**dict.fromkeys(("stdout", "stderr", "exit_code", "error", "truncated"), PLAIN), "value": FREE})
 METADATA = Shape(
-    dict.fromkeys(
-        ("tokens_prompt", "tokens_completion", "tokens_cached", "cost", "duration_ms", "timestamp")
-        + ("model", "trace_id", "truncation_reason"),
-        PLAIN,
-    )
+    {
+        **dict.fromkeys(("tokens_prompt", "tokens_completion", "tokens_cached", "cost"), PLAIN),
+        **dict.fromkeys(("duration_ms", "timestamp", "model", "trace_id", "truncation_reason"), PLAIN),
+    }
 )
 TURN = _map(
     {

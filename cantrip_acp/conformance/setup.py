@@ -112,6 +112,7 @@ def _crystal(script: Mapping[str, Any]) -> ScriptedCrystal:
         # What a query received costs a test nothing to keep, and every expectation on it needs it.
         record_inputs=True,
         name=name,
+        model=str(script.get("model") or "scripted"),
         context_window=script.get("context_window"),
     )
 

@@ -100,7 +100,7 @@ class BashSession:
         self._circle = circle
         gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
         self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
-        self._sandbox: Sandbox = Sandbox(
+        self.sandbox: Sandbox = Sandbox(
             circle.wards,
             circle.workspace,
             wire=self._wire,
@@ -131,7 +131,7 @@ class BashSession:
             return record.result, record.is_error
 
         try:
-            outcome = await self._sandbox.run(
+            outcome = await self.sandbox.run(
                 command,
                 listener=report.output if turn.listening else None,
                 environment=_trace(turn),

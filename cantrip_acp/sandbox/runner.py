@@ -42,6 +42,11 @@ Listener = Callable[[str, str], Awaitable[None]]
 """Hears output while it comes: the stream's name (stdout, stderr) and cleaned text."""
 
 
+Tap = Callable[[int, bytes], None]
+"""Gets output as it came, 1 or 2 for the stream, before anything is bounded or cleaned. It may block, and then the command
+waits too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a command left behind. ``exit_code`` is 0 to 255, None where it was ended before its time."""
@@ -158,20 +163,22 @@ class Sandbox:
         listener: Listener | None = None,
         environment: Mapping[str, str] | None = None,
         call: Call | None = None,
+        tap: Tap | None = None,
         started: Callable[[Running], None] | None = None,
         timeout_ms: int | None = None,
     ) -> Outcome:
         """Run one shell command and wait until nothing of it is left.
 
-        ``environment`` adds variables; ``call`` answers gate calls where there is a wire; ``started`` gets a handle to end
-        the command early. When cancelled, the tree is killed, and `Running.partial` gives what there was.
+        ``listener`` hears the output as cleaned text, ``tap`` its bytes. ``environment`` adds variables; ``call`` answers
+        gate calls where there is a wire; ``started`` gets a handle to end the command early. When cancelled, the tree is
+        killed, and `Running.partial` gives what there was.
 
         Raises `SandboxMissing` where the sandbox cannot be set up, `SandboxError` for a command that no shell can take.
         """
         if "\0" in command:
             raise SandboxError("a command cannot hold a NUL character")
         prepared = self._prepare()
-        running = Running(self, prepared, command, listener, environment or {}, timeout_ms)
+        running = Running(self, prepared, command, listener, tap, environment or {}, timeout_ms)
         if started is not None:
             started(running)
         if self._wire is None or call is None:
@@ -216,6 +223,7 @@ class Running:
         prepared: _Prepared,
         command: str,
         listener: Listener | None,
+        tap: Tap | None,
         environment: Mapping[str, str],
         timeout_ms: int | None,
     ) -> None:
@@ -224,6 +232,7 @@ class Running:
         self._prepared = prepared
         self._command = command
         self._listener = listener
+        self._tap = tap
         self._environment = environment
         self._timeout_ms = policy.limits.timeout_ms if timeout_ms is None else min(timeout_ms, policy.limits.timeout_ms)
         self._streams = {1: Collector(policy.limits.output), 2: Collector(policy.limits.output)}
@@ -313,6 +322,8 @@ class Running:
         limits.apply(pid, policy.limits, cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0)
 
     def _on_output(self, stream: int, data: bytes) -> None:
+        if self._tap is not None:
+            self._tap(stream, data)
         collector = self._streams[stream]
         collector.feed(data)
         if self._listener is not None and collector.waiting > _LIVE_MOST:

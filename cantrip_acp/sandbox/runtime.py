@@ -29,7 +29,7 @@ class Runtime:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.owner = os.getpid()
-        self.folder = tempfile.mkdtemp(prefix="cantrip-", dir=_base(os.environ if environ is None else environ))
+        self.folder = tempfile.mkdtemp(prefix="cantrip-", dir=base_folder(os.environ if environ is None else environ))
         self._places: dict[tuple[str, bool], Places] = {}
         self._count = 0
         note = os.path.join(self.folder, "note")
@@ -127,7 +127,7 @@ def runtime() -> Runtime:
     return _current
 
 
-def _base(environ: Mapping[str, str]) -> str:
+def base_folder(environ: Mapping[str, str]) -> str:
     """A folder of this machine where programs may be run from: the gates' commands are mounted from there."""
     for folder in (environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/var/tmp", environ.get("HOME")):
         if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):

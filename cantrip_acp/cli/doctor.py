@@ -1,0 +1,216 @@
+"""`cantrip doctor`: what works on this machine, and how to mend what does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import click
+
+from cantrip_acp.cli.commands import examples
+
+_NO_SANDBOX = 3
+_OLDEST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. ``state``: ok, note (works, with a limit that is worth knowing) or missing."""
+
+    name: str
+    state: str
+    text: str
+    mend: str | None = None
+
+
+@click.command(
+    "doctor",
+    short_help="What works on this machine, and how to mend what does not.",
+    **examples("cantrip doctor", "cantrip doctor --json"),
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: every finding, and whether commands can run.")
+def doctor(as_json: bool) -> int:
+    """Look at this machine: sandbox, system call filter, limits, providers' keys (their names only), folders.
+
+    The sandbox is tried for real: a command starts in it, and each thing that it must not do is attempted.
+    Exit status: 0 commands can run, 3 there is no sandbox here.
+    """
+    findings = list(examine(os.environ))
+    sandbox = all(f.state != "missing" for f in findings if f.name.startswith("sandbox"))
+    if as_json:
+        data = {"sandbox": sandbox, "findings": [asdict(f) for f in findings]}
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _show(findings)
+    return 0 if sandbox else _NO_SANDBOX
+
+
+def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Every finding, in the order in which one needs the other."""
+    yield _python()
+    yield from _sandbox()
+    yield from _limits()
+    yield from _tools()
+    yield from _folders()
+    yield from _providers(environ)
+
+
+def _python() -> Finding:
+    text = f"Python {platform.python_version()} ({sys.executable}) on {platform.system()} {platform.release()}"
+    if sys.version_info < _OLDEST_PYTHON:
+        return Finding("python", "missing", text, "Install Python 3.11 or newer.")
+    return Finding("python", "ok", text)
+
+
+def _sandbox() -> Iterator[Finding]:
+    import anyio
+
+    from cantrip_acp.errors import CantripError, SandboxMissing
+    from cantrip_acp.sandbox import probe, seccomp
+
+    try:
+        program = probe.find_bubblewrap()
+    except SandboxMissing as error:
+        yield _missing("sandbox", error)
+        return
+    version = probe.version(program)
+    shown = ".".join(map(str, version)) or "of unknown version"
+    if version and version < (0, 8):
+        yield Finding("sandbox.bubblewrap", "missing", f"bubblewrap {shown} ({program})", probe.OLD.mend)
+        return
+    yield Finding("sandbox.bubblewrap", "ok", f"bubblewrap {shown} ({program})")
+    machine = os.uname().machine
+    if machine not in seccomp.MACHINES:
+        cause = seccomp.unknown_architecture(machine)
+        yield Finding("sandbox.seccomp", "missing", cause.text, cause.mend)
+        return
+    size = len(seccomp.program(machine)) // 8
+    yield Finding("sandbox.seccomp", "ok", f"system call filter for {machine}, {size} instructions")
+    try:
+        results = anyio.run(_try_canaries)
+    except SandboxMissing as error:
+        yield _missing("sandbox", error)
+        return
+    except CantripError as error:
+        yield Finding("sandbox", "missing", str(error), "See `cantrip sandbox policy` for what was asked for.")
+        return
+    for name, text, held in results:
+        if held:
+            yield Finding(f"sandbox.{name}", "ok", text)
+        else:
+            mend = "Do not run commands here; please report this with the output of `cantrip sandbox policy`."
+            yield Finding(f"sandbox.{name}", "missing", f"NOT so: {text}", mend)
+
+
+def _missing(name: str, error: Exception) -> Finding:
+    mend = getattr(error, "mend", None)
+    text = str(error)
+    if isinstance(mend, str) and text.endswith(mend):
+        text = text.removesuffix(mend).rstrip()
+    return Finding(name, "missing", text, mend)
+
+
+async def _try_canaries() -> list[tuple[str, str, bool]]:
+    from cantrip_acp.sandbox import canaries
+
+    return [(r.name, r.text, r.held) for r in await canaries.attempt()]
+
+
+def _limits() -> Iterator[Finding]:
+    from cantrip_acp.sandbox import limits
+
+    yield Finding("limits", "ok", "time, CPU, file size, open files and memory of commands are limited")
+    if os.getuid() == 0:
+        yield Finding(
+            "limits.processes",
+            "note",
+            "you are root, whose processes the kernel does not count: a watchdog ends a command that exceeds "
+            f"sandbox_max_processes, up to {int(1000 * (limits.FIRST + limits.INTERVAL))} ms late",
+            "Run as an ordinary user to have the kernel keep the limit.",
+        )
+    else:
+        yield Finding("limits.processes", "ok", "the kernel keeps sandbox_max_processes")
+
+
+def _tools() -> Iterator[Finding]:
+    from cantrip_acp.sandbox.runner import machine
+
+    host = machine()
+    shell = os.path.basename(host.shell)
+    if shell == "bash":
+        yield Finding("shell", "ok", f"commands run in {host.shell}")
+    else:
+        yield Finding("shell", "note", f"there is no bash: commands run in {host.shell}", "Install bash.")
+    for name, use in (("git", "version control in the sandbox"), ("rg", "a fast search gate")):
+        found = shutil.which(name)
+        if found:
+            yield Finding(name, "ok", found)
+        else:
+            package = "ripgrep" if name == "rg" else name
+            yield Finding(name, "note", f"{name} is not installed ({use})", f"Install {package}.")
+    hidden = [p for p in os.environ.get("PATH", "").split(":") if p and os.path.isdir(p) and p not in host.path]
+    if hidden:
+        yield Finding(
+            "path",
+            "note",
+            f"commands do not see these folders of PATH: {', '.join(hidden)}",
+            "Programs are shown where a version manager or an installation is recognised; move these, or link to them "
+            "from ~/.local/bin.",
+        )
+
+
+def _folders() -> Iterator[Finding]:
+    from cantrip_acp.errors import SandboxError
+    from cantrip_acp.folders import state_dir
+    from cantrip_acp.sandbox.runtime import base_folder
+
+    state = state_dir()
+    nearest = state
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if os.access(nearest, os.W_OK):
+        yield Finding("state", "ok", f"looms and sessions: {state}")
+    else:
+        yield Finding("state", "missing", f"{state} cannot be written", "Set CANTRIP_STATE_DIR to a folder of yours.")
+    try:
+        yield Finding("runtime", "ok", f"runtime files of sandboxes: {base_folder(os.environ)}")
+    except SandboxError as error:
+        yield Finding(
+            "sandbox.runtime", "missing", str(error), "Set TMPDIR to a folder on a file system without noexec."
+        )
+
+
+def _providers(environ: Mapping[str, str]) -> Iterator[Finding]:
+    from cantrip_acp.recipes import crystals
+
+    chosen = environ.get(crystals.VARIABLE, "").strip()
+    if chosen:
+        yield Finding("crystal", "ok", f"{crystals.VARIABLE} is set")
+    found = [name for names in crystals.KEYS.values() for name in names if environ.get(name)]
+    if found:
+        yield Finding("providers", "ok", f"keys found: {', '.join(found)}")
+    else:
+        names = [name for names in crystals.KEYS.values() for name in names]
+        yield Finding(
+            "providers",
+            "note",
+            "no provider's key is set; scripted crystals and `cantrip demo` need none",
+            f"Set one of {', '.join(names)}.",
+        )
+
+
+def _show(findings: list[Finding]) -> None:
+    from cantrip_acp.cli.screen import Screen
+
+    screen = Screen()
+    marks = {"ok": (screen.marks.done, "green"), "note": ("!", "yellow"), "missing": (screen.marks.failed, "bold red")}
+    width = max(len(f.name) for f in findings)
+    for finding in findings:
+        screen.line(marks[finding.state], f" {finding.name:<{width}}  {finding.text}")
+        if finding.mend is not None and finding.state != "ok":
+            screen.line((finding.mend, "dim"), indent=width + 4)

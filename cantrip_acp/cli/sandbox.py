@@ -1,0 +1,267 @@
+"""`cantrip sandbox`: run one command as the bash medium would, or see what a command may see and write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.commands import Suggesting, examples
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.sandbox.policy import Policy
+    from cantrip_acp.sandbox.runner import Outcome
+
+_TIMED_OUT = 124
+_KILLED = 137
+
+
+def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a sandbox is made from: a recipe's circle, or wards from the command line."""
+    for option in (
+        click.option(
+            "--network", is_flag=True, help="Give it the network. Without, there is none, not even localhost's."
+        ),
+        click.option(
+            "--writable",
+            multiple=True,
+            metavar="PATH",
+            type=click.Path(path_type=Path),
+            help="A folder that may be written; repeatable. Without, none.",
+        ),
+        click.option("--recipe", metavar="RECIPE", help="Take the wards and gates of this recipe (a name or a file)."),
+        click.option(
+            "--cwd",
+            metavar="DIR",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="The workspace: readable, and where commands start. Default: the current folder.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    "sandbox",
+    cls=Suggesting,
+    short_help="Run one command as the medium would, or show the policy.",
+    **examples("cantrip sandbox run --writable . -- make test", "cantrip sandbox policy --json"),
+)
+def sandbox() -> None:
+    """Commands in the sandbox of the bash medium: with it, or not at all."""
+
+
+@sandbox.command(
+    "run",
+    short_help="Run one command in the sandbox.",
+    context_settings={"ignore_unknown_options": True},
+    **examples("cantrip sandbox run -- ls -la", "cantrip sandbox run --writable . -- 'make test | tail -5'"),
+)
+@_circle_options
+@click.option(
+    "--timeout-ms", type=click.IntRange(min=1), metavar="N", help="Stop it after this long (bash_timeout_ms)."
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    command: tuple[str, ...],
+    cwd: Path | None,
+    recipe: str | None,
+    writable: tuple[Path, ...],
+    network: bool,
+    timeout_ms: int | None,
+) -> int:
+    """Run COMMAND exactly as the bash medium would: one word as a shell's text, several as a program with arguments.
+
+    The status is the command's own; 124 where it ran out of time, 137 where a limit killed it, 3 where there is no
+    sandbox on this machine. With --recipe its gates are commands too; `cantrip_done TEXT` prints TEXT and ends.
+    """
+    import anyio
+
+    circle = _circle(cwd, recipe, writable, network, timeout_ms)
+    text = command[0] if len(command) == 1 else shlex.join(command)
+    outcome, answer = anyio.run(_run, circle, text)
+    if answer is not None:
+        click.echo(answer)
+        return 0
+    if outcome.exit_code is not None:
+        return outcome.exit_code
+    click.echo(f"cantrip sandbox: the command was stopped: {outcome.ended_because}", err=True)
+    return _TIMED_OUT if outcome.timed_out else _KILLED
+
+
+async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:
+    from cantrip_acp import telemetry
+    from cantrip_acp.events import EventHub
+    from cantrip_acp.gates.contract import as_text
+    from cantrip_acp.gates.executor import GateExecutor
+    from cantrip_acp.mediums.bash import BashMedium, BashSession
+    from cantrip_acp.redaction import shared
+    from cantrip_acp.sandbox.runner import Running
+
+    executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
+    trace = telemetry.trace_from(None)
+    running: list[Running] = []
+    answers: list[str] = []
+    calls = 0
+
+    async def call(name: str, args: dict[str, object]) -> tuple[object, bool]:
+        nonlocal calls
+        calls += 1
+        record = await executor.execute(
+            name, args, call_id=f"g{calls}", entity_id="e_shell", cast_id="c_shell", trace=trace
+        )
+        if name == "done" and not record.is_error:
+            answers.append(as_text(record.result))
+            running[0].end("done")
+        return record.result, record.is_error
+
+    def tap(stream: int, data: bytes) -> None:
+        out = sys.stdout.buffer if stream == 1 else sys.stderr.buffer
+        out.write(data)
+        out.flush()
+
+    async def listener(stream: str, piece: str) -> None:
+        click.echo(piece, nl=False, err=stream == "stderr")
+
+    # A terminal gets cleaned text, as an editor would; a pipe or a file gets every byte.
+    raw = not (sys.stdout.isatty() or sys.stderr.isatty())
+    session = await BashMedium().open(circle, "e_shell")
+    assert isinstance(session, BashSession)
+    try:
+        outcome = await session.sandbox.run(
+            text,
+            listener=None if raw else listener,
+            tap=tap if raw else None,
+            environment={"TRACEPARENT": trace.traceparent()},
+            call=call,
+            started=running.append,
+        )
+    finally:
+        await session.close()
+    return outcome, answers[0] if answers else None
+
+
+@sandbox.command(
+    "policy",
+    short_help="Show what a command may see and write, and the back end's arguments.",
+    **examples("cantrip sandbox policy", "cantrip sandbox policy --recipe coding --json"),
+)
+@_circle_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: policy, program, arguments.")
+def policy(cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool, as_json: bool) -> None:
+    """Print the policy of a command that would start now, why each part of it is there, and bubblewrap's arguments."""
+    from cantrip_acp.mediums.bash import BashSession
+
+    circle = _circle(cwd, recipe, writable, network, None)
+    made = BashSession(circle).sandbox
+    found = made.policy()
+    if as_json:
+        data = {"policy": asdict(found), "program": made.program, "arguments": made.arguments()}
+        click.echo(json.dumps(data, indent=2))
+        return
+    for line in _described(found):
+        click.echo(line)
+    click.echo("\nBack end:")
+    click.echo(f"  {made.program}")
+    for line in _grouped(made.arguments()):
+        click.echo(f"    {line}")
+
+
+def _circle(
+    cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool, timeout_ms: int | None
+) -> Circle:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.wards import Wards
+
+    workspace = (cwd or Path.cwd()).absolute()
+    limits: dict[str, Any] = {"bash_max_output_bytes": 64 * 1024 * 1024}
+    if timeout_ms is not None:
+        limits["bash_timeout_ms"] = timeout_ms
+    if recipe is None:
+        paths = [os.path.abspath(p) for p in writable]
+        wards = {"max_turns": 1, "bash_network": network, "bash_writable_paths": paths, **limits}
+        return Circle("bash", ["done"], wards, workspace=workspace)
+    if writable or network:
+        raise click.UsageError("--recipe brings its own wards; --writable and --network go without it")
+    from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.folders import state_dir
+    from cantrip_acp.recipes import build, trust
+    from cantrip_acp.recipes import recipe as recipes
+
+    found = recipes.load(recipe, workspace)
+    if not recipes.is_path(recipe):
+        trust.require(found, workspace, state_dir())
+    circle = build.build(found, workspace=workspace, crystal=ScriptedCrystal(responses=[])).circle
+    if timeout_ms is not None:
+        from dataclasses import replace
+
+        declared: Wards = replace(circle.wards, bash_timeout_ms=min(timeout_ms, circle.wards.bash_timeout_ms))
+        circle = Circle("bash", list(circle.declared_gates), declared, workspace=workspace)
+    return circle
+
+
+def _described(policy: Policy) -> list[str]:
+    """The policy in words, each part with why it is there."""
+    limits = policy.limits
+    parts: list[tuple[str, list[str]]] = [
+        ("Commands start in", [policy.folder]),
+        (
+            "Read-only: the system",
+            [f"{p} -> {t}" if t else p for p, t in policy.system] + ["/etc (prepared, no secrets)"],
+        ),
+        ("Read-only: your tools, because PATH or a virtual environment leads there", list(policy.tools)),
+        ("Links that PATH or the workspace goes through", [f"{p} -> {t}" for p, t in policy.links]),
+        ("Readable: the workspace", [p for p in policy.readable if p not in policy.writable]),
+        ("Writable, by bash_writable_paths", list(policy.writable)),
+        ("Read-only inside those, because it runs code elsewhere (git, editors, shells)", list(policy.protected)),
+        ("Cannot be made there, for the same reason", list(policy.absent)),
+        ("Cannot be renamed, because of what lies in it", list(policy.pinned)),
+        ("Hidden, because of its name (secrets)", list(policy.hidden)),
+        (
+            "Private and emptied after each command",
+            ["/tmp", "/dev/shm", *([] if policy.home_source else [f"{policy.home} (home)"])],
+        ),
+        (
+            "Private and kept (bash_home)",
+            [f"{policy.home} (home), in {policy.home_source}"] if policy.home_source else [],
+        ),
+        ("Gates, as commands", [g for g in policy.gates if not g.startswith("cantrip_")]),
+        ("Network", ["all of it" if policy.network else "none"]),
+        (
+            "Limits",
+            [
+                f"{limits.timeout_ms} ms",
+                f"{limits.output} bytes of output kept",
+                f"{limits.processes} processes",
+                f"{limits.memory // 2**20} MiB of memory",
+                f"{limits.file // 2**20} MiB in one file",
+                f"{limits.open_files} open files",
+            ],
+        ),
+        ("Environment", [f"{n}={v}" for n, v in policy.environment]),
+    ]
+    lines = []
+    for title, entries in parts:
+        if entries:
+            lines.append(f"{title}:")
+            lines += [f"  {e}" for e in entries]
+    return lines
+
+
+def _grouped(arguments: list[str]) -> list[str]:
+    """One option with its values on a line, as a shell would take it."""
+    lines: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--") or not lines:
+            lines.append([argument])
+        else:
+            lines[-1].append(argument)
+    return [shlex.join(line) for line in lines]

@@ -41,6 +41,9 @@ class Scene:
 
     def build(self) -> None:
         """Lay out the files and load the scripts; raises `DefinitionError` for what is not valid."""
+        if self._setup.get("folding") or any(key.startswith("child_") for key, _ in crystals_of(self._case)):
+            # Never to be run as if it had not been asked for.
+            raise DefinitionError("folding and children's crystals are not set up by this version of the runner")
         _lay_out(self._setup.get("filesystem") or {}, self.stand_in)
         for key, script in crystals_of(self._case):
             self.crystals[key] = _crystal(script)
@@ -55,7 +58,7 @@ class Scene:
 
     def named(self, key: str) -> ScriptedCrystal:
         """The crystal of that key; raises `DefinitionError` where the case sets up none."""
-        found = self.crystals.get(key)
+        found = self.crystals.get(key) or next((c for c in self.crystals.values() if c.name == key), None)
         if found is None:
             raise DefinitionError(f"the case sets up no crystal {key!r}; it has {', '.join(self.crystals) or 'none'}")
         return found

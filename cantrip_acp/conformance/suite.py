@@ -25,6 +25,8 @@ _SEPARATOR = re.compile(r"(---|\.\.\.)(\s+#.*)?\s*\Z")
 _ITEM = re.compile(r"( *)-(?=\s|\Z)")
 _BLOCK_SCALAR = re.compile(r"(?:\A|[:\-]\s+)(?:[&!]\S+\s+)*[|>][+\-0-9]*\s*(?:#.*)?\Z")
 _LENGTH = re.compile(r"( *)length:\s*([^\s#]+)\s*(?:#.*)?\Z")
+_ANCHOR = re.compile(r"(?<!\S)&([\w\-]+)")
+_ALIAS = re.compile(r"(?<![^\s\[{,])\*([\w\-]+)")
 # Quoted texts and comments are passed over (first two groups of alternatives); what is left over is a bare reference.
 _REFERENCE = re.compile(
     r"""(?P<skip>(?<![^\s\[{,:])"(?:[^"\\]|\\.)*"|(?<![^\s\[{,:])'(?:[^']|'')*'|(?:\A|(?<=\s))\#.*)"""
@@ -139,9 +141,20 @@ def _load_chunk(chunks: list[_Chunk], number: int) -> Any:
             fault = error
     if "undefined alias" not in str(fault):
         raise fault
-    # An alias to an anchor of an earlier case: read it together with the cases that set anchors.
-    before = "".join("\n".join(_mend(c)) + "\n" for c in chunks[:number] if "&" in c.text)
+    before = "".join("\n".join(_mend(c)) + "\n" for c in _anchoring(chunks, number))
     return _load(before + "\n".join(mended) + "\n")
+
+
+def _anchoring(chunks: list[_Chunk], number: int) -> list[_Chunk]:
+    """The earlier cases that a case's aliases lead to, in order: an alias means the nearest anchor of its name above it."""
+    wanted = set(_ALIAS.findall(chunks[number].text))
+    found: list[_Chunk] = []
+    for chunk in reversed(chunks[:number]):
+        anchors = wanted.intersection(_ANCHOR.findall(chunk.text))
+        if anchors:
+            wanted = (wanted - anchors) | set(_ALIAS.findall(chunk.text))
+            found.insert(0, chunk)
+    return found
 
 
 def _load(text: str) -> Any:

@@ -107,7 +107,7 @@ class Cantrip:
             crystal,
             self.call,
             self.circle,
-            loom=self._loom,
+            loom=self.loom,
             retry=self.retry,
             interceptors=self.interceptors,
             contributors=self.contributors,

@@ -77,7 +77,7 @@ class CrystalError(CantripError):
     """A query that failed.
 
     ``status`` is the HTTP status where there was one. ``retryable`` says whether asking again may help:
-    by default for 429, for 5xx and where no status came at all (PROD-2). ``retry_after`` is in seconds.
+    by default for 429 and 5xx (PROD-2), never without a status: a crystal that knows better says so (a reset connection). ``retry_after`` is in seconds.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class TextFace:
             parts.append(f"${meta.cost:.4f}")
         self.transcript.note(f" {self.screen.marks.dot} ".join([*parts, turn.id]))
 
-    def ended(self, result: CastResult) -> None:
+    def ended(self, result: CastResult, *, show_loom: bool = True) -> None:
         """How it ended: the answer where it was not said already, why, what it took, and where the record is."""
         self.transcript.finish()
         if result.reason != "text" and result.result is not None:
@@ -110,7 +110,7 @@ class TextFace:
         turns = f"{result.turns} turn{'' if result.turns == 1 else 's'}"
         parts = [turns, *usage_parts(result.usage), duration(time.monotonic() - self._begun)]
         self.screen.line((f"{self.screen.marks.stop} {result.reason}", style), (dot + dot.join(parts), "dim"))
-        if result.loom:
+        if result.loom and show_loom:
             self.screen.line(("loom     ", "dim"), result.loom)
         self.screen.flush()
 

@@ -122,7 +122,7 @@ def _one(run: Running, intent: str, face: TextFace, context: tuple[ContextBlock,
     if ended.result is None:
         face.stopped()
         return False, ended.stopped_by
-    face.ended(ended.result)
+    face.ended(ended.result, show_loom=False)
     return ended.result.terminated, ended.stopped_by
 
 

@@ -1,0 +1,80 @@
+"""`cantrip loom`: read the record of casts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.commands import Suggesting, examples
+from cantrip_acp.cli.opening import state_option
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+
+file_argument = click.argument("name", metavar="[FILE]", required=False)
+json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+
+
+@click.group("loom", cls=Suggesting, **examples("cantrip loom show", "cantrip loom thread"))
+def loom() -> None:
+    """Read looms: the append-only record of what entities said, did and saw.
+
+    FILE is a loom's file, or the id of a session or cast in the state folder; without it, the newest loom there.
+    """
+
+
+@loom.command("show", **examples("cantrip loom show", "cantrip loom show --json"))
+@file_argument
+@json_option
+@state_option
+def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
+    """Show what a loom holds: each cast with a line a turn, its threads, and what is damaged."""
+    from cantrip_acp.cli.loomview import LoomView, as_data
+    from cantrip_acp.cli.screen import Screen
+
+    with _opened(name, state_dir) as held:
+        if as_json:
+            click.echo(json.dumps(as_data(held), default=str))
+        else:
+            LoomView(Screen(), held).overview()
+
+
+@loom.command("thread", **examples("cantrip loom thread", "cantrip loom thread --json"))
+@file_argument
+@click.argument("turn", required=False)
+@json_option
+@click.option("--full", is_flag=True, help="Show outputs whole, however long.")
+@state_option
+def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_dir: Path | None) -> None:
+    """Show one thread in full: the path from the root to TURN (an id, or its beginning; by default, the last leaf)."""
+    import msgspec
+
+    from cantrip_acp.cli.loomfile import leaf
+    from cantrip_acp.cli.loomview import LoomView, problems
+    from cantrip_acp.cli.screen import Screen
+
+    with _opened(name, state_dir) as held:
+        path = held.thread(leaf(held, turn))
+        if not as_json:
+            LoomView(Screen(), held, full=full).thread(path)
+            return
+        turns = [msgspec.to_builtins(t) for t in path]
+        data = {"leaf": path.leaf.id, "state": path.state, "result": path.result, "turns": turns}
+        click.echo(json.dumps(data | {"problems": problems(held)}, default=str))
+
+
+def _opened(name: str | None, state_dir: Path | None) -> Loom:
+    from cantrip_acp import folders
+    from cantrip_acp.cli.loomfile import find
+    from cantrip_acp.errors import LoomError
+    from cantrip_acp.loom.loom import Loom
+
+    path = find(name, folders.state_dir(state_dir))
+    held = Loom.open(path, readonly=True)
+    if held.problems and held.header is None and not len(held):
+        held.close()
+        raise LoomError(f"{path}: this is no loom: {held.problems[0]}")
+    return held

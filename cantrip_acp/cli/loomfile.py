@@ -1,0 +1,52 @@
+"""The loom that a person means: a file, a session's id, or the newest one in the state folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cantrip_acp.errors import DefinitionError, TurnNotFound
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+
+ENDING = ".loom.jsonl"
+
+
+def find(name: str | None, state_dir: Path) -> Path:
+    """The file of a loom. Raises `DefinitionError` that says where it was looked for."""
+    looms = state_dir / "looms"
+    if name is None:
+        kept = sorted(looms.glob(f"*{ENDING}"), key=lambda p: p.stat().st_mtime)
+        if not kept:
+            raise DefinitionError(f"no loom lies in {looms}; name a file, or cast something first")
+        return kept[-1]
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise DefinitionError(f"this is a folder; name a loom in it (*{ENDING})", where=name)
+    for candidate in (path, looms / name, looms / f"{name}{ENDING}"):
+        if candidate.is_file():
+            return candidate
+    raise DefinitionError(f"no such file, and no loom of that name in {looms}", where=name)
+
+
+def leaf(loom: Loom, wanted: str | None) -> str:
+    """The id of a turn from an id or the beginning of one; without, the leaf that was written last.
+
+    Raises `TurnNotFound` where none or several fit.
+    """
+    if wanted is None:
+        leaves = loom.leaves()
+        if not leaves:
+            raise TurnNotFound("this loom holds no turn yet")
+        return leaves[-1]
+    if wanted in loom:
+        return wanted
+    begin = wanted if wanted.startswith("t_") else f"t_{wanted}"
+    found = [turn.id for turn in loom.turns() if turn.id.startswith(begin) or turn.id.startswith(wanted)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise TurnNotFound(f"no turn's id begins with {wanted!r} in this loom")
+    shown = ", ".join(found[:5]) + (" …" if len(found) > 5 else "")
+    raise TurnNotFound(f"{len(found)} turns' ids begin with {wanted!r}: {shown}; write more of it")

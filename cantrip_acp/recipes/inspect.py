@@ -1,0 +1,92 @@
+"""Looking at a recipe without casting it: all that is wrong with it, and what it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.circle import Circle
+from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.recipes import build, crystals, trust
+from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.recipe import Recipe, Source, read
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `check` found. ``problems`` make the file unusable; ``notes`` say what this version cannot do with it yet."""
+
+    file: str
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def check(path: Path, *, file: str | None = None, source: Source = "path") -> Report:
+    """Everything that is wrong with a recipe file and with the files that it names, as ``file:line:column: …``."""
+    shown = file if file is not None else str(path)
+    try:
+        recipe = read(path, source, Files(), file=shown)
+    except RecipeError as error:
+        return Report(shown, error.places)
+    except DefinitionError as error:
+        return Report(shown, (str(error),))
+    notes = tuple(str(recipe.problem(at, message)) for at, message in build.lacking(recipe))
+    problems: list[str] = []
+    try:
+        build._call(recipe)
+    except RecipeError as error:
+        problems += error.places
+    if recipe.data.get("crystal") is not None and not any("provider" in note for note in notes):
+        try:
+            crystals.crystal_for(recipe)
+        except RecipeError as error:
+            problems += error.places
+        except DefinitionError as error:
+            problems.append(str(error))
+    return Report(shown, tuple(problems), notes)
+
+
+def circle_of(recipe: Recipe, workspace: Path) -> Circle:
+    """The circle over a folder, without a crystal. Raises `RecipeError` for what this version lacks."""
+    missing = [
+        str(recipe.problem(at, message)) for at, message in build.lacking(recipe) if at[0] in ("circle", "folding")
+    ]
+    if missing:
+        raise RecipeError(missing)
+    return build._circle(recipe, workspace)
+
+
+def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
+    """Why the recipe may do what it asks for, or that it may not."""
+    if recipe.source == "built-in":
+        return "built in"
+    if recipe.source == "user":
+        return "yours: it lies in your configuration folder"
+    asked = list(trust.demands(recipe.data, recipe.folder, workspace))
+    if not asked:
+        return "not needed: it asks for nothing that needs trust"
+    state = trust.Ledger(state_dir).state(workspace, recipe.files) if trust._holds(workspace, recipe) else "untrusted"
+    if state == "trusted":
+        return "trusted"
+    why = "; ".join(recipe.problem(at, reason).key + ": " + reason for at, reason in asked)
+    changed = "changed since it was trusted" if state == "changed" else "not trusted"
+    return f"{changed}, refused when found by name ({why})"
+
+
+def crystal_line(recipe: Recipe) -> str:
+    """The crystal in a line; never a secret."""
+    given = recipe.data.get("crystal")
+    if given is None:
+        return f"none named: ${crystals.VARIABLE}, else a provider whose key is set"
+    options: dict[str, Any] = crystals.options_of(given)
+    provider = options["provider"]
+    if provider == "scripted":
+        script = options.get("script")
+        return f"scripted: {script}" if script else f"scripted: {len(options['responses'])} responses"
+    model = options.get("model")
+    return f"{provider}: {model}" if model else str(provider)

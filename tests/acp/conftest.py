@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.acp.rawclient import RawClient
+from tests.acp.rawclient import RawClient, still_alive
 
 DONE: Mapping[str, Any] = {"tool_calls": [{"gate": "done", "args": {"answer": "all done"}}]}
 
@@ -67,7 +66,7 @@ def start(recipe: Callable[..., str]) -> Iterator[Callable[..., RawClient]]:
 
     yield begin
     for client in running:
-        children = client.children()
+        family = client.family()
         client.close()
-        _, alive = psutil.wait_procs(children, timeout=5)
+        alive = still_alive(family, 5)
         assert not alive, f"left behind: {alive}"

@@ -19,6 +19,22 @@ AGENT = str(Path(sys.executable).parent / "cantrip-acp")
 PATIENCE = 20.0
 
 
+def still_alive(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that run on after so long. A zombie runs no more; it waits for the machine's init to take note."""
+    deadline = time.monotonic() + seconds
+    while True:
+        alive = []
+        for process in processes:
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.01)
+
+
 class Silence(AssertionError):
     """Nothing came in time."""
 
@@ -165,11 +181,23 @@ class RawClient:
 
     # --- the end
 
-    def children(self) -> list[psutil.Process]:
+    def family(self) -> list[psutil.Process]:
+        """Every process below the agent."""
         try:
             return psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    def children(self) -> list[psutil.Process]:
+        """What runs on an entity's behalf: all but the sandbox's sentinel, which lives as long as the agent."""
+        found = []
+        for process in self.family():
+            try:
+                if "cantrip-sentinel" not in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
 
     def hang_up(self) -> float:
         """Close the agent's input; returns the seconds until the process had ended, and checks its status."""

@@ -1,0 +1,533 @@
+"""session/new and session/prompt: what is refused, what streams, in which order, and how a turn ends."""
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acp.conftest import DONE
+from tests.acp.rawclient import AGENT, RawClient
+
+Start = Callable[..., RawClient]
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+# --- session/new
+
+
+def test_a_folder_that_cannot_be_worked_in(start: Start, folder: Path) -> None:
+    agent = start()
+    file = folder / "file"
+    file.write_text("x")
+    (folder / "loop").symlink_to("loop")
+    cases = {
+        "relative": "absolute",
+        "": "absolute",
+        str(folder / "missing"): "no such folder",
+        str(file): "not a folder",
+        str(file / "below"): "not a folder",
+        str(folder / "loop"): "cannot be used",
+        "/" + "x" * 5000: "cannot be used",
+        str(folder) + "/\0": "cannot be used",
+    }
+    for cwd, problem in cases.items():
+        error = agent.error("session/new", {"cwd": cwd, "mcpServers": []})
+        assert error["code"] == -32602, (cwd, error)
+        assert problem in error["message"], (cwd, error)
+        assert error["data"]["field"] == "cwd"
+    agent.session(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not read a folder")
+def test_a_folder_that_this_user_may_not_read(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    from cantrip_acp.acp.envelope import RpcError
+    from cantrip_acp.acp.session import check_folder
+
+    folder.chmod(0o700)
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            check_folder(str(folder))
+        except RpcError as refused:
+            status = 0 if refused.code == -32602 and "not readable" in refused.message else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({}, "cwd"),
+        ({"cwd": 5}, "cwd"),
+        ({"cwd": None}, "cwd"),
+        ({"cwd": "/", "mcpServers": "none"}, "mcpServers"),
+        ({"cwd": "/", "mcpServers": [{}]}, "mcpServers[0].name"),
+        ({"cwd": "/", "mcpServers": [7]}, "mcpServers[0]"),
+        ({"cwd": "/", "mcpServers": [], "additionalDirectories": "x"}, "additionalDirectories"),
+    ],
+)
+def test_wrong_parameters_of_a_session(start: Start, params: Any, field: str) -> None:
+    error = start().error("session/new", params)
+    assert error["code"] == -32602
+    assert error["data"]["field"] == field
+    assert field in error["message"]
+
+
+def test_the_session_comes_first_and_what_is_not_supported_is_said(start: Start, folder: Path) -> None:
+    servers = [
+        {"name": "files", "command": "/bin/files", "args": [], "env": [{"name": "TOKEN", "value": "hunter2hunter2"}]},
+        {"type": "http", "name": "web", "url": "http://localhost:1", "headers": []},
+    ]
+    for capabilities, kind in (({}, "agent_message_chunk"), ({"session": {"notices": {}}}, "notice")):
+        agent = start(capabilities=capabilities)
+        request = agent.ask("session/new", {"cwd": str(folder), "mcpServers": servers})
+        assert agent.next()["id"] == request
+        agent.next()
+        (update,) = agent.updates()
+        assert update["sessionUpdate"] == kind
+        assert "files, web" in json.dumps(update)
+        assert "hunter2" not in json.dumps(update)
+    quiet = start()
+    quiet.session(folder)
+    quiet.quiet()
+
+
+def test_additional_folders_are_said_to_be_out_of_reach(start: Start, folder: Path, tmp_path: Path) -> None:
+    agent = start()
+    agent.session(folder, additionalDirectories=[str(tmp_path)])
+    assert str(tmp_path) in json.dumps(agent.next())
+
+
+def test_mcp_servers_may_be_left_out(start: Start, folder: Path) -> None:
+    agent = start()
+    assert agent.call("session/new", {"cwd": str(folder)})["sessionId"]
+    assert agent.call("session/new", {"cwd": str(folder), "mcpServers": None})["sessionId"]
+
+
+def test_each_session_has_a_loom_of_its_own(start: Start, folder: Path, tmp_path: Path) -> None:
+    agent = start([], "--state-dir", str(tmp_path / "state"))
+    sessions = [agent.session(folder) for _ in range(3)]
+    assert len(set(sessions)) == 3
+    names = {path.name for path in (tmp_path / "state" / "looms").iterdir() if path.suffix == ".jsonl"}
+    assert names == {f"{session}.loom.jsonl" for session in sessions}
+
+
+def test_nothing_is_written_in_the_folder(start: Start, folder: Path) -> None:
+    agent = start()
+    agent.prompt(agent.session(folder))
+    assert list(folder.iterdir()) == []
+
+
+def test_a_recipe_that_is_wrong(folder: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.cantrip.yaml"
+    bad.write_text("name: bad\ncircle:\n  medium: conversation\n  gatess: [done]\n")
+    agent = RawClient("--recipe", str(bad))
+    try:
+        agent.initialize()
+        error = agent.error("session/new", {"cwd": str(folder), "mcpServers": []})
+        assert error["code"] == -32603
+        assert "bad.cantrip.yaml:4" in error["message"]
+        assert "gates" in error["message"]
+    finally:
+        agent.close()
+
+
+def test_a_state_folder_that_cannot_be_written(start: Start, folder: Path) -> None:
+    agent = start([], "--state-dir", "/proc/nothing")
+    error = agent.error("session/new", {"cwd": str(folder), "mcpServers": []})
+    assert error["code"] == -32603
+    assert "/proc/nothing" in error["message"]
+
+
+# --- authentication
+
+
+def test_without_a_key_it_says_what_to_set(folder: Path) -> None:
+    agent = RawClient()
+    try:
+        method = agent.initialize()["authMethods"][0]["id"]
+        for ask in (
+            lambda: agent.error("session/new", {"cwd": str(folder), "mcpServers": []}),
+            lambda: agent.error("authenticate", {"methodId": method}),
+        ):
+            error = ask()
+            assert error["code"] == -32000
+            for word in ("ANTHROPIC_API_KEY", "CANTRIP_CRYSTAL", "--recipe"):
+                assert word in error["message"]
+        error = agent.error("authenticate", {"methodId": "nothing"})
+        assert (error["code"], error["data"]["field"]) == (-32602, "methodId")
+        assert agent.error("authenticate", {})["data"]["field"] == "methodId"
+    finally:
+        agent.close()
+
+
+def test_with_a_scripted_crystal_there_is_nothing_to_sign_in_to(start: Start) -> None:
+    agent = start()
+    assert agent.call("authenticate", {"methodId": "environment"}) == {}
+
+
+def test_a_crystal_from_the_environment(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.yaml"
+    script.write_text("responses:\n  - content: hello from the script\n")
+    agent = RawClient(env={"CANTRIP_CRYSTAL": f"scripted:{script}"})
+    try:
+        agent.initialize()
+        assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
+        assert agent.said() == "hello from the script"
+    finally:
+        agent.close()
+
+
+# --- session/prompt
+
+
+def test_a_whole_turn(start: Start, folder: Path) -> None:
+    agent = start(
+        [
+            {
+                "thinking": "let me see",
+                "chunks": ["I will ", "try."],
+                "tool_calls": [{"gate": "echo", "args": {"text": "hello"}}, {"gate": "echo", "args": {"txt": 1}}],
+                "usage": {"prompt_tokens": 100, "completion_tokens": 20, "cost": 0.25},
+            },
+            DONE,
+        ]
+    )
+    session = agent.session(folder)
+    result = agent.prompt(session)
+    agent.quiet(0.2)
+    assert result["stopReason"] == "end_turn"
+    assert result["_meta"]["cantrip"]["reason"] == "done"
+    assert [message["params"]["sessionId"] for message in agent.seen if "method" in message] == [session] * len(
+        agent.updates()
+    )
+    (thought,) = agent.updates("agent_thought_chunk")
+    assert thought["content"]["text"] == "let me see"
+    words = agent.updates("agent_message_chunk")
+    assert [word["content"]["text"] for word in words] == ["I will ", "try.", "all done"]
+    assert words[0]["messageId"] == words[1]["messageId"] != words[2]["messageId"]
+    assert thought["messageId"] not in {word["messageId"] for word in words}
+
+    good, bad, done = agent.updates("tool_call")
+    assert good["status"] == bad["status"] == done["status"] == "pending"
+    assert (good["name"], good["kind"], good["rawInput"]) == ("echo", "other", {"text": "hello"})
+    states: dict[str, list[dict[str, Any]]] = {call["toolCallId"]: [] for call in (good, bad, done)}
+    for update in agent.updates("tool_call_update"):
+        states[update["toolCallId"]].append(update)
+    assert [update["status"] for update in states[good["toolCallId"]]] == ["in_progress", "completed"]
+    assert states[good["toolCallId"]][-1]["rawOutput"] == "hello"
+    assert states[bad["toolCallId"]][-1]["status"] == "failed"
+    assert "missing required argument" in json.dumps(states[bad["toolCallId"]][-1]["content"])
+    assert states[done["toolCallId"]][-1]["status"] == "completed"
+
+    usage = agent.updates("usage_update")[0]
+    assert usage["used"] == 120
+    assert usage["cost"] == {"amount": 0.25, "currency": "USD"}
+
+
+def test_an_entity_remembers_and_ids_of_tool_calls_never_come_again(start: Start, folder: Path) -> None:
+    call = {"tool_calls": [{"id": "call_1", "gate": "done", "args": {"answer": "x"}}]}
+    agent = start([call, call, {"content": "in words"}])
+    session = agent.session(folder)
+    for _ in range(3):
+        assert agent.prompt(session)["stopReason"] == "end_turn"
+    ids = [update["toolCallId"] for update in agent.updates("tool_call")]
+    assert len(ids) == len(set(ids)) == 2
+    assert agent.said() == "xxin words"
+
+
+@pytest.mark.parametrize(
+    ("responses", "wards", "reason", "why"),
+    [
+        ([DONE], [{"max_turns": 3}], "end_turn", "done"),
+        ([{"content": "words"}], [{"max_turns": 3}], "end_turn", "text"),
+        ([{"tool_calls": [{"gate": "echo", "args": {"text": "x"}}], "repeat": True}], [{"max_turns": 2}],
+         "max_turn_requests", "max_turns"),
+        ([{"content": "late", "delay_ms": 5000}], [{"max_turns": 2}, {"max_seconds": 0.2}],
+         "max_turn_requests", "max_seconds"),
+        ([{"tool_calls": [{"gate": "echo", "args": {"text": "x"}}], "repeat": True,
+           "usage": {"prompt_tokens": 60, "completion_tokens": 0}}],
+         [{"max_turns": 9}, {"max_total_tokens": 100}], "max_tokens", "max_tokens"),
+        ([{"tool_calls": [{"gate": "echo", "args": {"text": "x"}}], "repeat": True, "usage": {"cost": 0.6}}],
+         [{"max_turns": 9}, {"max_cost_usd": 1.0}], "max_tokens", "max_cost"),
+    ],
+)  # fmt: skip
+def test_stop_reasons(start: Start, folder: Path, responses: Any, wards: Any, reason: str, why: str) -> None:
+    agent = start(responses, wards=wards)
+    result = agent.prompt(agent.session(folder))
+    assert (result["stopReason"], result["_meta"]["cantrip"]["reason"]) == (reason, why)
+
+
+def test_a_model_that_fails_is_an_error_that_says_what_happened(start: Start, folder: Path) -> None:
+    secret = "sk-abcdefghijklmnopqrstuvwxyz"
+    agent = start([{"error": {"status": 401, "message": f"invalid key {secret}"}}, DONE])
+    session = agent.session(folder)
+    reply = agent.answer(agent.start_prompt(session))
+    assert reply["error"]["code"] == -32603
+    assert "invalid key" in reply["error"]["message"]
+    assert secret not in json.dumps(agent.seen)
+    assert agent.prompt(session)["stopReason"] == "end_turn"
+
+
+def test_a_script_that_has_run_out_says_so(start: Start, folder: Path) -> None:
+    agent = start([])
+    assert "run out" in agent.answer(agent.start_prompt(agent.session(folder)))["error"]["message"]
+
+
+def test_a_retry_is_told_and_leads_to_one_turn(start: Start, folder: Path) -> None:
+    responses = [{"error": {"status": 500, "message": "overloaded"}}, DONE]
+    for capabilities, kind in (({}, "agent_thought_chunk"), ({"session": {"notices": {}}}, "notice")):
+        agent = start(responses, capabilities=capabilities, retry={"max_retries": 2, "base_s": 0.01})
+        assert agent.prompt(agent.session(folder))["_meta"]["cantrip"]["turns"] == 1
+        assert "overloaded" in json.dumps(agent.updates(kind))
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({}, "sessionId"),
+        ({"sessionId": 1, "prompt": []}, "sessionId"),
+        ({"sessionId": "x"}, "prompt"),
+        ({"sessionId": "x", "prompt": "text"}, "prompt"),
+        ({"sessionId": "x", "prompt": ["text"]}, "prompt[0]"),
+        ({"sessionId": "x", "prompt": [{"type": "video"}]}, "prompt[0].type"),
+        ({"sessionId": "x", "prompt": [{"text": "x"}]}, "prompt[0].type"),
+        ({"sessionId": "x", "prompt": [{"type": "text"}]}, "prompt[0].text"),
+        ({"sessionId": "x", "prompt": [{"type": "resource_link", "uri": "file:///x"}]}, "prompt[0].name"),
+        ({"sessionId": "x", "prompt": [{"type": "resource", "resource": {"text": "x"}}]}, "prompt[0].resource.uri"),
+    ],
+)
+def test_wrong_parameters_of_a_prompt(start: Start, params: Any, field: str) -> None:
+    error = start().error("session/prompt", params)
+    assert error["code"] == -32602
+    assert error["data"]["field"] == field
+
+
+def test_an_unknown_session(start: Start) -> None:
+    agent = start()
+    error = agent.error("session/prompt", {"sessionId": "sess_nothing", "prompt": [text("x")]})
+    assert error["code"] == -32002
+    assert error["data"] == {"sessionId": "sess_nothing"}
+    agent.tell("session/cancel", {"sessionId": "sess_nothing"})
+    agent.quiet()
+
+
+IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+AUDIO = {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}
+BLOB = {
+    "type": "resource",
+    "resource": {"uri": "file:///x.bin", "blob": base64.b64encode(b"\xff\x00").decode(), "mimeType": "image/png"},
+}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "problem"),
+    [
+        ([], "intent is required"),
+        ([text("")], "intent is required"),
+        ([text(" \n\t")], "intent is required"),
+        ([{"type": "resource_link", "name": "x", "uri": "file:///x"}], "intent is required"),
+        ([text("look"), IMAGE], "images"),
+        ([text("listen"), AUDIO], "audio"),
+        ([text("read"), BLOB], "image/png"),
+        ([text("read"), {"type": "resource", "resource": {"uri": "file:///x"}}], "a text or a blob"),
+    ],
+)
+def test_a_prompt_that_cannot_be_taken(start: Start, folder: Path, prompt: Any, problem: str) -> None:
+    agent = start()
+    session = agent.session(folder)
+    error = agent.error("session/prompt", {"sessionId": session, "prompt": prompt})
+    assert error["code"] == -32602
+    assert problem in error["message"]
+    assert agent.prompt(session)["stopReason"] == "end_turn"
+
+
+def test_links_and_embedded_resources_reach_the_entity(start: Start, folder: Path) -> None:
+    agent = start(
+        [{"content": "found", "when": "Compare [@a.py](file:///w/a.py) with [@b.py](file:///w/b.py), please"}]
+    )
+    session = agent.session(folder)
+    embedded = {"uri": "file:///w/b.py", "text": "print('b')", "mimeType": "text/x-python"}
+    coded = {"uri": "file:///w/c.txt", "blob": base64.b64encode(b"coded text").decode()}
+    prompt = [
+        text("Compare "),
+        {"type": "resource_link", "name": "a.py", "uri": "file:///w/a.py", "size": "?", "description": "the old one"},
+        text(" with "),
+        {"type": "resource", "resource": embedded, "annotations": {"audience": ["assistant"]}},
+        text(", please. "),
+        {"type": "resource", "resource": coded},
+    ]
+    result = agent.call("session/prompt", {"sessionId": session, "prompt": prompt})
+    assert agent.said() == "found"
+    loom = Path(result["_meta"]["cantrip"]["loom"]).read_text()
+    context = [record for record in map(json.loads, loom.splitlines()) if record["type"] == "context"]
+    assert [block["uri"] for block in context] == ["file:///w/a.py", "file:///w/b.py", "file:///w/c.txt"]
+    assert "print('b')" in context[1]["text"]
+    assert context[2]["text"] == "coded text"
+
+
+# --- several at once
+
+
+def test_a_second_prompt_is_refused_and_the_first_goes_on(start: Start, folder: Path) -> None:
+    agent = start([{"content": "slow", "delay_ms": 400}, {"content": "next"}])
+    session = agent.session(folder)
+    first = agent.start_prompt(session)
+    second = agent.start_prompt(session)
+    refused = agent.answer(second)
+    assert refused["error"]["code"] == -32600
+    assert "busy" in refused["error"]["message"]
+    assert agent.answer(first)["result"]["stopReason"] == "end_turn"
+    assert agent.prompt(session)["stopReason"] == "end_turn"
+    assert agent.said() == "slownext"
+
+
+def test_sessions_do_not_wait_for_each_other_and_never_mix(start: Start, folder: Path) -> None:
+    agent = start([{"chunks": ["a"] * 20, "delay_ms": 20, "when": "slow"}, {"content": "quick", "when": "quick"}])
+    sessions = [agent.session(folder) for _ in range(4)]
+    slow = [agent.start_prompt(session, "slow") for session in sessions[:3]]
+    quick = agent.start_prompt(sessions[3], "quick")
+    assert agent.answer(quick)["result"]["stopReason"] == "end_turn"
+    assert not any(message.get("id") in slow for message in agent.seen)
+    waiting = set(slow)
+    while waiting:
+        waiting.discard(agent.next().get("id"))
+    for session in sessions[:3]:
+        chunks = agent.updates("agent_message_chunk", session)
+        assert "".join(chunk["content"]["text"] for chunk in chunks) == "a" * 20
+    order = [message["params"]["sessionId"] for message in agent.seen if "method" in message]
+    assert order != sorted(order, key=sessions.index), "they ran one after the other"
+
+
+def test_requests_may_come_before_their_time(start: Start, folder: Path) -> None:
+    """A client need not wait for one reply before it asks the next."""
+    agent = start()
+    asked = [agent.ask("session/new", {"cwd": str(folder), "mcpServers": []}) for _ in range(20)]
+    answers = {message["id"]: message["result"]["sessionId"] for message in (agent.next() for _ in asked)}
+    assert set(answers) == set(asked)
+    assert len(set(answers.values())) == 20
+
+
+# --- traces
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("of_session", "of_prompt", "expected"),
+    [
+        (None, {"cantrip_trace_id": "a" * 32, "trace_id": "b" * 32, "traceparent": PARENT}, "a" * 32),
+        (None, {"trace_id": "b" * 32, "traceparent": PARENT}, "b" * 32),
+        (None, {"traceparent": PARENT}, "0af7651916cd43dd8448eb211c80319c"),
+        ({"trace_id": "c" * 32}, None, "c" * 32),
+        ({"trace_id": "c" * 32}, {"trace_id": "d" * 32}, "d" * 32),
+        (None, {"trace_id": "A" * 32}, "a" * 32),
+        (None, {"trace_id": "my request"}, None),
+        (None, {"trace_id": 5, "traceparent": "nonsense"}, None),
+    ],
+)
+def test_traces_are_carried_into_the_loom(
+    start: Start, folder: Path, of_session: Any, of_prompt: Any, expected: str | None
+) -> None:
+    agent = start()
+    session = agent.session(folder, **({"_meta": of_session} if of_session else {}))
+    meta = agent.prompt(session, **({"_meta": of_prompt} if of_prompt else {}))["_meta"]
+    trace = meta["cantrip_trace_id"]
+    assert len(trace) == 32
+    assert expected in (None, trace)
+    records = [json.loads(line) for line in Path(meta["cantrip"]["loom"]).read_text().splitlines()]
+    turns = [record for record in records if record["type"] == "turn" and record.get("role", "crystal") == "crystal"]
+    assert turns
+    assert {turn["metadata"]["trace_id"] for turn in turns} == {trace}
+    if of_prompt == {"trace_id": "my request"}:
+        assert "my request" in json.dumps([record for record in records if record["type"] == "cast"])
+
+
+def test_meta_changes_nothing_else(start: Start, folder: Path, tmp_path: Path) -> None:
+    agent = start()
+    session = agent.session(folder, _meta={"sessionId": "mine", "cwd": str(tmp_path), "session_id": "mine"})
+    other = agent.session(folder)
+    agent.prompt(session, _meta={"sessionId": other, "session_id": other, "prompt": [text("evil")]})
+    assert agent.updates(session_id=session)
+    assert not agent.updates(session_id=other)
+
+
+# --- what is printed
+
+
+def test_whatever_is_printed_stays_off_the_protocol(folder: Path, tmp_path: Path) -> None:
+    noisy = tmp_path / "noisy.py"
+    noisy.write_text(
+        "import ctypes, os, sys, subprocess\n"
+        "from cantrip_acp.acp import server\n"
+        "check = server.check_folder\n"
+        "def loud(cwd):\n"
+        "    print('junk from print')\n"
+        "    sys.__stdout__.write('junk from the stream\\n'); sys.__stdout__.flush()\n"
+        "    os.write(1, b'junk from the descriptor\\n')\n"
+        "    ctypes.CDLL(None).puts(b'junk from C'); ctypes.CDLL(None).fflush(None)\n"
+        "    subprocess.run(['echo', 'junk from a child'])\n"
+        "    assert sys.stdin.read() == ''\n"
+        "    return check(cwd)\n"
+        "server.check_folder = loud\n"
+        "from cantrip_acp.acp.start import main\n"
+        "sys.exit(main())\n"
+    )
+    script = tmp_path / "s.yaml"
+    script.write_text("responses: [{content: hi}]\n")
+    import sys
+
+    agent = RawClient(argv=[sys.executable, str(noisy)], env={"CANTRIP_CRYSTAL": f"scripted:{script}"})
+    try:
+        agent.initialize()
+        assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
+        agent.hang_up()
+        for source in ("print", "the stream", "the descriptor", "C", "a child"):
+            assert f"junk from {source}\n" in agent.stderr()
+    finally:
+        agent.close()
+
+
+def test_a_client_that_never_reads_stderr_does_not_stop_the_agent(start: Start, folder: Path) -> None:
+    agent = start()
+    for _ in range(3000):
+        # Each is logged as a warning.
+        agent.tell("session/cancel", {"sessionId": "nothing " + "x" * 100})
+    assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
+
+
+def test_the_log_goes_to_a_file_without_secrets(start: Start, folder: Path, tmp_path: Path) -> None:
+    secret = "sk-abcdefghijklmnopqrstuvwxyz"
+    agent = start([], "--log-file", str(tmp_path / "log"))
+    agent.tell("session/cancel", {"sessionId": secret})
+    agent.session(folder)
+    agent.hang_up()
+    log = (tmp_path / "log").read_text()
+    assert "session/cancel" in log
+    assert secret not in log
+    assert agent.stderr() == ""
+
+
+def test_the_other_name_of_the_command() -> None:
+    cantrip = Path(AGENT).with_name("cantrip")
+    hello = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}\n'
+    ended = subprocess.run([cantrip, "acp"], input=hello, capture_output=True, timeout=30, check=False)
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["result"]["protocolVersion"] == 1

@@ -1,0 +1,108 @@
+"""``edit_file``: one exact piece of a file replaced by another; everything else keeps its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+
+from cantrip_acp.errors import GateError
+from cantrip_acp.gates import text
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.draft import replace_file
+from cantrip_acp.gates.preview import located
+from cantrip_acp.gates.replacement import replace_exactly
+from cantrip_acp.gates.roots import Root
+from cantrip_acp.gates.write_file import INLINE, MAX_BYTES, read_whole, shown_diff
+
+
+def _edit_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
+    with Root.of(context).find(args["path"], writing=True) as place:
+        size = place.status.st_size if place.status is not None else 0
+    if size + len(args["new_text"]) > INLINE:
+        return anyio.to_thread.run_sync(partial(_edit, args, context))
+    return _edit(args, context)
+
+
+def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
+    with Root.of(context).find(args["path"], writing=True) as place:
+        data = read_whole(place, largest)
+        if data is None:
+            raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate edits")
+        decoded = text.decode(data)
+        if decoded is None:
+            kind = text.binary_kind(data) or "damaged UTF-16 or UTF-32"
+            raise GateError(f"{place.shown!r} is a binary file ({kind}, {len(data):,} bytes), not text")
+        before, encoding = decoded
+        old, new = args["old_text"], args["new_text"]
+        every = bool(args.get("replace_all", False))
+        replaced = replace_exactly(before, old, new, every=every, shown=place.shown)
+        written = _encode(replaced.text, encoding, new, place.shown)
+        if len(written) > largest:
+            raise GateError(f"the file would have {len(written):,} bytes; this gate writes up to {largest:,}")
+        replace_file(place, written)
+        return GateReply(
+            _said(place.shown, replaced.lines),
+            locations=(place.location(replaced.lines[0]),),
+            diffs=shown_diff(place, before, replaced.text),
+            title=f"Edit {place.shown}",
+        )
+
+
+def _said(shown: str, lines: tuple[int, ...]) -> str:
+    if len(lines) == 1:
+        return f"edited {shown} at line {lines[0]}"
+    listed = ", ".join(map(str, lines[:10])) + (", …" if len(lines) > 10 else "")
+    return f"edited {shown}: {len(lines)} replacements, at lines {listed}"
+
+
+def _encode(changed: str, encoding: text.Encoding, new: str, shown: str) -> bytes:
+    # A surrogate in the file's text stands for a byte of the file; in the new text it stands for nothing.
+    if any("\ud800" <= c <= "\udfff" for c in new):
+        raise GateError(
+            "new_text holds half of a surrogate pair, which no file can hold as text; send whole characters"
+        )
+    try:
+        return encoding.encode(changed)
+    except UnicodeEncodeError as error:
+        raise GateError(
+            f"{shown!r} is in {encoding.label}, which has no {changed[error.start]!r}. "
+            "Leave that character out, or write the whole file with write_file, which makes it UTF-8"
+        ) from None
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    shown, locations = located(args["path"], context)
+    return GateReply(None, title=f"Edit {shown}", locations=locations)
+
+
+EDIT_FILE = Gate(
+    name="edit_file",
+    description=(
+        "Replace a piece of a text file. old_text must be in the file exactly once, with its indentation, unless replace_all "
+        "is set. Encoding and line endings stay as they are."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file, relative to the gate's folder, such as src/main.py."},
+            "old_text": {"type": "string", "description": "The text to replace, exactly as read_file gives it."},
+            "new_text": {"type": "string", "description": "What stands there afterwards; empty to take the text away."},
+            "replace_all": {
+                "type": "boolean",
+                "default": False,
+                "description": "Replace every occurrence, not only one. Default: false.",
+            },
+        },
+        "required": ["path", "old_text", "new_text"],
+        "additionalProperties": False,
+    },
+    handler=_edit_file,
+    writes=True,
+    kind="edit",
+    main_text="new_text",
+    preview=_preview,
+)

@@ -1,0 +1,195 @@
+"""``read_file``: the text of a file, whole or by lines.
+
+Small files are read where the call stands, since a thread costs more than the reading; larger ones in a thread, in pieces,
+so that no file is ever in memory whole.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Any
+
+import anyio.to_thread
+
+from cantrip_acp.errors import GateError
+from cantrip_acp.gates import text
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.preview import located
+from cantrip_acp.gates.roots import Place, Root
+
+MAX_BYTES = 262_144
+"""Bytes of a result; the dependency ``max_bytes`` changes it."""
+INLINE = 1_048_576
+"""Files up to this many bytes are read without a thread."""
+_CHUNK = 1_048_576
+_SECONDS = 30.0
+"""How long a line may be looked for in a very large file."""
+
+
+def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
+    offset, limit = args.get("offset", 1), args.get("limit")
+    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
+    with Root.of(context).find(args["path"]) as place:
+        descriptor, status = place.open_file()
+        reply = _Reading(place, descriptor, status.st_size, int(offset), limit, largest)
+    if status.st_size <= INLINE:
+        return reply.take()
+    return reply.take_in_thread()
+
+
+class _Reading:
+    """One call on its way; it owns the descriptor."""
+
+    def __init__(self, place: Place, descriptor: int, size: int, offset: int, limit: int | None, largest: int) -> None:
+        self.shown, self.location = place.shown, place.location(offset if offset > 1 else None)
+        self.descriptor, self.size = descriptor, size
+        self.offset, self.limit, self.largest = offset, limit, largest
+        self.title = _title(place.shown, offset, limit)
+        self.stopped = threading.Event()
+        self.mine = threading.Lock()
+        """Who gets it reads and closes the descriptor: the thread, or the call that is cancelled before that begins."""
+
+    async def take_in_thread(self) -> GateReply:
+        try:
+            return await anyio.to_thread.run_sync(self.take, abandon_on_cancel=True)
+        finally:
+            self.stopped.set()
+            if self.mine.acquire(blocking=False):
+                os.close(self.descriptor)
+
+    def take(self) -> GateReply:
+        if not self.mine.acquire(blocking=False):
+            raise GateError("the call was cancelled")
+        try:
+            head = os.read(self.descriptor, min(self.size + 1, _CHUNK))
+            kind = text.binary_kind(head)
+            if kind is not None:
+                raise GateError(
+                    f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text; nothing was read"
+                )
+            return GateReply(self._lines(head), locations=(self.location,), title=self.title)
+        except OSError as error:
+            raise GateError(f"cannot read {self.shown!r}: {(error.strerror or str(error)).lower()}") from None
+        finally:
+            os.close(self.descriptor)
+
+    def _chunks(self, head: bytes) -> Iterator[bytes]:
+        deadline = time.monotonic() + _SECONDS
+        yield head
+        while chunk := os.read(self.descriptor, _CHUNK):
+            if self.stopped.is_set():
+                return
+            if time.monotonic() > deadline:
+                raise GateError(f"line {self.offset:,} of {self.shown!r} was not reached within {_SECONDS:.0f} seconds")
+            yield chunk
+
+    def _lines(self, head: bytes) -> str:
+        taken = bytearray()
+        skip, wanted, end_of_last = self.offset - 1, self.limit, b"\n"
+        for chunk in text.as_utf8(self._chunks(head)):
+            start = 0
+            if skip:
+                here = chunk.count(b"\n")
+                if here < skip:
+                    skip -= here
+                    end_of_last = chunk[-1:] or end_of_last
+                    continue
+                start, skip = _after(chunk, skip), 0
+            if wanted is not None:
+                here = chunk.count(b"\n", start)
+                if here >= wanted:
+                    taken += chunk[start : _after(chunk, wanted, start)]
+                    break
+                wanted -= here
+            taken += chunk[start:]
+            if len(taken) > self.largest:
+                break
+        if not taken and self.offset > 1:
+            lines = self.offset - 1 - skip
+            if skip and end_of_last != b"\n":
+                lines += 1
+            if self.offset > lines:
+                raise GateError(f"{self.shown!r} has {lines:,} lines; offset {self.offset:,} is past its end")
+        return text.display(bytes(taken)) if len(taken) <= self.largest else self._cut(bytes(taken))
+
+    def _cut(self, taken: bytes) -> str:
+        """What fits of too much, and how to read on."""
+        end = taken.rfind(b"\n", 0, self.largest) + 1
+        if end == 0:
+            piece = _whole_characters(taken[: self.largest])
+            note = (
+                f"[cut: line {self.offset:,} alone is longer than the {self.largest:,} bytes that one call gives; the file "
+                f"has {self.size:,} bytes. The next line is at offset {self.offset + 1}]"
+            )
+            return f"{text.display(piece)}\n{note}"
+        kept = taken[:end]
+        following = self.offset + kept.count(b"\n")
+        return (
+            f"{text.display(kept)}[cut: these are lines {self.offset:,} to {following - 1:,}, {end:,} bytes of the file's "
+            f"{self.size:,}; read on with offset {following}]"
+        )
+
+
+def _after(chunk: bytes, count: int, start: int = 0) -> int:
+    """The position after the ``count``-th newline from ``start``; there are that many."""
+    low, step = start, 65_536
+    while count:
+        here = chunk.count(b"\n", low, low + step)
+        if here < count:
+            count -= here
+            low += step
+        elif step > 64:
+            step //= 4
+        else:
+            low = chunk.index(b"\n", low) + 1
+            count -= 1
+    return low
+
+
+def _whole_characters(piece: bytes) -> bytes:
+    """A cut piece without the beginning of a character that was cut in two."""
+    for back in range(1, min(4, len(piece)) + 1):
+        byte = piece[-back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return piece[:-back] if length > back else piece
+        if byte < 0x80:
+            break
+    return piece
+
+
+def _title(shown: str, offset: Any, limit: Any) -> str:
+    if isinstance(limit, int):
+        return f"Read {shown} ({offset}–{offset + limit - 1})"
+    return f"Read {shown} (from {offset})" if offset != 1 else f"Read {shown}"
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    offset = args.get("offset", 1)
+    shown, locations = located(args["path"], context, line=offset if offset > 1 else None)
+    return GateReply(None, title=_title(shown, offset, args.get("limit")), locations=locations)
+
+
+READ_FILE = Gate(
+    name="read_file",
+    description=(
+        "Read a text file and return its text. With offset and limit, only those lines. A long result is cut, and ends with "
+        "a note that says at which offset to read on."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file, relative to the gate's folder, such as src/main.py."},
+            "offset": {"type": "integer", "minimum": 1, "description": "The first line, counted from 1. Default: 1."},
+            "limit": {"type": "integer", "minimum": 1, "description": "How many lines. Default: all that fit."},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+    handler=_read_file,
+    kind="read",
+    preview=_preview,
+)

@@ -69,6 +69,10 @@ def _copy(source: str, target: str, left: list[int]) -> None:
         status = os.lstat(source)
         if stat.S_ISLNK(status.st_mode):
             to = os.readlink(source)
+            # Into /usr, or beside itself: the link means the same inside.
+            if to.startswith("/usr/") or "/" not in to:
+                os.symlink(to, target)
+                return
             real = os.path.realpath(source)
             if real.startswith(("/usr/", "/etc/alternatives/", "/etc/ssl/", "/etc/pki/", "/etc/java")):
                 os.symlink(to, target)

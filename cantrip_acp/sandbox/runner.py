@@ -280,7 +280,7 @@ class Running:
         inherited: list[int] = []
         try:
             for root in policy.writable:
-                standing = Standins(root, NEVER_MADE)
+                standing = Standins(root, NEVER_MADE, runtime().pool(root))
                 self._standins.append(standing)
                 absent = [os.path.basename(p) for p in policy.absent if os.path.dirname(p) == root]
                 runtime().holds(root)

@@ -16,10 +16,12 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from cantrip_acp.errors import SandboxError
+from cantrip_acp.folders import state_dir
 from cantrip_acp.sandbox import etc
 from cantrip_acp.sandbox.bubblewrap import Places
 from cantrip_acp.sandbox.guarded import NEVER_MADE
 from cantrip_acp.sandbox.host import Host
+from cantrip_acp.sandbox.standins import Pool
 
 NOTE = "# This file is hidden inside the sandbox: it may hold secrets.\n"
 
@@ -37,6 +39,7 @@ class Runtime:
             file.write(NOTE)
         os.chmod(note, 0o444)
         self._note = note
+        self._pools: dict[int, Pool | None] = {}
         reader, self._sentinel = os.pipe()
         script = files("cantrip_acp.sandbox.inside").joinpath("sentinel.sh").read_text("utf-8")
         try:
@@ -73,6 +76,29 @@ class Runtime:
         os.mkdir(path, 0o700)
         return path
 
+    def pool(self, folder: str) -> Pool | None:
+        """Where stand-ins for a folder wait: some place of ours on its file system, if there is one."""
+        device = os.stat(folder).st_dev
+        if device not in self._pools:
+            self._pools[device] = self._make_pool(device)
+        return self._pools[device]
+
+    def _make_pool(self, device: int) -> Pool | None:
+        for base in (str(state_dir()), tempfile.gettempdir(), self.folder):
+            try:
+                nearest = base
+                while not os.path.isdir(nearest):
+                    nearest = os.path.dirname(nearest)
+                if os.stat(nearest).st_dev == device:
+                    os.makedirs(base, mode=0o700, exist_ok=True)
+                    made = tempfile.mkdtemp(prefix="cantrip-standins-", dir=base)
+                    self._tell(f"!{made}")
+                    return Pool(made)
+            except OSError:
+                # Without a pool making stand-ins is slower, and that is all.
+                continue
+        return None
+
     def started(self, pid: int, group: int) -> int:
         """A sandbox runs: its first process and its process group. Gives the id to say `ended` with."""
         self._count += 1
@@ -101,6 +127,9 @@ class Runtime:
         """Remove the folder and let the sentinel go. Called at exit."""
         if os.getpid() != self.owner or self._sentinel < 0:
             return
+        for pool in filter(None, self._pools.values()):
+            pool.close()
+            shutil.rmtree(pool.folder, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._sentinel)
         self._sentinel = -1
@@ -128,8 +157,11 @@ def runtime() -> Runtime:
 
 
 def base_folder(environ: Mapping[str, str]) -> str:
-    """A folder of this machine where programs may be run from: the gates' commands are mounted from there."""
-    for folder in (environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/var/tmp", environ.get("HOME")):
+    """A folder of this machine where programs may be run from: the gates' commands are mounted from there.
+
+    One in memory where there is one: a thousand small links take half a second on some disks.
+    """
+    for folder in (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir(), "/var/tmp", environ.get("HOME")):
         if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
             if not os.statvfs(folder).f_flag & os.ST_NOEXEC:
                 return folder

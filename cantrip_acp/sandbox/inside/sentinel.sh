@@ -2,13 +2,15 @@
 # Ends what is left when the process that started it is gone without a goodbye (kill -9, a crash).
 #
 # It reads lines from standard input: "+ID PID GROUP" when a sandbox starts, "-ID" when it has ended, "~FOLDER" and
-# "=FOLDER" when stand-ins for protected names are and are no longer in a folder. The end of input is the owner's end.
+# "=FOLDER" when stand-ins for protected names are and are no longer in a folder, "!FOLDER" for one more folder of ours.
+# The end of input is the owner's end.
 # $1 is the runtime folder to remove, the other arguments are the protected names.
 trap '' HUP INT TERM QUIT PIPE
 runtime=$1
 shift
 live=' '
 folders=
+more=
 newline='
 '
 while IFS= read -r line; do
@@ -16,6 +18,7 @@ while IFS= read -r line; do
     +*) line=${line#+}; id=${line%% *}; live="$live$id:${line#* }; " ;;
     -*) id=${line#-}
         case $live in *" $id:"*) rest=${live#*" $id:"}; live="${live%%" $id:"*} ${rest#*; }" ;; esac ;;
+    !*) more=$more${line#?}$newline ;;
     '~'*) folders="$folders${line#?}$newline" ;;
     '='*) folder=${line#?}$newline
           case $newline$folders in
@@ -46,4 +49,6 @@ for folder in $folders; do
     if command -v flock >/dev/null; then flock -n -x "$folder" rmdir "$folder/$name"; else rmdir "$folder/$name"; fi
   done
 done 2>/dev/null
-case $runtime in */cantrip-*) rm -rf "$runtime" ;; esac
+for ours in "$runtime" $more; do
+  case $ours in */cantrip-*) rm -rf "$ours" ;; esac
+done

@@ -128,6 +128,8 @@ class BashSession:
             record = await turn.gate(name, args, via=call.id)
             if _finished(turn):
                 running[0].end("done")
+                # A dying shell that still got an answer would run on until the kill has reached it (D-003).
+                await anyio.sleep_forever()
             return record.result, record.is_error
 
         try:

@@ -119,7 +119,10 @@ class ClientFiles:
         if not os.path.isabs(path):
             raise FileRefused(f"{path!r} is not an absolute path")
         # Links are resolved once, here; the walk then follows none, so that one planted later leads nowhere.
-        real = Path(os.path.realpath(path))
+        try:
+            real = Path(os.path.realpath(path))
+        except OSError as changing:
+            raise FileRefused(f"{path} cannot be resolved: {_reason(changing)}") from changing
         if not real.is_relative_to(self.folder):
             raise FileRefused(f"{path} is outside of the session's folder {self.folder}")
         relative = real.relative_to(self.folder)

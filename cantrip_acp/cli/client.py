@@ -118,7 +118,7 @@ def run(
     )
     at_terminal = sys.stdin.isatty() and not as_json
 
-    def asker(options: Sequence[Mapping[str, Any]]) -> str | None:
+    def asker(options: Sequence[Mapping[str, Any]]) -> str:
         with headless.keyboard():
             return ask(screen, options, input)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from cantrip_acp.acp.client import AgentError, Outcome, Session
 from cantrip_acp.cli.permission import name_of
 from cantrip_acp.cli.screen import Screen
-from cantrip_acp.cli.toolview import mapped, text
+from cantrip_acp.cli.toolview import mapped, number, text
 from cantrip_acp.cli.transcript import Transcript, duration, usage_line
 from cantrip_acp.cli.untrusted import clean_line
 
@@ -23,12 +23,17 @@ def loom_of(meta: Mapping[str, Any]) -> str | None:
     return text(mapped(meta, "cantrip"), "loom") or None
 
 
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
 class Face(Protocol):
     """Shows what happens in a session. `failed` is the end of a turn, or of the session where none was open."""
 
     def opened(self, about: Mapping[str, Any], session: Session) -> None: ...
     def prompted(self, words: str) -> None: ...
     def updated(self, session_id: str, update: Mapping[str, Any]) -> None: ...
+    def idle(self) -> None: ...
     def asking(self, call: Mapping[str, Any]) -> None: ...
     def answered(
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str
@@ -72,6 +77,9 @@ class TranscriptFace:
     def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
         self.transcript.update(update)
 
+    def idle(self) -> None:
+        self.transcript.idle()
+
     def asking(self, call: Mapping[str, Any]) -> None:
         self.transcript.show_call(call)
 
@@ -108,8 +116,11 @@ class TranscriptFace:
         marks = self.screen.marks
         style = "bold green" if outcome.stop_reason == "end_turn" else "bold yellow"
         calls = self.transcript.calls
-        parts = [f"{calls} tool call{'' if calls == 1 else 's'}"] if calls else []
-        parts += [*usage_line(outcome.usage, self.transcript.context), duration(seconds)]
+        ours = mapped(outcome.meta, "cantrip")
+        parts = [_many(turns, "turn")] if (turns := number(ours, "turns")) else []
+        parts += [_many(calls, "tool call")] if calls else []
+        usage = outcome.usage or mapped(ours, "usage")
+        parts += [*usage_line(usage, self.transcript.context), duration(seconds)]
         dot = f" {marks.dot} "
         self.screen.line((f"{marks.stop} {clean_line(outcome.stop_reason, 60)}", style), (dot + dot.join(parts), "dim"))
 
@@ -148,6 +159,9 @@ class JsonFace:
 
     def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
         self._print("update", session_id=session_id, update=update)
+
+    def idle(self) -> None:
+        """Nothing is ever held back."""
 
     def asking(self, call: Mapping[str, Any]) -> None:
         """Nothing yet: the line comes with the answer."""

@@ -29,8 +29,9 @@ from cantrip_acp.cli.untrusted import clean_line
 
 _LONGEST_QUEUE: Final = 512
 _HURRY_SECONDS: Final = 0.3
+_IDLE_SECONDS: Final = 0.1
 
-Asker = Callable[[Sequence[Mapping[str, Any]]], str | None]
+Asker = Callable[[Sequence[Mapping[str, Any]]], str]
 
 
 class Quit(Exception):
@@ -131,7 +132,11 @@ class Headless:
         future.add_done_callback(lambda _future: self._queue.put(None))
         try:
             while not future.done() or not self._queue.empty():
-                work = self._queue.get()
+                try:
+                    work = self._queue.get(timeout=_IDLE_SECONDS)
+                except queue.Empty:
+                    self._face.idle()
+                    work = self._queue.get()
                 self._check(may_cancel)
                 if work is not None:
                     work()
@@ -165,6 +170,8 @@ class Headless:
         else:
             try:
                 answer, by = self._asker(options), ""
+            except EOFError:
+                answer, by = choose("never", options), " (end of input)"
             except KeyboardInterrupt:
                 self._interrupts += 1
                 answer, by = None, " (cancelling)"

@@ -39,10 +39,11 @@ def name_of(choice: str | None, options: Sequence[Mapping[str, Any]]) -> str:
     return "no answer"
 
 
-def ask(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[str], str]) -> str | None:
-    """Asks until one of the options is named, by number or by the beginning of its name; None at the end of input.
+def ask(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[str], str]) -> str:
+    """Asks until one of the options is named, by number or by the beginning of its name.
 
-    There is no default: what happens next is up to a deliberate key.
+    There is no default: what happens next is up to a deliberate key. Raises EOFError at the end of input and
+    KeyboardInterrupt for Ctrl-C.
     """
     usable = [option for option in options if isinstance(option.get("optionId"), str)]
     names = [name_of(str(option["optionId"]), usable) for option in usable]
@@ -54,8 +55,10 @@ def ask(screen: Screen, options: Sequence[Mapping[str, Any]], read: Callable[[st
     while True:
         try:
             answer = read("    which? ").strip().lower()
-        except EOFError:
-            return None
+        except (EOFError, KeyboardInterrupt):
+            # The cursor stands behind the question.
+            screen.blank()
+            raise
         if answer.isdecimal() and 1 <= int(answer) <= len(usable):
             return str(usable[int(answer) - 1]["optionId"])
         fitting = [n for n, name in enumerate(names) if answer and name.lower().startswith(answer)]

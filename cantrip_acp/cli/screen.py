@@ -112,8 +112,12 @@ class Flow:
                     out.append(self._place())
         self._write("".join(out))
 
-    def close(self) -> None:
+    def flush(self) -> None:
+        """Show the word at hand as far as it has come: nothing follows for a while."""
         self._write(self._place())
+
+    def close(self) -> None:
+        self.flush()
         if self._begun:
             self._screen.blank()
         self._begun = False
@@ -210,4 +214,5 @@ class Block:
             self._left_out += 1
 
     def _print(self, line: str) -> None:
-        self._screen.line((f"{self._screen.marks.bar} ", "dim"), (line, self._style), indent=self._indent)
+        bar = self._screen.marks.bar
+        self._screen.line((f"{bar} " if line else bar, "dim"), (line, self._style), indent=self._indent)

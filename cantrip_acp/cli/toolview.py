@@ -135,12 +135,16 @@ class ToolView:
         return out
 
     def title(self) -> str:
+        """The agent's title; where that only begins a command, the command itself if it is one line, else nothing."""
         title = clean_line(self._title.strip("`"), 160) or self.call_id
-        lines = self._command().strip().splitlines()
-        # A title that only repeats the command gives way to the command itself, shown whole below.
+        lines = clean(self._command()).strip().splitlines()
         if lines and clean_line(lines[0]).startswith(title.rstrip(" ….")[:60]):
-            return lines[0].strip() if len(lines) == 1 else f"{len(lines)} lines of shell"
+            return lines[0].strip() if len(lines) == 1 else ""
         return title
+
+    def name(self) -> str:
+        """The title, or the beginning of the command that stands in its place."""
+        return self.title() or self.command_lines()[0]
 
     def command_lines(self) -> list[str]:
         """The shell command of an `execute` call, where the title does not already hold all of it."""

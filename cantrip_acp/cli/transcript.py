@@ -6,7 +6,6 @@ What is shown only grows at its end, so one tool call is a heading, what it put 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -67,6 +66,11 @@ class Transcript:
         """A remark of the client's own."""
         self.settle()
         self._screen.line((words, style), indent=2)
+
+    def idle(self) -> None:
+        """Nothing has come for a moment: what is held back for the sake of wrapping is shown."""
+        if self._flow is not None:
+            self._flow.flush()
 
     def settle(self) -> None:
         """Ends what is being streamed, so that something else can be written."""
@@ -196,7 +200,9 @@ class Transcript:
 
     def _title(self, view: ToolView) -> list[str | tuple[str, str]]:
         title = view.title()
-        parts: list[str | tuple[str, str]] = [(view.kind or "other", "bold blue"), "  ", title]
+        # "other" says nothing that the title does not say better.
+        kind = view.kind if view.kind != "other" or not title else ""
+        parts: list[str | tuple[str, str]] = [(kind, "bold blue"), "  " if kind and title else "", title]
         places = [self._place(location) for location in view.locations if isinstance(location, Mapping)]
         unseen = [place for place in places if place and place.split(":")[0] not in title]
         if unseen:
@@ -237,7 +243,7 @@ class Transcript:
         self._speaking = view.call_id
         if not view.inner and self._owner != view.call_id:
             self._owner = view.call_id
-            self._screen.line(("… ", "dim"), (view.title(), "dim"), indent=2)
+            self._screen.line(("… ", "dim"), (view.name(), "dim"), indent=2)
 
     def _diff(self, view: ToolView, path: str, old: str | None, new: str) -> None:
         view.showed_diff = True
@@ -258,7 +264,7 @@ class Transcript:
                 if view.block is not None:
                     view.block.close()
                     view.block = None
-                words = f"{self._screen.marks.failed} {view.title()}: left {view.status or 'pending'}"
+                words = f"{self._screen.marks.failed} {view.name()}: left {view.status or 'pending'}"
                 self._screen.line((words, "yellow"), indent=2)
         self.settle()
         # Nothing about a turn comes after its end, and outputs are large.
@@ -314,12 +320,18 @@ def duration(seconds: float) -> str:
 def usage_line(usage: Mapping[str, Any], context: Mapping[str, Any]) -> list[str]:
     """Tokens and money, as far as the agent says them (`usage` of the prompt's reply, the last `usage_update`)."""
     parts = []
-    taken, given = number(usage, "inputTokens"), number(usage, "outputTokens")
+    # ACP's names, then those of our own `_meta.cantrip.usage`.
+    taken, given, cached = (
+        next((value for key in keys if (value := number(usage, key)) is not None), None)
+        for keys in (
+            ("inputTokens", "prompt_tokens"),
+            ("outputTokens", "completion_tokens"),
+            ("cachedReadTokens", "cached_tokens"),
+        )
+    )
     if taken is not None or given is not None:
         words = f"{taken or 0:,} tokens in, {given or 0:,} out"
-        if cached := number(usage, "cachedReadTokens"):
-            words += f" ({cached:,} cached)"
-        parts.append(words)
+        parts.append(f"{words} ({cached:,} cached)" if cached else words)
     used, size = number(context, "used"), number(context, "size")
     if used is not None and size:
         parts.append(f"context {used:,} of {size:,} ({used * 100 // size}%)")
@@ -329,8 +341,3 @@ def usage_line(usage: Mapping[str, Any], context: Mapping[str, Any]) -> list[str
         currency = clean_line(text(cost, "currency"), 8) or "USD"
         parts.append(f"${amount:.4f}" if currency == "USD" else f"{amount:.4f} {currency}")
     return parts
-
-
-def as_text(value: object) -> str:
-    """Any JSON value as text: a string as it is, the rest as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)

@@ -1,5 +1,6 @@
 """How the tests run the client: as a process of its own, in a pipe or on a terminal, against agents in `agents/`."""
 
+import codecs
 import os
 import pty
 import select
@@ -47,18 +48,21 @@ class Terminal:
         if self.pid == 0:
             os.execvpe(argv[0], list(argv), environment(COLUMNS="100", LINES="40", **env))
         self.seen = ""
+        self._at = 0
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.status: int | None = None
 
     def until(self, text: str, timeout: float = 30) -> str:
-        """Reads until the text was written (looked for in what came since the last time)."""
-        start = len(self.seen)
+        """Reads until the text was written after what was waited for before; returns what came up to it."""
+        start = self._at
         end = time.monotonic() + timeout
-        while text not in self.seen[start:]:
+        while (found := self.seen.find(text, start)) < 0:
             left = end - time.monotonic()
             assert left > 0, f"{text!r} did not come; seen: {self.seen!r}"
             if not self._read(left):
                 raise AssertionError(f"the process ended before {text!r}; seen: {self.seen!r}")
-        return self.seen[start:]
+        self._at = found + len(text)
+        return self.seen[start : self._at]
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
@@ -81,7 +85,7 @@ class Terminal:
             data = os.read(self._fd, 65536)
         except OSError:
             return False
-        self.seen += data.decode("utf-8", "replace")
+        self.seen += self._decode(data)
         return bool(data)
 
 

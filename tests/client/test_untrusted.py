@@ -3,9 +3,9 @@
 import re
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-import pytest
 
 from cantrip_acp.cli.untrusted import Cleaner, clean, clean_line
 

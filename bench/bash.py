@@ -20,6 +20,10 @@ from bench.shell import circle, shell
 from cantrip_acp.sandbox.bubblewrap import encode
 from cantrip_acp.sandbox.runner import Sandbox
 
+PAUSE = 0.03
+"""Seconds between two measurements: the kernel takes namespaces apart after their process has ended, and making the next
+ones waits for that. Turns of an entity are further apart than this, since a model speaks in between."""
+
 
 class Bare:
     """The options of a sandbox over a workspace of its own, run without us."""
@@ -50,17 +54,18 @@ async def measure(rounds: int, samples: dict[str, list[float]]) -> None:
             for number in range(rounds + 1):
                 began = time.perf_counter()
                 subprocess.run(["/bin/sh", "-c", "true"], env={}, stdin=subprocess.DEVNULL, check=True)
-                plain = time.perf_counter()
+                samples.setdefault("sh", []).append((time.perf_counter() - began) * 1000)
+                await anyio.sleep(PAUSE)
+                began = time.perf_counter()
                 bare.run()
-                middle = time.perf_counter()
+                samples.setdefault("bare", []).append((time.perf_counter() - began) * 1000)
+                await anyio.sleep(PAUSE)
+                began = time.perf_counter()
                 await medium.run("true")
-                end = time.perf_counter()
-                if number:  # the first turn of an entity prepares its folders; it has a row of its own
-                    samples.setdefault("sh", []).append((plain - began) * 1000)
-                    samples.setdefault("bare", []).append((middle - plain) * 1000)
-                    samples.setdefault("turn", []).append((end - middle) * 1000)
-                else:
-                    samples.setdefault("first", []).append((end - middle) * 1000)
+                # The first turn of an entity prepares its folders; it has a row of its own.
+                name = "turn" if number else "first"
+                samples.setdefault(name, []).append((time.perf_counter() - began) * 1000)
+                await anyio.sleep(PAUSE)
 
 
 def run(options: Options) -> Table:

@@ -86,6 +86,10 @@ class Root:
             )
         return _root(root, base, bool(dependencies.get("absolute_is_root")))
 
+    def check(self) -> None:
+        """Raise `GateError` where the root is not there or cannot be entered."""
+        os.close(self._open(()))
+
     def lexical(self, path: str) -> str | None:
         """Where ``path`` seems to lead, without a look at the disk: an absolute path, or None outside of the root."""
         names = self._parts(path)

@@ -76,11 +76,16 @@ _LATIN = Encoding("latin-1", label="Latin-1")
 
 def binary_kind(head: bytes) -> str | None:
     """What kind of binary file begins like this; None where it is text. ``head`` is the file's first 8 KB or more."""
-    if any(head.startswith(mark) for mark, *_ in _MARKS):
+    if marked(head):
         return None
     if b"\0" not in head[:_HEAD] and not head.startswith(_CERTAIN):
         return None
     return next((kind for sign, kind in _SIGNS if head.startswith(sign)), "binary data")
+
+
+def marked(head: bytes) -> bool:
+    """Whether a file that begins like this has a byte order mark."""
+    return any(head.startswith(mark) for mark, *_ in _MARKS)
 
 
 def decode(data: bytes) -> tuple[str, Encoding] | None:

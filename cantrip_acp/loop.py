@@ -10,40 +10,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
-import msgspec
 
 from cantrip_acp import events, telemetry
 from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, CrystalError, LoomError
 from cantrip_acp.loom.thread import answer
-from cantrip_acp.loom.turn import (
-    TERMINATIONS,
-    CastRecord,
-    ContextRecord,
-    GateRecord,
-    Observation,
-    Output,
-    Turn,
-    TurnMetadata,
-    Utterance,
-    new_id,
-    now,
-)
+from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Turn, new_id, now
+from cantrip_acp.turnstate import TurnState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
-    from cantrip_acp.events import Event
-    from cantrip_acp.wards import Wards
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,152 +66,6 @@ class CastResult:
             "turns": self.turns,
             "loom": self.loom,
         }
-
-
-class TurnState:
-    """One turn while it happens; what mediums see of it is `mediums.contract.TurnContext`."""
-
-    __slots__ = ("_run", "answer", "finished", "gate_calls", "id", "outputs", "response", "results", "started")
-
-    def __init__(self, run: CastRun, started: float) -> None:
-        self._run = run
-        self.id = new_id("t")
-        self.started = started
-        self.response = Response()
-        self.results: list[GateRecord] = []
-        self.outputs: list[Output] = []
-        self.gate_calls: list[str] = []
-        self.finished = False
-        self.answer: Any = None
-
-    @property
-    def wards(self) -> Wards:
-        return self._run.entity.circle.wards
-
-    @property
-    def entity_id(self) -> str:
-        return self._run.entity.id
-
-    @property
-    def cast_id(self) -> str:
-        return self._run.id
-
-    @property
-    def trace_id(self) -> str:
-        return self._run.trace.trace_id
-
-    @property
-    def traceparent(self) -> str:
-        """W3C trace context for a process that the turn starts."""
-        return self._run.trace.traceparent()
-
-    @property
-    def depth(self) -> int:
-        return self._run.entity.depth
-
-    @property
-    def listening(self) -> bool:
-        return self._run.entity.hub.active
-
-    async def emit(self, event: Event) -> None:
-        await self._run.entity.hub.send(event)
-
-    def interrupted(self, output: Output) -> None:
-        self.outputs.append(output)
-
-    async def gate(
-        self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, tool_call_id: str | None = None
-    ) -> GateRecord:
-        run = self._run
-        number = len(self.gate_calls)
-        self.gate_calls.append(name)
-        record = await run.entity.executor.execute(
-            name,
-            args,
-            call_id=f"{self.id}.g{number}",
-            entity_id=run.entity.id,
-            cast_id=run.id,
-            trace=run.trace,
-            tool_call_id=tool_call_id,
-            via=via,
-        )
-        self.results.append(record)
-        if name == "done" and not record.is_error and not self.finished:
-            self.finished = True
-            self.answer = record.result
-        return record
-
-    def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
-        """The record of what happened, as it will stand in the loom."""
-        run, response = self._run, self.response
-        medium = run.entity.circle.medium
-        code = None
-        if medium.tool is not None:
-            programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
-            code = "\n".join(p for p in programs if p is not None) if programs else None
-        usage = response.usage
-        utterance, outputs = Utterance(response.content, response.thinking, response.tool_calls, code), self.outputs
-        if run.entity.redactor.active:
-            redact = run.entity.redactor.text
-            utterance = _redacted(utterance, redact)
-            outputs = [_redacted(o, redact) for o in outputs]
-        return Turn(
-            id=self.id,
-            parent_id=parent_id,
-            cantrip_id=run.entity.cantrip_id,
-            entity_id=run.entity.id,
-            cast_id=run.id,
-            sequence=sequence,
-            utterance=utterance,
-            observation=Observation(
-                tuple(self.results),
-                _joined(outputs),
-                tuple(outputs) if len(outputs) > 1 else msgspec.UNSET,
-            ),
-            gate_calls=tuple(self.gate_calls),
-            metadata=TurnMetadata(
-                usage.prompt_tokens,
-                usage.completion_tokens,
-                usage.cached_tokens,
-                usage.cost,
-                max((time.perf_counter() - self.started) * 1000, 0.001),
-                now(),
-                response.model or run.entity.crystal.model,
-                run.trace.trace_id,
-            ),
-            terminated=reason in TERMINATIONS,
-            truncated=reason is not None and reason not in TERMINATIONS,
-            reason=reason,
-        )
-
-
-_Said = TypeVar("_Said", Utterance, Output)
-
-
-def _redacted(said: _Said, redact: Callable[[str], str]) -> _Said:
-    """The same with every secret masked; gate records were masked by the executor."""
-    changes: dict[str, Any] = {}
-    for name in said.__struct_fields__:
-        value = getattr(said, name)
-        if isinstance(value, str):
-            changes[name] = redact(value)
-        elif name == "tool_calls":
-            changes[name] = tuple(ToolCall(c.id, c.gate, redact(c.args)) for c in value)
-    return msgspec.structs.replace(said, **changes)
-
-
-def _joined(outputs: Sequence[Output]) -> Output | None:
-    if len(outputs) < 2:
-        return outputs[0] if outputs else None
-    last = outputs[-1]
-    return Output(
-        stdout="".join(o.stdout for o in outputs),
-        stderr="".join(o.stderr for o in outputs),
-        exit_code=last.exit_code,
-        value=last.value,
-        error=next((o.error for o in reversed(outputs) if o.error), None),
-        truncated=any(o.truncated for o in outputs),
-    )
 
 
 class CastRun:

@@ -206,7 +206,8 @@ class Transcript:
         places = [self._place(location) for location in view.locations if isinstance(location, Mapping)]
         unseen = [place for place in places if place and place.split(":")[0] not in title]
         if unseen:
-            parts.append((f"  {', '.join(unseen[:5])}", "dim"))
+            more = f" and {len(unseen) - 2} more" if len(unseen) > 2 else ""
+            parts.append((f"  {', '.join(unseen[:2])}{more}", "dim"))
         return parts
 
     def _end(self, view: ToolView) -> None:
@@ -250,7 +251,10 @@ class Transcript:
         name = self._relative(path)
         limit = None if self._full else 120
         for line, style in unified(name, old, new, limit=limit):
-            self._screen.line((f"{self._screen.marks.bar} ", "dim"), (line, style), indent=2)
+            # An empty line that stays is shown as one; white space that was added or removed is kept.
+            line = line if line.strip() else ""
+            bar = self._screen.marks.bar
+            self._screen.line((f"{bar} " if line else bar, "dim"), (line, style), indent=2)
 
     # Ends
 

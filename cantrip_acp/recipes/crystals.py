@@ -129,8 +129,8 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
         return DefinitionError(message, where=VARIABLE)
 
     provider, _, rest = chosen.partition(":")
-    known = [*available(), *KEYS, "ollama", "local", "human"]
-    if provider not in known:
+    # Entry points are asked last: finding them costs a session's start more than reading the recipe.
+    if provider not in (*BUILT_IN, *KEYS, "ollama", "local", "human") and provider not in available():
         raise error((), f"{chosen!r} names no crystal; write PROVIDER:MODEL, or scripted:FILE for a script")
     if not rest.strip() and provider != "human":
         raise error(

@@ -29,12 +29,13 @@ _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 class _Call:
     """A tool call that is not finished."""
 
-    __slots__ = ("_pieces", "_size", "args", "command", "dirty", "done", "kind", "terminal")
+    __slots__ = ("_pieces", "_size", "command", "dirty", "done", "kind", "started", "terminal")
 
     def __init__(self, kind: str, *, command: bool = False, terminal: bool = False) -> None:
         self.kind = kind
         self.command = command
         self.terminal = terminal
+        self.started = command
         self.dirty = False
         self.done = False
         self._pieces: list[str] = []
@@ -180,7 +181,10 @@ class Translator:
             )
         ]
 
-    def _gate_started(self, event: events.GateStarted) -> list[acp.Update]:
+    def _gate_started(self, event: events.GateStarted | events.GateFinished) -> list[acp.Update]:
+        call = self._calls.get(event.call_id)
+        if call is not None:
+            call.started = True
         return [acp.ToolCallUpdate(tool_call_id=event.call_id, status="in_progress")]
 
     def _gate_finished(self, event: events.GateFinished) -> list[acp.Update]:
@@ -188,6 +192,8 @@ class Translator:
         if event.gate == "done" and not event.is_error and event.via in self._calls:
             # `done` from within a command ends that command at once, and that is no failure of it.
             self._calls[event.via].done = True
+        # A call that was refused before it ran goes through the same states: clients may count on each.
+        begun = [] if call is None or call.started else self._gate_started(event)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
         if event.is_error or (not content and event.gate != "done"):
             text = _shortened(event.result if isinstance(event.result, str) else _pretty(event.result))
@@ -195,6 +201,7 @@ class Translator:
                 fenced = call is not None and call.kind in _FENCED_KINDS and not event.is_error
                 content.append(_text(_fenced(text) if fenced else text))
         return [
+            *begun,
             acp.ToolCallUpdate(
                 tool_call_id=event.call_id,
                 title=_title(event.title) if event.title else None,
@@ -202,7 +209,7 @@ class Translator:
                 content=content or None,
                 locations=_locations(event.locations),
                 raw_output=event.result,
-            )
+            ),
         ]
 
     # --- commands ----------------------------------------------------------------------------------------------------

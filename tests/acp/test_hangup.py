@@ -47,7 +47,7 @@ def test_hanging_up_while_the_model_thinks(start: Start, folder: Path, state: Pa
 def test_what_was_asked_just_before_is_still_answered(start: Start, folder: Path) -> None:
     agent = start()
     asked = [agent.ask("session/new", {"cwd": str(folder), "mcpServers": []}) for _ in range(3)]
-    assert agent.hang_up() < 1.5
+    agent.hang_up()
     assert {agent.next()["id"] for _ in asked} == set(asked)
 
 

@@ -499,8 +499,9 @@ def test_whatever_is_printed_stays_off_the_protocol(folder: Path, tmp_path: Path
         agent.initialize()
         assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
         agent.hang_up()
+        printed = agent.stderr()
         for source in ("print", "the stream", "the descriptor", "C", "a child"):
-            assert f"junk from {source}\n" in agent.stderr()
+            assert f"junk from {source}\n" in printed
     finally:
         agent.close()
 

@@ -84,7 +84,8 @@ def test_an_edit_is_a_diff() -> None:
 
 
 def test_a_failed_gate_says_why() -> None:
-    _, done = translate(called(kind="read"), finished(result="no such file: a", is_error=True))
+    _, running, done = translate(called(kind="read"), finished(result="no such file: a", is_error=True))
+    assert running["status"] == "in_progress"
     assert done["status"] == "failed"
     assert done["content"] == [{"type": "content", "content": {"type": "text", "text": "no such file: a"}}]
 
@@ -106,7 +107,7 @@ def test_results_of_any_kind(result: Any, text: str | None) -> None:
 
 
 def test_a_result_that_holds_a_fence_gets_a_longer_one() -> None:
-    _, done = translate(called(kind="read"), finished(result="a\n```\nb\n````\nc"))
+    done = translate(called(kind="read"), finished(result="a\n```\nb\n````\nc"))[-1]
     assert done["content"][0]["content"]["text"].startswith("`````\na")
 
 

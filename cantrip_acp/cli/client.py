@@ -144,7 +144,7 @@ def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str
 
     interactive = not prompts and at_terminal
     status = 0
-    for words in _typed(headless, screen) if interactive else _given(prompts):
+    for words in _typed(headless, screen) if interactive else _given(headless, prompts):
         if not interactive:
             face.prompted(words)
         try:
@@ -163,12 +163,21 @@ def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str
     return 0 if interactive else status
 
 
-def _given(prompts: Sequence[str]) -> Iterator[str]:
+def _given(headless: Headless, prompts: Sequence[str]) -> Iterator[str]:
+    """Prompts from the command line, or one from each line of stdin as it comes."""
     if prompts:
         for words in prompts:
-            yield sys.stdin.read() if words == "-" else words
+            if words == "-":
+                with headless.keyboard():
+                    words = sys.stdin.read()
+            yield words
         return
-    for line in sys.stdin:
+    while True:
+        # Reading is retried after a signal unless its handler raises, as those of the keyboard do.
+        with headless.keyboard():
+            line = sys.stdin.readline()
+        if not line:
+            return
         if line.strip():
             yield line.rstrip("\n")
 

@@ -54,7 +54,7 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
         return status
     finally:
         if keep or status == 1:
-            screen.line(("project  ", "dim"), str(root / "pennywise"), (" (kept)", "dim"))
+            screen.line(("project  ", "dim"), str(root / "pennywise"), (" (kept)", "dim"), whole=True)
         else:
             shutil.rmtree(root, ignore_errors=True)
 
@@ -75,8 +75,8 @@ def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
 
     before, first = stage.files(), run_tests(stage.project)
     argv = [*agent_command(), "--recipe", str(stage.recipe)]
-    screen.line(("A scripted crystal speaks in a model's place; all else is real. This is what runs:", "dim"))
-    screen.line(("$ ", "dim"), "cantrip client --allow once --cwd PROJECT -- cantrip-acp --recipe demo.cantrip.yaml")
+    screen.line(("A scripted crystal speaks in a model's place; all else is real. What runs:", "dim"))
+    screen.line(("$ ", "dim"), "cantrip client --allow once --cwd PROJECT -- cantrip-acp --recipe RECIPE")
     screen.blank()
     face = TranscriptFace(screen, Screen(sys.stderr), folder=stage.project, full=full)
     started = time.monotonic()
@@ -142,8 +142,8 @@ def _prove(
             ]
         )
     )
-    screen.line(("loom     ", "dim"), loom)
-    screen.line(("look at it with  ", "dim"), (f"cantrip loom show {_quoted(loom)}", "bold"))
+    screen.line(("loom     ", "dim"), loom, whole=True)
+    screen.line(("look at it with  ", "dim"), (f"cantrip loom show {_quoted(loom)}", "bold"), whole=True)
     return 0 if all(finding.holds for finding in findings) else 1
 
 

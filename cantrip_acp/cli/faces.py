@@ -65,10 +65,10 @@ class TranscriptFace:
             parts.append(f"mode {clean_line(mode, 30)}")
         dot = f" {self.screen.marks.dot} "
         self.screen.line((parts[0], "bold"), (dot + dot.join(parts[1:]), "dim"))
-        self.screen.line(("session  ", "dim"), clean_line(session.id, 100))
-        self.screen.line(("folder   ", "dim"), str(session.folder))
+        self.screen.line(("session  ", "dim"), clean_line(session.id, 100), whole=True)
+        self.screen.line(("folder   ", "dim"), str(session.folder), whole=True)
         if loom := loom_of(session.meta):
-            self.screen.line(("loom     ", "dim"), clean_line(loom))
+            self.screen.line(("loom     ", "dim"), clean_line(loom), whole=True)
         self.transcript.begun()
 
     def prompted(self, words: str) -> None:

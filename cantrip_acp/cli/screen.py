@@ -57,15 +57,43 @@ class Screen:
         self.width: int | None = min(self._console.width, 110) if self.terminal else None
         self.marks = _UNICODE if self._console.encoding.lower().replace("-", "") == "utf8" else _ASCII
 
-    def line(self, *parts: str | tuple[str, str], indent: int = 0) -> None:
-        """One line (or more, if a part holds newlines) of `text` and `(text, style)` parts, not wrapped."""
+    def line(self, *parts: str | tuple[str, str], indent: int = 0, whole: bool = False) -> None:
+        """One line (or more, if a part holds newlines) of `text` and `(text, style)` parts.
+
+        A pipe gets it whole; a terminal wraps it between words, two columns further in. `whole` leaves wrapping to the
+        terminal itself, so that a path or a command can be copied in one piece.
+        """
         from rich.text import Text
 
-        out = Text(" " * indent)
+        out = Text()
         for part in parts:
             text, style = part if isinstance(part, tuple) else (part, "")
             out.append(clean(text), style)
-        self._console.print(out, soft_wrap=True)
+        first = " " * indent
+        if self.width is None or whole:
+            self._console.print(Text(first) + out, soft_wrap=True)
+            return
+        for line in out.split("\n", allow_blank=True):
+            for wrapped in line.wrap(self._console, max(self.width - indent - 2, 20)):
+                wrapped.rstrip()
+                self._console.print(Text(first) + wrapped, soft_wrap=True)
+                first = " " * (indent + 2)
+            first = " " * indent
+
+    def barred(self, text: str, style: str = "", *, indent: int = 2) -> None:
+        """One line of somebody's output behind a bar; a terminal cuts it where it does not fit, the bar going on."""
+        from rich.cells import chop_cells
+        from rich.text import Text
+
+        text = clean(text)
+        pieces = [text]
+        if self.width is not None and len(text) > 10:
+            pieces = chop_cells(text.expandtabs(), max(self.width - indent - 2, 20)) or [text]
+        for piece in pieces:
+            out = Text(" " * indent)
+            out.append(f"{self.marks.bar} " if piece else self.marks.bar, "dim")
+            out.append(piece, style)
+            self._console.print(out, soft_wrap=True)
 
     def raw(self, text: str, style: str = "") -> None:
         """Already cleaned text with no newline added. For `Flow` and `Block`."""
@@ -192,11 +220,7 @@ class Block:
             self._partial = ""
         if self._left_out:
             many = "line" if self._left_out == 1 else "lines"
-            self._screen.line(
-                (f"{self._screen.marks.bar} ", "dim"),
-                (f"… {self._left_out:,} {many} left out …", "dim italic"),
-                indent=self._indent,
-            )
+            self._screen.barred(f"… {self._left_out:,} {many} left out …", "dim italic", indent=self._indent)
         for line in self._kept:
             self._print(line)
         self._kept = []
@@ -214,5 +238,4 @@ class Block:
             self._left_out += 1
 
     def _print(self, line: str) -> None:
-        bar = self._screen.marks.bar
-        self._screen.line((f"{bar} " if line else bar, "dim"), (line, self._style), indent=self._indent)
+        self._screen.barred(line, self._style, indent=self._indent)

@@ -136,7 +136,7 @@ class ToolView:
 
     def title(self) -> str:
         """The agent's title; where that only begins a command, the command itself if it is one line, else nothing."""
-        title = clean_line(self._title.strip("`"), 160) or self.call_id
+        title = clean_line(self._title.strip("`"), 160) or clean_line(self.call_id, 60) or "(no name)"
         lines = clean(self._command()).strip().splitlines()
         if lines and clean_line(lines[0]).startswith(title.rstrip(" ….")[:60]):
             return lines[0].strip() if len(lines) == 1 else ""

@@ -252,9 +252,7 @@ class Transcript:
         limit = None if self._full else 120
         for line, style in unified(name, old, new, limit=limit):
             # An empty line that stays is shown as one; white space that was added or removed is kept.
-            line = line if line.strip() else ""
-            bar = self._screen.marks.bar
-            self._screen.line((f"{bar} " if line else bar, "dim"), (line, style), indent=2)
+            self._screen.barred(line if line.strip() else "", style)
 
     # Ends
 

@@ -67,7 +67,7 @@ def test_escapes_never_reach_the_terminal() -> None:
         assert "\x9b" not in stream
         assert "\u202e" not in stream
     assert "title clip clear" in done.stdout
-    assert "▸ other  gone next" in done.stdout
+    assert "▸ gone next" in done.stdout
     assert "agent: log" in done.stderr
 
 
@@ -139,3 +139,23 @@ def test_a_killed_client_leaves_no_agent() -> None:
     while any(alive(pid) for pid in agents):
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_stdin_is_awaited_leaves(number: signal.Signals) -> None:
+    from tests.client.running import POLITE
+
+    client = subprocess.Popen(
+        [*CLIENT, "--json", "--", *POLITE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    assert client.stdin is not None
+    assert client.stdout is not None
+    client.stdin.write("say hi\n")
+    client.stdin.flush()
+    while '"result"' not in client.stdout.readline():
+        pass
+    time.sleep(0.3)
+    client.send_signal(number)
+    assert client.wait(15) == 128 + number
+    client.stdin.close()
+    client.stdout.close()

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.transcript import Transcript, duration, usage_line
@@ -224,3 +226,47 @@ def test_usage_and_durations() -> None:
     ]
     assert usage_line({"inputTokens": "many"}, {"used": True, "size": None, "cost": 5}) == []
     assert [duration(s) for s in (0.0123, 1.44, 59.94, 200)] == ["12 ms", "1.4 s", "59.9 s", "3 min 20 s"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = (
+    "toolCallId",
+    "title",
+    "kind",
+    "status",
+    "content",
+    "locations",
+    "rawInput",
+    "rawOutput",
+    "_meta",
+    "entries",
+    "messageId",
+)
+KINDS = ("agent_message_chunk", "agent_thought_chunk", "user_message_chunk", "tool_call", "tool_call_update", "plan", "usage_update",
+         "current_mode_update", "session_info_update", "new")  # fmt: skip
+LIKELY = st.sampled_from(
+    ["a", "b", "completed", "failed", "in_progress", "pending", {"type": "text", "text": "x"}, content("y"), {"command": "ls"},
+     [{"type": "diff", "path": "/w/p/f", "newText": "n"}], {"cantrip": {"via": "a"}}, piece("z"), [{"path": "/w/p/f", "line": 2}]]
+)  # fmt: skip
+UPDATES = st.lists(
+    st.builds(
+        lambda kind, fields: {"sessionUpdate": kind, **fields},
+        st.sampled_from(KINDS) | JSON,
+        st.dictionaries(st.sampled_from(KEYS), LIKELY | JSON, max_size=6),
+    ),
+    max_size=10,
+)
+
+
+@given(UPDATES)
+def test_no_update_ends_the_client(updates: list[dict[str, Any]]) -> None:
+    out = io.StringIO()
+    transcript = Transcript(Screen(out), folder=Path("/w/p"))
+    for update in updates:
+        transcript.update(update)
+    transcript.finish()
+    assert not [c for c in out.getvalue() if ord(c) < 32 and c not in "\n\t"]

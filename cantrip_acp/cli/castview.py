@@ -51,6 +51,8 @@ class TextFace:
         self.transcript = Transcript(screen, folder=folder, full=full)
         self._begun = time.monotonic()
         self._done: list[dict[str, Any]] = []
+        # Commands that ended because the answer was given in them: stopped, and not failed.
+        self._answered: set[str | None] = set()
 
     def intent(self, words: str) -> None:
         """The person's words, as the beginning of a cast."""
@@ -62,6 +64,8 @@ class TextFace:
         if isinstance(event, events.GateCalled | events.GateStarted | events.GateFinished) and event.gate == "done":
             self._finish(event, update)
         elif update is not None:
+            if isinstance(event, events.CommandFinished) and event.call_id in self._answered:
+                update["status"] = "completed"
             self.transcript.update(update)
         elif isinstance(event, events.RetryScheduled):
             status = f" ({event.status})" if event.status else ""
@@ -82,6 +86,8 @@ class TextFace:
         if isinstance(event, events.GateFinished):
             for held in self._done if event.is_error else ():
                 self.transcript.update(held)
+            if not event.is_error:
+                self._answered.add(event.via)
             self._done = []
 
     def _turn(self, event: events.TurnEnded) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
 
-NOT_YET = "is not available in this version yet"
+NOT_YET = "not available in this version yet"
 
 
 def build(
@@ -61,22 +61,22 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     data = recipe.data
     for key in ("crystals", "folding"):
         if data.get(key):
-            yield (key,), f"{key} {NOT_YET}; leave it out"
+            yield (key,), f"{NOT_YET}; leave the key out"
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
         kind = store.partition(":")[0]
-        yield ("loom", "store"), f"a loom in {kind} {NOT_YET} (here: memory, jsonl)"
+        yield ("loom", "store"), f"a loom in {kind} is {NOT_YET} (here: memory, jsonl)"
     circle = data["circle"]
     medium = circle.get("medium", "conversation")
     if medium not in mediums.BUILT_IN and medium not in mediums.names():
-        yield ("circle", "medium"), f"medium {medium} {NOT_YET} (here: {', '.join(mediums.names())})"
+        yield ("circle", "medium"), f"medium {medium} is {NOT_YET} (here: {', '.join(mediums.names())})"
     for index, gate in enumerate(circle["gates"]):
         if isinstance(gate, dict) and "python" in gate:
-            yield ("circle", "gates", index, "python"), f"gates from a Python file {NOT_YET}"
+            yield ("circle", "gates", index, "python"), f"gates from a Python file are {NOT_YET}"
             continue
         name = gate if isinstance(gate, str) else gate["name"]
         if name not in gates.BUILT_IN and name not in gates.names():
-            yield ("circle", "gates", index), f"gate {name} {NOT_YET} (here: {', '.join(gates.names())})"
+            yield ("circle", "gates", index), f"gate {name} is {NOT_YET} (here: {', '.join(gates.names())})"
     crystal = data.get("crystal")
     if crystal is not None:
         provider = crystals.options_of(crystal)["provider"]

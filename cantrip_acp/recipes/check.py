@@ -136,7 +136,7 @@ def _canonical(model: Recipe) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Models as mappings of the keys that were set; secrets as the texts they hold."""
     if isinstance(value, BaseModel):
-        held = {n: _plain(getattr(value, n)) for n in type(value).model_fields if n in value.model_fields_set}
+        held = {n: _plain(value.__dict__[n]) for n in type(value).model_fields if n in value.model_fields_set}
         return held | (value.model_extra or {})
     if isinstance(value, SecretStr):
         return value.get_secret_value()

@@ -59,7 +59,8 @@ def crystal_for(recipe: Recipe) -> Crystal:
             recipe.folder,
             recipe.files,
             recipe.state_dir,
-            lambda path, message: recipe.error(("crystal", *path), message),
+            # A text has no keys inside it: the place is the text's.
+            lambda path, message: recipe.error(("crystal", *(() if isinstance(given, str) else path)), message),
         )
         return made(options_of(given), need)
     chosen = os.environ.get(VARIABLE, "").strip()

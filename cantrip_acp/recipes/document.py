@@ -12,8 +12,8 @@ from typing import Any
 from cantrip_acp.errors import RecipeError
 from cantrip_acp.recipes.places import KeyPath, Places, Problem
 
-MAX_BYTES = 8 * 1024 * 1024
-"""Above this a file is no recipe; scripts of long sessions are well below it."""
+MAX_BYTES = 2 * 1024 * 1024
+"""Above this a file is no recipe; scripts of long sessions stay below it."""
 
 MAX_DEPTH = 100
 """Levels of lists and mappings in one another."""

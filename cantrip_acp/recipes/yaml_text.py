@@ -53,6 +53,10 @@ class _Node:
     """Nodes from here down, every alias expanded."""
     depth: int = 1
     """Levels from here down, every alias expanded."""
+    plain: bool = False
+    """A scalar without quotes."""
+    empty: bool = False
+    """A scalar that is not written at all."""
 
 
 def read(text: str, name: str) -> tuple[Any, Places]:
@@ -105,7 +109,8 @@ def _tree(text: str, name: str) -> _Node | None:
                     raise broken(name, *place, f"aliases stand for more than {MAX_ALIASED:,} values; write them out")
                 add(_Node(place, target.value, target.kind, target.size, target.depth))
             elif isinstance(event, ScalarEvent):
-                node = _Node(place, _scalar(event, name, place), "scalar")
+                value, unquoted = _scalar(event, name, place), event.style is None
+                node = _Node(place, value, "scalar", plain=unquoted, empty=not event.value)
                 if event.anchor is not None:
                     anchors[event.anchor] = node
                 add(node)
@@ -154,7 +159,7 @@ def _syntax(error: MarkedYAMLError, text: str, name: str) -> Exception:
 
 
 def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
-    text = event.value
+    text = _paired(event.value, name, place)
     if event.tag in ("!", f"{_TAG}str"):
         return text
     if event.tag is not None:
@@ -182,15 +187,28 @@ def _scalar(event: ScalarEvent, name: str, place: Place) -> Any:
     raise broken(name, *place, f"{text} is no finite number; put it in quotes if it is a text")
 
 
+def _paired(text: str, name: str, place: Place) -> str:
+    """JSON writes what lies beyond the basic plane as a pair of escapes, which YAML reads one by one."""
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise broken(name, *place, "an escape in here is half of a surrogate pair, which is no character") from None
+
+
 def _shown(tag: Any) -> str:
     text = str(tag)
     return "!!" + text.removeprefix(_TAG) if text.startswith(_TAG) else text
 
 
 def _data(node: _Node, path: KeyPath, places: Places, name: str) -> Any:
-    places.values[path] = node.place
     if node.kind == "scalar":
+        # What is not written stands nowhere: its key is the nearest place.
+        if not (node.plain and node.empty):
+            places.values[path] = node.place
         return node.value
+    places.values[path] = node.place
     if node.kind == "list":
         return [_data(item, (*path, index), places, name) for index, item in enumerate(node.value)]
     out: dict[str, Any] = {}
@@ -199,7 +217,7 @@ def _data(node: _Node, path: KeyPath, places: Places, name: str) -> Any:
         if key_node.kind != "scalar" or not isinstance(key, str):
             what = "a list or mapping" if key_node.kind != "scalar" else f"{key!r}" if key is not None else "empty"
             raise broken(name, line, column, f"this key is {what}; keys are texts (put it in quotes)")
-        if key == "<<" and value_node is not None and value_node.kind != "scalar":
+        if key == "<<" and key_node.plain and value_node.kind != "scalar":
             raise broken(name, line, column, "merge keys (<<) are not part of YAML 1.2; write the keys out")
         inner = (*path, key)
         if key in out:

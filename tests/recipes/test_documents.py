@@ -1,0 +1,188 @@
+"""YAML 1.2 and TOML to plain data: what values mean, and where they stand."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from cantrip_acp.errors import RecipeError
+from cantrip_acp.recipes.document import parse
+
+
+def data(text: str, name: str = "r.yaml") -> Any:
+    return parse(text.encode(), Path(name)).data
+
+
+def verdict(text: str, name: str) -> tuple[Any, str | None]:
+    """The data, or the first line of why there is none."""
+    try:
+        return data(text, name), None
+    except RecipeError as error:
+        return None, error.places[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("on", "on"),
+        ("yes", "yes"),
+        ("No", "No"),
+        ("true", True),
+        ("TRUE", True),
+        ("False", False),
+        ("~", None),
+        ("null", None),
+        ("", None),
+        ("12", 12),
+        ("-3", -3),
+        ("+4", 4),
+        ("012", 12),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1_000", "1_000"),
+        ("1:30", "1:30"),
+        ("0b11", "0b11"),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("1e3", 1000.0),
+        (".", "."),
+        ("2001-01-01", "2001-01-01"),
+        ("'12'", "12"),
+        ('"true"', "true"),
+        ("!!str 12", "12"),
+        ("! 12", "12"),
+        ("|\n  a\n  b\n", "a\nb\n"),
+        (">\n  a\n  b\n", "a b\n"),
+        ("=", "="),
+        ('"\\ud83d\\ude00"', "😀"),
+        ("'\u00e4\u00f6'", "äö"),
+    ],
+)
+def test_yaml_values_are_those_of_version_1_2(text: str, value: Any) -> None:
+    found = data(f"k: {text}")["k"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    assert parse(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n", Path("r.yaml")).data == {"a": 1, "b": 2}
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs", "Cc", "Co", "Cn"], exclude_characters="\u2028\u2029\ufeff")),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text("abc<-. é", min_size=1, max_size=6), inner, max_size=4)
+    ),
+    max_leaves=15,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.dictionaries(st.text("abz", min_size=1), _JSON, min_size=1))
+def test_json_is_yaml(value: dict[str, Any]) -> None:
+    assert data(json.dumps(value, ensure_ascii=False)) == value
+    assert data(json.dumps(value, indent=2)) == value
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(st.text("abz", min_size=1), _JSON, min_size=1))
+def test_what_another_writer_wrote_is_read_back(value: dict[str, Any]) -> None:
+    import io
+
+    out = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.allow_unicode = True
+    yaml.width = 1_000_000  # its folded keys are more than it can read back itself
+    yaml.dump(value, out)
+    assert data(out.getvalue()) == value
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab:-[]{}#&*!|>'\"%@`,? \n\t01~.", max_size=40))
+def test_no_yaml_text_crashes(text: str) -> None:
+    _, refused = verdict(text, "r.yaml")
+    assert refused is None or refused.startswith("r.yaml:")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab=[]{}#'\"., \n01-T:", max_size=40))
+def test_toml_agrees_with_tomllib(text: str) -> None:
+    try:
+        expected = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        expected = None
+    found, refused = verdict(text, "r.toml")
+    assert found == expected if refused is None else refused.startswith("r.toml:")
+
+
+PLACED = '''\
+name = "x" # a comment = here
+"quoted key" = 'v'
+a.b . "c d" = 1
+[circle]
+gates = [ # none yet
+  "done", ["]", "#"],
+  {name = "x", deep = {y = [1, 2]}},
+]
+text = """
+[not.a.table]
+k = 1 \\"""
+"""
+[[circle.wards]]
+  max_turns = 1
+[[circle.wards]]
+[circle.wards.sub]
+z = 1
+[circle.wards.sub.more]
+q = '\'\'x\'\''
+'''
+
+
+def test_toml_places() -> None:
+    document = parse(PLACED.encode(), Path("r.toml"))
+    lines = PLACED.splitlines()
+
+    def at(*path: str | int) -> str:
+        line, column = document.places.value(path)
+        return lines[line - 1][column - 1 :]
+
+    assert at("name").startswith('"x"')
+    assert document.places.key(("quoted key",)) == (2, 1)
+    assert document.places.key(("a", "b", "c d")) == (3, 7)
+    assert at("circle", "gates", 1, 1).startswith('"#"')
+    assert at("circle", "gates", 2, "deep", "y", 1).startswith("2]")
+    assert document.places.key(("circle", "wards", 0, "max_turns")) == (14, 3)
+    assert document.places.key(("circle", "wards", 1)) == (15, 10)
+    assert document.places.key(("circle", "wards", 1, "sub", "z")) == (17, 1)
+    assert document.places.key(("circle", "wards", 1, "sub", "more", "q")) == (19, 1)
+
+
+def test_yaml_places() -> None:
+    text = "a:\n  - b: 1\n    c: &x\n      - d\n  - {e: *x}\n"
+    document = parse(text.encode(), Path("r.yaml"))
+    assert document.places.key(("a", 0, "c")) == (3, 5)
+    assert document.places.value(("a", 0, "c", 0)) == (4, 9)
+    assert document.places.value(("a", 1, "e")) == (5, 9)
+    # What is not there: the nearest thing around it.
+    assert document.places.value(("a", 0, "missing", 3)) == (2, 5)
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 3000 + "]" * 3000, "x = " + "[" * 150 + "]" * 150])
+def test_deep_toml_is_refused(text: str) -> None:
+    with pytest.raises(RecipeError, match="nested"):
+        data(text, "r.toml")
+
+
+def test_very_many_brackets_end_soon() -> None:
+    with pytest.raises(RecipeError, match="nested more than 100"):
+        data("[" * 200_000)

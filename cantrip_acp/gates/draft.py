@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 
 from cantrip_acp.errors import GateError
-from cantrip_acp.gates.roots import Place, failure
+from cantrip_acp.gates.place import Place, failure
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

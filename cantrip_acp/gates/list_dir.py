@@ -17,8 +17,9 @@ import anyio.to_thread
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.guarded import PROTECTED, plain, why_hidden
 from cantrip_acp.gates.ignore import Level, level_of
+from cantrip_acp.gates.place import Place, valid
 from cantrip_acp.gates.preview import located
-from cantrip_acp.gates.roots import Place, Root, valid
+from cantrip_acp.gates.roots import Root
 
 MAX_ENTRIES = 1_000
 """Entries of a result; the dependency ``max_entries`` changes it."""

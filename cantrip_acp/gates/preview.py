@@ -5,7 +5,8 @@ from __future__ import annotations
 from cantrip_acp.errors import GateError
 from cantrip_acp.events import Location
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.roots import Root, valid
+from cantrip_acp.gates.place import valid
+from cantrip_acp.gates.roots import Root
 
 
 def located(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:

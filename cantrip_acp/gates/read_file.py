@@ -17,8 +17,9 @@ import anyio.to_thread
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
-from cantrip_acp.gates.roots import Place, Root
+from cantrip_acp.gates.roots import Root
 
 MAX_BYTES = 262_144
 """Bytes of a result; the dependency ``max_bytes`` changes it."""

@@ -18,12 +18,15 @@ from cantrip_acp.events import Location
 from cantrip_acp.gates import ripgrep, scan
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.ignore import Globs
+from cantrip_acp.gates.place import valid
 from cantrip_acp.gates.preview import located
-from cantrip_acp.gates.roots import Root, valid
+from cantrip_acp.gates.roots import Root
 from cantrip_acp.gates.searched import Child, EngineRefused, Hit, Search, TimeUp
 
 MAX_RESULTS = 200
 MOST_RESULTS = 5_000
+_BYTES = 262_144
+"""Of a result; reached before the number of lines where lines are long."""
 SECONDS = 20.0
 """How long a search may take; the dependency ``timeout_s`` changes it."""
 _SHOWN_LOCATIONS = 20
@@ -74,13 +77,15 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
 def _collect(search: Search, program: str | None, seconds: float) -> tuple[list[Hit], str]:
     """The hits, and what to say where they are not all. Runs in a thread."""
     found: list[Hit] = []
+    size = 0
     hits = _hits(search, program)
     try:
         for hit in hits:
-            if len(found) == search.limit:
+            size += len(str(hit))
+            if len(found) == search.limit or size > _BYTES:
+                more = ", or raise max_results" if size <= _BYTES and search.limit < MOST_RESULTS else ""
                 return found, (
-                    f"[cut: these are the first {search.limit:,} matching lines; narrow pattern, path or glob, "
-                    "or raise max_results]"
+                    f"[cut: these are the first {len(found):,} matching lines; narrow pattern, path or glob{more}]"
                 )
             found.append(hit)
     except TimeUp:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates.ignore import Globs
-from cantrip_acp.gates.roots import Root, valid
+from cantrip_acp.gates.place import valid
+from cantrip_acp.gates.roots import Root
 from cantrip_acp.gates.text import display
 
 MAX_FILE = 536_870_912

@@ -14,8 +14,9 @@ from cantrip_acp.events import Diff
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.draft import replace_file
+from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
-from cantrip_acp.gates.roots import Place, Root
+from cantrip_acp.gates.roots import Root
 
 MAX_BYTES = 16_777_216
 """Bytes of a file that gates write or change; the dependency ``max_bytes`` changes it."""
@@ -34,9 +35,9 @@ def _write_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Aw
 def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
     path, content = args["path"], args["content"]
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
-    if path.endswith("/"):
-        raise GateError(f"{path!r} names a folder; give the path of a file in it")
     with Root.of(context).find(path, writing=True) as place:
+        if path.endswith("/") and place.status is None:
+            raise GateError(f"{path!r} names a folder; give the path of a file in it")
         before, encoding = None, text.UTF8
         exists = place.status is not None
         old: bytes | None = None

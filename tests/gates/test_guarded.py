@@ -1,0 +1,176 @@
+"""What no gate writes and what no gate shows, however it is spelled; and that the sandbox guards the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.errors import GateError
+from cantrip_acp.gates import guarded, ripgrep
+from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.edit_file import EDIT_FILE
+from cantrip_acp.gates.list_dir import LIST_DIR
+from cantrip_acp.gates.read_file import READ_FILE
+from cantrip_acp.gates.search import SEARCH
+from cantrip_acp.gates.write_file import WRITE_FILE
+from cantrip_acp.sandbox import guarded as sandboxed
+from tests.gates.conftest import call_in, context_of
+
+Call = Callable[..., GateReply]
+
+
+def test_the_sandbox_guards_the_same_names() -> None:
+    assert guarded.PROTECTED >= sandboxed.PROTECTED
+    assert guarded.HIDDEN_FILES >= sandboxed.HIDDEN_FILES
+    assert guarded.HIDDEN_FOLDERS >= sandboxed.HIDDEN_FOLDERS
+    assert set(guarded.HIDDEN_SUFFIXES) >= set(sandboxed.HIDDEN_SUFFIXES)
+    assert set(guarded.KEY_SUFFIXES) >= set(sandboxed.KEY_SUFFIXES)
+    assert guarded.EXAMPLES == sandboxed.EXAMPLES
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        ".git/hooks/pre-commit",
+        ".GIT/config",
+        ".Git",
+        "sub/deep/.git/config",
+        ".g\u200cit/config",
+        ".git./config",
+        ".git /config",
+        "git~1/config",
+        ".git::$INDEX_ALLOCATION/config",
+        "./sub/../.git/config",
+        "alias/config",
+        ".vscode/tasks.json",
+        ".idea/workspace.xml",
+        ".zed/settings.json",
+        ".cantrip/evil.cantrip.yaml",
+        ".mcp.json",
+        "sub/.MCP.json",
+        ".claude/settings.json",
+        ".bashrc",
+        ".zshenv",
+        ".profile",
+        ".gitconfig",
+        ".husky/pre-commit",
+    ],
+)
+@pytest.mark.parametrize("exists", [True, False])
+def test_protected_names(call: Call, workspace: Path, path: str, exists: bool) -> None:
+    (workspace / "sub" / "deep").mkdir(parents=True)
+    (workspace / "alias").symlink_to(".git")
+    if exists:
+        (workspace / ".git").mkdir()
+        target = workspace / path
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text("old\n")
+    before = sorted(str(p) for p in workspace.rglob("*"))
+    with pytest.raises(GateError, match="is protected: what is in .* only a person changes it"):
+        call(WRITE_FILE, path=path, content="x")
+    with pytest.raises(GateError, match="is protected"):
+        call(EDIT_FILE, path=path, old_text="old", new_text="x")
+    assert sorted(str(p) for p in workspace.rglob("*")) == before
+    if exists and (workspace / path).is_file():
+        assert call(READ_FILE, path=path).result == "old\n"
+
+
+def test_a_root_inside_what_is_protected_stays_protected(workspace: Path) -> None:
+    (workspace / ".git" / "hooks").mkdir(parents=True)
+    with pytest.raises(GateError, match="is protected"):
+        call_in(context_of(workspace, root=".git/hooks"), WRITE_FILE, path="pre-commit", content="x")
+
+
+@pytest.mark.parametrize("path", [".gitignore", ".github/workflows/ci.yml", "git/config", ".vscodeignore", "a.git"])
+def test_names_that_only_look_like_it(call: Call, workspace: Path, path: str) -> None:
+    call(WRITE_FILE, path=path, content="x")
+    assert (workspace / path).read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env",
+        ".env.local",
+        ".ENV",
+        ".env-prod",
+        "sub/.env.production",
+        ".netrc",
+        ".npmrc",
+        ".ssh/id_ed25519",
+        ".ssh/config",
+        "id_rsa",
+        "ID_RSA",
+        ".aws/credentials",
+        "cert.p12",
+        "server.key",
+        "link.txt",
+        ".envrc",
+    ],
+)
+def test_hidden_files(call: Call, workspace: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = workspace / path
+    if path == "link.txt":
+        (workspace / ".env").write_text("TOKEN=hidden-value\n")
+        target.symlink_to(".env")
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("TOKEN=hidden-value\n")
+    target.chmod(0o600)
+    for gate, args in (
+        (READ_FILE, {}),
+        (WRITE_FILE, {"content": "x"}),
+        (EDIT_FILE, {"old_text": "nowhere", "new_text": "x"}),
+        (SEARCH, {"pattern": "TOKEN"}),
+    ):
+        with pytest.raises(GateError, match="hidden|protected") as caught:
+            call(gate, path=path, **args)
+        assert "hidden-value" not in str(caught.value)
+    assert target.read_text() == "TOKEN=hidden-value\n"
+    assert "no matches" in call(SEARCH, pattern="TOKEN").result
+    monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+    assert "no matches" in call(SEARCH, pattern="TOKEN").result
+
+
+def test_a_hidden_name_hides_what_it_links_to(call: Call, workspace: Path) -> None:
+    (workspace / "real-values").write_text("TOKEN=hidden-value\n")
+    (workspace / ".env").symlink_to("real-values")
+    with pytest.raises(GateError, match="hidden"):
+        call(READ_FILE, path=".env")
+
+
+@pytest.mark.parametrize("path", [".env.example", ".env.sample", ".env.template", "fixtures/public.pem", "env", ".environment"])
+def test_files_that_are_written_to_be_read(call: Call, workspace: Path, path: str) -> None:
+    call(WRITE_FILE, path=path, content="TOKEN=\n")
+    assert call(READ_FILE, path=path).result == "TOKEN=\n"
+    assert call(SEARCH, pattern="TOKEN").result == f"{path}:1:TOKEN="
+
+
+def test_a_virtual_environment_named_env_is_no_environment_file(call: Call, workspace: Path) -> None:
+    (workspace / ".env" / "bin").mkdir(parents=True)
+    (workspace / ".env" / "bin" / "activate").write_text("PATH\n")
+    assert call(READ_FILE, path=".env/bin/activate").result == "PATH\n"
+    assert call(LIST_DIR, path=".env").result == ["bin/"]
+
+
+def test_lists_name_what_is_hidden_and_say_so(call: Call, workspace: Path) -> None:
+    (workspace / ".env").write_text("X=1\n")
+    (workspace / ".ssh").mkdir()
+    (workspace / ".ssh" / "id_rsa").write_text("")
+    assert call(LIST_DIR).result == [".env", ".ssh/"]
+    assert call(LIST_DIR, details=True).result == ".env  4 bytes  (hidden)\n.ssh/  (hidden)"
+    assert call(LIST_DIR, depth=3).result == [".env", ".ssh/"]
+    with pytest.raises(GateError, match="hidden"):
+        call(LIST_DIR, path=".ssh")
+
+
+def test_stand_ins_of_the_sandbox_are_not_listed(call: Call, workspace: Path) -> None:
+    (workspace / ".vscode").mkdir()
+    os.chmod(workspace / ".vscode", 0o1555)
+    (workspace / ".idea").mkdir()
+    assert call(LIST_DIR).result == [".idea/"]

@@ -25,8 +25,8 @@ from cantrip_acp.redaction import shared
 if TYPE_CHECKING:
     from cantrip_acp.acp.start import Options
 
-LAST_SECONDS = 0.9
-"""From the end of the connection to the end of the process, whatever still holds it up."""
+LAST_SECONDS = 0.4
+"""For the process to end in once requests have had their time, whatever still holds it up."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -61,9 +61,9 @@ async def _obey_signals(connection: Connection) -> None:
             connection.stop()
 
 
-def _leave_in_time() -> None:
+def _leave_in_time(grace: float) -> None:
     """A thread that cannot be stopped (a gate in a blocked system call) does not keep the process."""
-    last = threading.Timer(LAST_SECONDS, _leave_now)
+    last = threading.Timer(grace + LAST_SECONDS, _leave_now)
     last.daemon = True
     last.start()
 

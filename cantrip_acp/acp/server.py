@@ -42,8 +42,11 @@ log = logging.getLogger(__name__)
 CantripFactory = Callable[[Path], "Cantrip"]
 """Makes a session's cantrip for its folder. Runs in a thread; raises `MissingKey` where no crystal can be had."""
 
-GRACE = 0.4
-"""Seconds that requests have to be answered in after the client hung up."""
+TURN_GRACE = 0.5
+"""Seconds that cancelled turns have to end in after the client hung up."""
+
+REQUEST_GRACE = 3.0
+"""Seconds that other requests have where no turn runs: somebody may have piped a few into us."""
 
 _UNNAMED = telemetry.Trace("")
 
@@ -81,32 +84,31 @@ class Agent:
             )
 
     async def serve(
-        self, connection: Connection, *, patient: bool = False, ending: Callable[[], None] | None = None
+        self, connection: Connection, *, patient: bool = False, ending: Callable[[float], None] | None = None
     ) -> None:
         """Serve until the client hangs up; then no turn runs, no process is left, every loom is closed.
 
         ``patient`` is for input from a file, where the end says that nothing more is asked, not that nobody is there.
-        ``ending`` is called when the end begins.
+        ``ending`` is called when the end begins, with the seconds that requests still have.
         """
         self._connection = connection
 
-        def hang_up() -> None:
+        def hang_up() -> float:
+            turns = [session for session in self._sessions.values() if session.running]
+            grace = TURN_GRACE if turns else REQUEST_GRACE
             if ending is not None:
-                ending()
-            self.cancel_all()
+                ending(grace)
+            for session in turns:
+                session.cancel()
+            return grace
 
         try:
-            await connection.run(hang_up, grace=GRACE, patient=patient)
+            await connection.run(hang_up, patient=patient)
         finally:
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as tasks:
                     for session in self._sessions.values():
                         tasks.start_soon(session.close)
-
-    def cancel_all(self) -> None:
-        """End every running prompt."""
-        for session in self._sessions.values():
-            session.cancel()
 
     # --- methods -----------------------------------------------------------------------------------------------------
 

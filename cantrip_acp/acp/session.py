@@ -87,7 +87,8 @@ class Session:
         self.trace = trace
         self._connection = connection
         self._translator = Translator(client)
-        self._running = False
+        self.running = False
+        """Whether a prompt is being worked on."""
         self._cancelled = False
         self._patience: set[anyio.CancelScope] = set()
         self._output = anyio.Event()
@@ -96,20 +97,20 @@ class Session:
         self, intent: str, context: Sequence[ContextBlock], trace: telemetry.Trace, request: Request
     ) -> Awaitable[acp.PromptResult]:
         """Begin a prompt; what is returned runs it. Raises `RpcError` while another one runs."""
-        if self._running:
+        if self.running:
             raise RpcError(
                 INVALID_REQUEST,
                 f"Invalid request: session {self.id} is busy with another prompt; wait for its reply or send session/cancel",
                 {"sessionId": self.id, "reason": "prompt_in_progress"},
             )
-        self._running = True
+        self.running = True
         self._cancelled = False
         request.on_cancel = self.cancel
         return self._run(intent, context, trace)
 
     def cancel(self) -> None:
         """End the running prompt; nothing where none runs."""
-        if not self._running:
+        if not self.running:
             return
         self._cancelled = True
         self.entity.cancel()
@@ -138,7 +139,7 @@ class Session:
                 {"error": type(problem).__name__, "details": text, "cantrip_trace_id": trace.trace_id},
             ) from None
         finally:
-            self._running = False
+            self.running = False
 
     async def _cast(self, intent: str, context: Sequence[ContextBlock], trace: telemetry.Trace) -> acp.PromptResult:
         translator = self._translator

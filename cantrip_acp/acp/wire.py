@@ -52,6 +52,9 @@ MAX_IN_FLIGHT = 1024
 UNREAD_LIMIT = 1024 * 1024
 """Bytes that may wait before reading does too: a peer that asks and never reads costs no more memory than this."""
 
+GRACE = 0.5
+"""Seconds that requests have to be answered in after the end, where nobody says otherwise."""
+
 LAST_WORDS = 0.2
 """Seconds in which the last replies may be written after the end."""
 
@@ -149,8 +152,7 @@ class Connection:
         self._last_id = 0
         self._reading = anyio.CancelScope()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._hang_up: Callable[[], None] | None = None
-        self._grace = 0.0
+        self._hang_up: Callable[[], float] | None = None
         self._patient = False
         self._gone = False
         self._leaving = anyio.CancelScope()
@@ -206,17 +208,14 @@ class Connection:
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    async def run(
-        self, hang_up: Callable[[], None] | None = None, *, grace: float = 0.5, patient: bool = False
-    ) -> None:
+    async def run(self, hang_up: Callable[[], float] | None = None, *, patient: bool = False) -> None:
         """Serve until the end of the input, a broken output, or `stop`.
 
-        Then nothing new is taken, ``hang_up`` is called, what is being handled has ``grace`` seconds to be answered
-        (-32800 afterwards), and what was put is written where the other side still reads. With ``patient`` the end of
-        the input is not yet somebody's leaving: what was asked is answered in its own time.
+        Then nothing new is taken, ``hang_up`` is called and gives the seconds that what is being handled has to be
+        answered in (-32800 afterwards), and what was put is written where the other side still reads. With ``patient``
+        the end of the input is not yet somebody's leaving: what was asked is answered in its own time.
         """
         self._hang_up = hang_up
-        self._grace = grace
         self._patient = patient
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -239,9 +238,8 @@ class Connection:
         if self._gone:
             return
         self._gone = True
-        self._leaving.deadline = anyio.current_time() + self._grace
-        if self._hang_up is not None:
-            self._hang_up()
+        grace = GRACE if self._hang_up is None else self._hang_up()
+        self._leaving.deadline = anyio.current_time() + grace
 
     async def _close(self) -> None:
         self.closed = True

@@ -107,7 +107,7 @@ def test_the_protocols_own_cancel(start: Start, folder: Path) -> None:
 
 
 def test_a_client_that_reads_nothing_while_it_cancels(start: Start, folder: Path) -> None:
-    agent = start([{"chunks": ["x" * 1000] * 6000}, DONE])
+    agent = start([{"chunks": ["x" * 1000] * 1500}, DONE])
     session = agent.session(folder)
     first = agent.start_prompt(session)
     time.sleep(0.5)  # by now the pipe is full, and the entity waits
@@ -116,7 +116,7 @@ def test_a_client_that_reads_nothing_while_it_cancels(start: Start, folder: Path
     second = agent.start_prompt(session)
     assert agent.answer(first)["result"]["stopReason"] == "cancelled"
     assert agent.answer(second)["result"]["stopReason"] == "end_turn"
-    assert len(agent.updates("agent_message_chunk")) < 2000
+    assert len(agent.updates("agent_message_chunk")) < 1000
 
 
 @pytest.mark.sandbox

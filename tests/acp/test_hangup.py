@@ -116,7 +116,9 @@ def test_an_agent_that_is_killed_leaves_no_process(start: Start, folder: Path) -
 
 
 def test_a_client_that_stops_reading_in_a_flood_and_leaves(start: Start, folder: Path) -> None:
-    agent = start([{"chunks": ["x" * 100_000] * 60}])
+    echo = {"gate": "echo", "args": {"text": "x"}}
+    flood = {"chunks": ["x" * 10_000] * 100, "tool_calls": [echo], "repeat": True}
+    agent = start([flood], wards=[{"max_turns": 10_000}])
     agent.start_prompt(agent.session(folder))
     time.sleep(0.5)
     memory = psutil.Process(agent.process.pid).memory_info().rss

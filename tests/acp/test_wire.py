@@ -401,7 +401,7 @@ async def test_a_reader_that_has_gone_ends_the_connection_and_frees_senders() ->
                     await connection.notify("note", {"text": "x" * 10_000})
                     await anyio.sleep(0)
 
-            tasks.start_soon(lambda: connection.run(lambda: hung_up.append(True)))
+            tasks.start_soon(lambda: connection.run(lambda: hung_up.append(True) or 0.1))
             tasks.start_soon(flood)
             await anyio.sleep(0.1)
             os.close(from_us_read)
@@ -411,7 +411,7 @@ async def test_a_reader_that_has_gone_ends_the_connection_and_frees_senders() ->
 
 
 async def test_at_the_end_what_runs_is_answered() -> None:
-    async with connected({"slowly": Method(Params, slowly)}, run={"grace": 0.1}) as (connection, peer):
+    async with connected({"slowly": Method(Params, slowly)}, run={"hang_up": lambda: 0.1}) as (connection, peer):
         peer.send(id=1, method="slowly")
         await anyio.sleep(0.05)
         connection.stop()

@@ -278,7 +278,7 @@ class AgentClient:
             refusal = problems[0]
             assert isinstance(refusal, RpcError)
             raise AgentRefused(
-                f"{self._name()} refused {method}: {refusal.message} ({refusal.code}){_details(refusal.data)}",
+                f"{self._name()} refused {method}: {refusal.message} ({refusal.code}){_details(refusal)}",
                 self._process.stderr_tail(),
                 code=refusal.code,
                 data=refusal.data,
@@ -473,12 +473,12 @@ def _session(params: Mapping[str, Any]) -> str:
     return session_id
 
 
-def _details(data: object) -> str:
-    """An error's `data` in a few words, where it says more than the message."""
-    if isinstance(data, str):
-        return f": {data}"
+def _details(refusal: RpcError) -> str:
+    """What an error's `data` says in words, where the message does not say it already."""
+    data = refusal.data
+    words = [data] if isinstance(data, str) else []
     if isinstance(data, Mapping):
-        for key in ("details", "detail", "message", "error", "reason"):
-            if isinstance(data.get(key), str):
-                return f": {data[key]}"
-    return "" if data is None else f": {data!r:.300}"
+        words = [
+            data[key] for key in ("details", "detail", "message", "error", "reason") if isinstance(data.get(key), str)
+        ]
+    return next((f": {said}" for said in words if said not in refusal.message), "")

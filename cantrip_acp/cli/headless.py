@@ -263,6 +263,6 @@ def _sign_in(words: str, about: Mapping[str, Any]) -> str:
     ways = [way for way in listed(about, "authMethods") if isinstance(way, Mapping) and text(way, "id")]
     for way in ways:
         words += f"\n  --auth {clean_line(text(way, 'id'), 60)}: {clean_line(text(way, 'name'), 100)}"
-        if more := text(way, "description"):
+        if (more := text(way, "description")) and more not in words:
             words += f" ({clean_line(more)})"
     return words

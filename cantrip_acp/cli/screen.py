@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -35,6 +36,8 @@ class Marks:
     running: str = "◐"
     dash: str = "─"
 
+
+_FRAME_SECONDS: Final = 0.02
 
 _UNICODE: Final = Marks()
 _ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "~", "-")
@@ -126,6 +129,8 @@ class Flow:
         self._word = ""
         self._column = 0
         self._begun = False
+        self._waiting: list[str] = []
+        self._written = 0.0
 
     def feed(self, text: str) -> None:
         out: list[str] = []
@@ -142,7 +147,7 @@ class Flow:
 
     def flush(self) -> None:
         """Show the word at hand as far as it has come: nothing follows for a while."""
-        self._write(self._place())
+        self._write(self._place(), now=True)
 
     def close(self) -> None:
         self.flush()
@@ -151,10 +156,15 @@ class Flow:
         self._begun = False
         self._space = ""
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, now: bool = False) -> None:
+        """Text goes out when somebody could see the difference: a flood of small pieces is written many at a time."""
         if text:
-            self._screen.raw(text, self._style)
+            self._waiting.append(text)
+        if self._waiting and (now or time.monotonic() - self._written > _FRAME_SECONDS):
+            self._screen.raw("".join(self._waiting), self._style)
             self._screen.flush()
+            self._waiting.clear()
+            self._written = time.monotonic()
 
     def _place(self) -> str:
         """The word at hand with the white space before it, which becomes a line's end where the word does not fit."""

@@ -246,8 +246,8 @@ KEYS = (
     "entries",
     "messageId",
 )
-KINDS = ("agent_message_chunk", "agent_thought_chunk", "user_message_chunk", "tool_call", "tool_call_update", "plan", "usage_update",
-         "current_mode_update", "session_info_update", "new")  # fmt: skip
+KINDS = ("agent_message_chunk", "agent_thought_chunk", "user_message_chunk", "tool_call", "tool_call_update", "plan",
+         "usage_update", "current_mode_update", "session_info_update", "new")  # fmt: skip
 LIKELY = st.sampled_from(
     ["a", "b", "completed", "failed", "in_progress", "pending", {"type": "text", "text": "x"}, content("y"), {"command": "ls"},
      [{"type": "diff", "path": "/w/p/f", "newText": "n"}], {"cantrip": {"via": "a"}}, piece("z"), [{"path": "/w/p/f", "line": 2}]]

@@ -18,9 +18,9 @@ PROTOCOL_VERSION = 1
 AUTH_METHOD = "environment"
 
 HOW_TO_GET_A_CRYSTAL = (
-    "Set one of ANTHROPIC_API_KEY, OPENAI_API_KEY, GOOGLE_API_KEY or OPENROUTER_API_KEY in the agent's environment, "
-    "name a crystal in CANTRIP_CRYSTAL (such as ollama:qwen3-coder or scripted:FILE.yaml), or start the agent with "
-    "--recipe FILE, and restart it."
+    "Set CANTRIP_CRYSTAL in the agent's environment: scripted:FILE plays a script, and PROVIDER:MODEL asks a model, with "
+    "that provider's key beside it (ANTHROPIC_API_KEY, OPENAI_API_KEY, ...) where this version has the provider. "
+    "Or start the agent with --recipe FILE and name the crystal there. Then restart the agent."
 )
 
 

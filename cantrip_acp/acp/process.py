@@ -29,6 +29,7 @@ LAST_SECONDS = 0.4
 """For the process to end in once requests have had their time, whatever still holds it up."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end it politely; SIGHUP only where nobody asked for it to be ignored (``nohup``)."""
 
 
 def serve_process(options: Options, source: int, sink: int, leftover: bytes, greeted: dict[str, Any] | None) -> int:
@@ -55,7 +56,8 @@ async def _serve(agent: Agent, source: int, sink: int, leftover: bytes) -> None:
 
 
 async def _obey_signals(connection: Connection) -> None:
-    with anyio.open_signal_receiver(*SIGNALS) as signals:
+    heard = [n for n in SIGNALS if n is not signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*heard) as signals:
         async for number in signals:
             logging.getLogger(__name__).info("ended by %s", signal.Signals(number).name)
             connection.stop()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from cantrip_acp import telemetry
@@ -143,7 +144,7 @@ class Agent:
         trace = telemetry.trace_from(params.meta if isinstance(params.meta, dict) else None, default=_UNNAMED)
         named = trace if trace is not _UNNAMED else None
         session_id = f"sess_{os.urandom(12).hex()}"
-        entity = await anyio.to_thread.run_sync(self._build, params.cwd, session_id)
+        entity = await self._built(params.cwd, session_id)
         session = Session(session_id, entity, self._connection, self._client, named)
         self._sessions[session_id] = session
         refused = _not_supported(params)
@@ -156,6 +157,17 @@ class Agent:
         if named is not None:
             about["cantrip_trace_id"] = named.trace_id
         return acp.NewSessionResult(session_id, about)
+
+    async def _built(self, cwd: str, session_id: str) -> Entity:
+        """`_build` in a thread; of a request that was cancelled meanwhile nothing is left."""
+        with anyio.CancelScope(shield=True):
+            entity = await anyio.to_thread.run_sync(self._build, cwd, session_id)
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except anyio.get_cancelled_exc_class():
+            _discard(entity.loom)
+            raise
+        return entity
 
     def _build(self, cwd: str, session_id: str) -> Entity:
         """The entity of a new session, with a loom of its own. Runs in a thread: it reads files."""
@@ -248,12 +260,17 @@ def default_state_dir() -> Path:
     return platformdirs.user_state_path("cantrip")
 
 
+def _discard(loom: Loom) -> None:
+    """Close a loom that nothing was written to, and take its file away."""
+    loom.close()
+    if loom.location is not None:
+        Path(loom.location).unlink(missing_ok=True)
+
+
 def _auth_required(missing: MissingKey) -> RpcError:
     text = shared().diagnostic(str(missing)).rstrip(".")
     return RpcError(
-        AUTH_REQUIRED,
-        f"Authentication required: {text}. {HOW_TO_GET_A_CRYSTAL}",
-        {"authMethods": [AUTH_METHOD], "how": HOW_TO_GET_A_CRYSTAL},
+        AUTH_REQUIRED, f"Authentication required: {text}. {HOW_TO_GET_A_CRYSTAL}", {"methodId": AUTH_METHOD}
     )
 
 

@@ -532,3 +532,41 @@ def test_the_other_name_of_the_command() -> None:
     ended = subprocess.run([cantrip, "acp"], input=hello, capture_output=True, timeout=30, check=False)
     assert ended.returncode == 0
     assert json.loads(ended.stdout)["result"]["protocolVersion"] == 1
+
+
+def test_a_full_disk_under_the_loom(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the full disk: writing fails in the middle, with an error."""
+    import resource
+
+    responses = [{"tool_calls": [{"gate": "echo", "args": {"text": "x" * 3000}}], "repeat": True}]
+    agent = RawClient(
+        "--recipe", recipe(responses), "--state-dir", str(tmp_path / "state"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )  # fmt: skip
+    try:
+        agent.initialize()
+        session = agent.session(folder)
+        error = agent.answer(agent.start_prompt(session))["error"]
+        assert error["code"] == -32603
+        assert "loom" in error["message"]
+        loom = next((tmp_path / "state" / "looms").glob("*.jsonl")).read_bytes()
+        whole = [json.loads(line) for line in loom.splitlines(keepends=True) if line.endswith(b"\n")]
+        assert sum(record["type"] == "turn" for record in whole) >= 2
+        assert agent.answer(agent.start_prompt(session))["error"]["code"] == -32603
+        assert agent.hang_up() < 1.5
+    finally:
+        agent.close()
+
+
+def test_a_cancelled_session_new_leaves_nothing(start: Start, folder: Path, tmp_path: Path) -> None:
+    agent = start([], "--state-dir", str(tmp_path / "state"))
+    agent.session(folder)
+    outcomes = set()
+    for _ in range(30):
+        request = agent.ask("session/new", {"cwd": str(folder), "mcpServers": []})
+        agent.tell("$/cancel_request", {"requestId": request})
+        reply = agent.answer(request)
+        outcomes.add(reply.get("error", {}).get("code", "opened"))
+    assert outcomes <= {-32800, "opened"}
+    opened = sum("result" in message and "sessionId" in message["result"] for message in agent.seen)
+    assert len(list((tmp_path / "state" / "looms").glob("*.jsonl"))) == opened

@@ -175,7 +175,9 @@ def share(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool]:
     The stream that needs less than half leaves the rest of its half to the other.
     """
     if out.total + err.total <= limit:
-        return out.text(limit), err.text(limit), False
+        out_text, err_text = out.text(limit), err.text(limit)
+        if len(out_text.encode()) + len(err_text.encode()) <= limit:
+            return out_text, err_text, False
     half = limit // 2
     err_budget = min(err.total, max(half, limit - out.total))
     out_text = out.text(limit - err_budget)

@@ -33,11 +33,12 @@ GONE_WITHIN = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Launch:
-    """What to start: a program with its arguments, and descriptors for it by the option that names them.
+    """What to start: a program with its arguments, under a name of ours, and the descriptors that its options name.
 
     ``inherited`` are closed here once the program has them.
     """
 
+    program: str
     argv: Sequence[str]
     inherited: Sequence[int] = ()
     folder: str = "/"
@@ -119,6 +120,7 @@ class Tree:
         try:
             self._process = subprocess.Popen(
                 argv,
+                executable=self._launch.program,
                 stdin=subprocess.DEVNULL,
                 stdout=out_w,
                 stderr=err_w,
@@ -130,7 +132,7 @@ class Tree:
         except OSError as error:
             for fd in (out_r, err_r, status_r, go_w):
                 os.close(fd)
-            raise SandboxError(f"cannot start {argv[0]}: {error.strerror}") from error
+            raise SandboxError(f"cannot start {self._launch.program}: {error.strerror}") from error
         finally:
             for fd in theirs:
                 os.close(fd)

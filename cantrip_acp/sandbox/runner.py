@@ -73,6 +73,7 @@ class Sandbox:
         host: Host | None = None,
         home_source: str | None = None,
         private: tuple[str, ...] = (),
+        more_readable: tuple[str, ...] = (),
     ) -> None:
         self.host = host if host is not None else machine()
         self.workspace = _workspace(workspace)
@@ -82,6 +83,7 @@ class Sandbox:
         self._wire = wire
         self._home_source = home_source
         self._private = private
+        self._more_readable = more_readable
         self._program = probe.find_bubblewrap()
         self._filter = seccomp.program(os.uname().machine)
         self._surveys: dict[str, Survey] = {}
@@ -120,7 +122,7 @@ class Sandbox:
         return self._filter
 
     def _prepare(self) -> _Prepared:
-        roots = {r for r in (self.workspace, *self._wards.bash_writable_paths) if r is not None}
+        roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
         findings = {r: self._surveys.setdefault(r, Survey(r)).refresh() for r in sorted(roots)}
         writable = self._wards.bash_writable_paths
@@ -149,6 +151,7 @@ class Sandbox:
             home_source=self._home_source,
             private=(*self._private, mine.folder),
             repositories=git_folders(self.workspace) if self.workspace is not None else (),
+            more_readable=self._more_readable,
         )
         places = mine.places(self.host, policy.home, network=policy.network)
         folders = frozenset(p for p in policy.hidden if os.path.isdir(p))
@@ -240,7 +243,6 @@ class Running:
         self._watchdog = limits.Watchdog(policy.limits, self._folders, count=sandbox.host.uid == 0)
         self._began = time.perf_counter()
         self._timed_out = False
-        self._number: int | None = None
         self._standins: list[Standins] = []
         self._timers: list[asyncio.TimerHandle] = []
         self.tree: Tree | None = None
@@ -302,10 +304,9 @@ class Running:
             inherited.append(args)
             calls = _in_memory(self._sandbox.filter)
             inherited.append(calls)
-            argv = [self._sandbox.program, "--seccomp", str(calls), "--args", str(args), "--", *run]
-            self.tree = Tree(
-                Launch(argv=argv, inherited=inherited), Hooks(output=self._on_output, prepared=self._on_prepared)
-            )
+            argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
+            launch = Launch(program=self._sandbox.program, argv=argv, inherited=inherited)
+            self.tree = Tree(launch, Hooks(output=self._on_output, prepared=self._on_prepared))
             inherited = []
             self.tree.start()
         except BaseException:
@@ -318,7 +319,6 @@ class Running:
 
     def _on_prepared(self, pid: int) -> None:
         policy = self._prepared.policy
-        self._number = runtime().started(pid, self._tree.group)
         limits.apply(pid, policy.limits, cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0)
 
     def _on_output(self, stream: int, data: bytes) -> None:
@@ -359,12 +359,9 @@ class Running:
         for timer in self._timers:
             timer.cancel()
         status = self.tree.finish() if self.tree is not None else Status()
-        mine = runtime()
-        if self._number is not None and status.gone:
-            mine.ended(self._number)
         for standing in self._standins:
             standing.remove()
-            mine.released(standing.folder)
+            runtime().released(standing.folder)
         self._standins = []
         return status
 

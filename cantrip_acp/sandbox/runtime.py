@@ -56,6 +56,11 @@ class Runtime:
             os.close(reader)
         atexit.register(self.close)
 
+    @property
+    def token(self) -> str:
+        """The name under which this process's sandboxes run, so that the sentinel can tell them."""
+        return os.path.basename(self.folder)
+
     def places(self, host: Host, home: str, *, network: bool) -> Places:
         """The prepared folders for a policy's arguments; made once for each home and network."""
         key = (home, network)
@@ -98,15 +103,6 @@ class Runtime:
                 # Without a pool making stand-ins is slower, and that is all.
                 continue
         return None
-
-    def started(self, pid: int, group: int) -> int:
-        """A sandbox runs: its first process and its process group. Gives the id to say `ended` with."""
-        self._count += 1
-        self._tell(f"+{self._count} {pid} {group}")
-        return self._count
-
-    def ended(self, number: int) -> None:
-        self._tell(f"-{number}")
 
     def holds(self, folder: str) -> None:
         """Stand-ins are being made in this folder."""

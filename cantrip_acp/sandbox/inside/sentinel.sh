@@ -1,23 +1,20 @@
 #!/bin/sh
 # Ends what is left when the process that started it is gone without a goodbye (kill -9, a crash).
 #
-# It reads lines from standard input: "+ID PID GROUP" when a sandbox starts, "-ID" when it has ended, "~FOLDER" and
-# "=FOLDER" when stand-ins for protected names are and are no longer in a folder, "!FOLDER" for one more folder of ours.
-# The end of input is the owner's end.
-# $1 is the runtime folder to remove, the other arguments are the protected names.
+# It reads lines from standard input: "~FOLDER" and "=FOLDER" when stand-ins for protected names are and are no longer in a
+# folder, "!FOLDER" for one more folder of ours. The end of input is the owner's end.
+# $1 is the runtime folder to remove, the other arguments are the protected names. Each sandbox of the owner carries the
+# runtime folder's name as the name of its program, so that even one that was only just started is found.
 trap '' HUP INT TERM QUIT PIPE
 runtime=$1
+token=${runtime##*/}
 shift
-live=' '
 folders=
 more=
 newline='
 '
 while IFS= read -r line; do
   case $line in
-    +*) line=${line#+}; id=${line%% *}; live="$live$id:${line#* }; " ;;
-    -*) id=${line#-}
-        case $live in *" $id:"*) rest=${live#*" $id:"}; live="${live%%" $id:"*} ${rest#*; }" ;; esac ;;
     !*) more=$more${line#?}$newline ;;
     '~'*) folders="$folders${line#?}$newline" ;;
     '='*) folder=${line#?}$newline
@@ -29,16 +26,15 @@ while IFS= read -r line; do
           esac ;;
   esac
 done
-while [ "$live" != ' ' ]; do
-  entry=${live# }
-  entry=${entry%%;*}
-  live=" ${live#*; }"
-  pids=${entry#*:}
-  pid=${pids% *}
-  group=${pids#* }
-  [ "$pid" -gt 1 ] && kill -9 "$pid"
-  [ "$group" -gt 1 ] && kill -9 "-$group"
-done 2>/dev/null
+# Several rounds: one may be starting at this instant, from a process that is not yet the program that it will be.
+for round in 1 2 3 4; do
+  for process in /proc/[0-9]*; do
+    line=
+    { IFS= read -r line < "$process/cmdline"; } 2>/dev/null
+    case $line in "$token"*) kill -9 "${process##*/}" 2>/dev/null ;; esac
+  done
+  sleep 0.05
+done
 IFS=$newline
 set -f
 for folder in $folders; do

@@ -1,0 +1,131 @@
+"""`cantrip sandbox` and `cantrip doctor`, as a shell starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def cantrip(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cantrip_acp.cli.main", *words],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_run_gives_the_commands_own_status_and_output(workspace: Path) -> None:
+    done = cantrip("sandbox", "run", "--", "echo out; echo err >&2; exit 7", cwd=workspace)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    words = cantrip("sandbox", "run", "--", "printf", "%s|", "a b", "$HOME", "--flag", cwd=workspace)
+    assert (words.returncode, words.stdout) == (0, "a b|$HOME|--flag|")
+    assert cantrip("sandbox", "run", "--", "kill -9 $$", cwd=workspace).returncode == 137
+
+
+def test_run_writes_only_where_it_is_told(workspace: Path) -> None:
+    assert cantrip("sandbox", "run", "--", "touch new", cwd=workspace).returncode != 0
+    assert cantrip("sandbox", "run", "--writable", "out", "--", "touch out/new", cwd=workspace).returncode == 0
+    assert [str(p.relative_to(workspace)) for p in sorted(workspace.rglob("*"))] == ["out", "out/new"]
+
+
+def test_run_gives_every_byte_to_a_pipe(workspace: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cantrip_acp.cli.main", "sandbox", "run", "--", r"printf '\x00\xff\033[31m'"],
+        cwd=workspace,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == b"\x00\xff\x1b[31m"
+
+
+def test_run_ends_in_time(workspace: Path) -> None:
+    began = time.perf_counter()
+    done = cantrip("sandbox", "run", "--timeout-ms", "300", "--", "echo begun; sleep 60", cwd=workspace)
+    assert (done.returncode, done.stdout) == (124, "begun\n")
+    assert "300 ms" in done.stderr
+    assert time.perf_counter() - began < 20
+
+
+def test_run_with_a_recipe_has_its_wards_and_gates(workspace: Path) -> None:
+    (workspace / "r.cantrip.yaml").write_text(
+        "name: r\ncircle:\n  medium: bash\n  gates: [done, echo]\n  wards: [{max_turns: 3}, {bash_writable_paths: [out]}]\n"
+    )
+    command = "touch out/x; touch x; cantrip_echo hi; cantrip_done finished; sleep 20; echo never"
+    done = cantrip("sandbox", "run", "--recipe", "./r.cantrip.yaml", "--", command, cwd=workspace)
+    assert (done.returncode, done.stdout) == (0, "hifinished\n")
+    assert (workspace / "out/x").exists()
+    assert not (workspace / "x").exists()
+    both = cantrip("sandbox", "run", "--recipe", "./r.cantrip.yaml", "--network", "--", "true", cwd=workspace)
+    assert both.returncode == 2
+
+
+def test_policy_in_words_and_as_json(workspace: Path) -> None:
+    (workspace / ".env").write_text("x")
+    text = cantrip("sandbox", "policy", "--writable", ".", cwd=workspace)
+    assert text.returncode == 0
+    assert f"Writable, by bash_writable_paths:\n  {workspace}\n" in text.stdout
+    assert f"{workspace}/.env" in text.stdout
+    assert "--unshare-net" in text.stdout
+    data = json.loads(cantrip("sandbox", "policy", "--network", "--json", cwd=workspace).stdout)
+    assert data["policy"]["network"] is True
+    assert data["policy"]["writable"] == []
+    assert "--unshare-net" not in data["arguments"]
+    assert sorted(p.name for p in workspace.iterdir()) == [".env"]
+
+
+def test_usage_errors(workspace: Path) -> None:
+    assert cantrip("sandbox", "run", cwd=workspace).returncode == 2
+    assert cantrip("sandbox", "run", "--cwd", "missing", "--", "true", cwd=workspace).returncode == 2
+    wrong = cantrip("sandbox", "run", "--writable", "/usr", "--", "true", cwd=workspace)
+    assert wrong.returncode == 2
+    assert "/usr" in wrong.stderr
+    assert "did you mean 'policy'" in cantrip("sandbox", "polcy", cwd=workspace).stderr
+    for words in (("sandbox",), ("sandbox", "run"), ("sandbox", "policy"), ("doctor",)):
+        shown = cantrip(*words, "--help", cwd=workspace)
+        assert shown.returncode == 0
+        assert "Example" in shown.stdout
+
+
+def test_doctor(workspace: Path) -> None:
+    done = cantrip("doctor", "--json", cwd=workspace, ANTHROPIC_API_KEY="s3cret-key-value")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    states = {f["name"]: f["state"] for f in report["findings"]}
+    assert report["sandbox"] is True
+    for name in ("read_outside", "write_outside", "network", "namespaces", "environment", "processes", "host"):
+        assert states[f"sandbox.{name}"] == "ok"
+    assert states["limits.processes"] == ("note" if os.getuid() == 0 else "ok")
+    keys = next(f for f in report["findings"] if f["name"] == "providers")
+    assert "ANTHROPIC_API_KEY" in keys["text"]
+    assert "s3cret" not in done.stdout
+    assert "bubblewrap" in cantrip("doctor", cwd=workspace).stdout
+
+
+MISSING = """
+import sys
+from cantrip_acp.sandbox import probe
+probe.find_bubblewrap.__defaults__ = ("/nowhere",)
+from cantrip_acp.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"], ["sandbox", "run", "--", "touch ran"]])
+def test_no_sandbox_is_status_3_with_the_mend(words: list[str], workspace: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING, *words], cwd=workspace, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3
+    assert "apt install bubblewrap" in done.stdout + done.stderr
+    assert list(workspace.iterdir()) == []

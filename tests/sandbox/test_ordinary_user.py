@@ -1,0 +1,68 @@
+"""The same, for who is not root: started as root, these tests start it again as somebody else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A folder that both users can reach, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="cantrip-user-", dir="/tmp"))
+    os.chown(folder, NOBODY, NOBODY)
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", *words],
+        cwd=home,
+        env={"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _root_alone(home: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("not root: every other test here already ran as an ordinary user")
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    if as_nobody(home, sys.executable, "-c", "import cantrip_acp.sandbox.runner").returncode != 0:
+        pytest.skip("the ordinary user cannot read this Python or this folder")
+
+
+def test_doctor_finds_a_sandbox(home: Path) -> None:
+    done = as_nobody(home, sys.executable, "-m", "cantrip_acp.cli.main", "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the kernel keeps sandbox_max_processes" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_isolation_hostility_and_gates(home: Path) -> None:
+    """The suites themselves, as nobody."""
+    names = ("test_isolation.py", "test_hostile.py", "test_gatewire.py", "test_workloads.py")
+    done = as_nobody(
+        home,
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/t", "--rootdir", str(ROOT),
+        "-c", str(ROOT / "pyproject.toml"), "--deselect", "tests/sandbox/test_gatewire.py::test_arguments_and_results_are_exact",
+        *[str(ROOT / "tests/sandbox" / n) for n in names],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "passed" in done.stdout

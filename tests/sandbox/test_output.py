@@ -1,0 +1,105 @@
+"""Cleaning and bounding, whatever comes and however it is cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_acp.sandbox.output import Cleaner, Collector, clean, share
+
+
+@pytest.mark.parametrize(
+    ("given_text", "wanted"),
+    [
+        ("plain\ttext\n", "plain\ttext\n"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b]52;c;AAAA\x1b\\x", "x"),
+        ("\x1bP1$r0m\x1b\\x", "x"),
+        ("\x1b]never ended\nnext line", "\nnext line"),
+        ("\x9b31mred\x9c", "red"),
+        ("\x1b(Bx\x1b=y\x1bc", "xy"),
+        ("a\x08b\x00c\x7fd\x07", "abcd"),
+        ("10%\r20%\r\n", "10%\n20%\n"),
+        ("a\r\r\nb", "a\nb"),
+        ("\x1b", ""),
+        ("\x1b[", ""),
+        ("abc\u202etxt.exe\u2066", "abctxt.exe"),
+        ("ok \U0001f600 ü", "ok \U0001f600 ü"),
+    ],
+)
+def test_cleaning(given_text: str, wanted: str) -> None:
+    assert clean(given_text) == wanted
+
+
+PIECES = st.lists(
+    st.one_of(
+        st.binary(max_size=6),
+        st.sampled_from([b"\x1b[31m", b"\x1b]0;t\x07", b"\xc3", b"\xbc", b"\r", b"\n", b"\xf0\x9f\x98\x80", b"text"]),
+    ),
+    max_size=30,
+)
+
+
+def forbidden(text: str) -> list[str]:
+    return [c for c in text if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0]
+
+
+@given(PIECES)
+def test_whatever_comes_nothing_forbidden_is_left(pieces: list[bytes]) -> None:
+    cleaner = Cleaner()
+    text = "".join([cleaner.feed(p) for p in pieces]) + cleaner.finish()
+    assert forbidden(text) == []
+
+
+@given(PIECES, st.integers(1, 7))
+def test_how_it_is_cut_changes_nothing_of_the_words(pieces: list[bytes], size: int) -> None:
+    whole = b"".join(pieces)
+    one, many = Cleaner(), Cleaner()
+    at_once = one.feed(whole) + one.finish()
+    cut = "".join([many.feed(whole[i : i + size]) for i in range(0, len(whole), size)]) + many.finish()
+    assert cut == at_once
+
+
+@given(st.lists(st.binary(max_size=50), max_size=40), st.integers(1, 300))
+def test_a_collector_keeps_its_bound(pieces: list[bytes], limit: int) -> None:
+    collector = Collector(limit)
+    for piece in pieces:
+        collector.feed(piece)
+        assert collector._tail_size <= limit + 50
+    text = collector.text(limit)
+    assert len(text.encode()) <= limit
+    assert forbidden(text) == []
+    if collector.total <= limit:
+        assert text == clean(b"".join(pieces).decode("utf-8", "replace")) or len(text.encode()) >= limit - 3
+
+
+@given(st.binary(max_size=400), st.binary(max_size=400), st.integers(1, 400))
+def test_two_streams_share_one_bound(out: bytes, err: bytes, limit: int) -> None:
+    a, b = Collector(limit), Collector(limit)
+    a.feed(out)
+    b.feed(err)
+    first, second, truncated = share(a, b, limit)
+    assert len(first.encode()) + len(second.encode()) <= limit
+    assert truncated or len(out) + len(err) <= limit
+
+
+def test_both_ends_are_kept() -> None:
+    collector = Collector(1000)
+    collector.feed(b"BEGIN" + b"x" * 5000)
+    collector.feed(b"y" * 5000 + b"END")
+    text = collector.text(1000)
+    assert text.startswith("BEGIN")
+    assert text.endswith("END")
+    assert "bytes left out" in text
+
+
+def test_a_live_reader_gets_the_beginning_once() -> None:
+    collector = Collector(10)
+    collector.feed(b"12345")
+    assert collector.take() == "12345"
+    collector.feed(b"67890abcdef")
+    assert collector.take() + collector.finish() == "67890"
+    assert collector.last_line() == "1234567890abcdef"[-10:]

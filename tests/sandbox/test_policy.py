@@ -1,0 +1,251 @@
+"""The policy and its arguments are pure: what is expected stands here as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.sandbox.bubblewrap import Places, arguments, encode
+from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey, is_hidden_file
+from cantrip_acp.sandbox.host import Host
+from cantrip_acp.sandbox.policy import compose
+from cantrip_acp.sandbox.toolchains import find_tools
+from cantrip_acp.wards import Wards
+
+HOST = Host(
+    uid=1000,
+    gid=1000,
+    user="ada",
+    home="/home/ada",
+    system=(("/usr", None), ("/bin", "usr/bin"), ("/lib", "usr/lib")),
+    path=("/home/ada/.pyenv/shims", "/usr/bin", "/bin"),
+    tools=("/home/ada/.pyenv",),
+    links=(("/home/ada/python", ".pyenv/versions/3.12"),),
+    environment=(("LANG", "de_DE.UTF-8"),),
+    shell="/usr/bin/bash",
+    cores=4,
+)
+PLACES = Places(etc="/run/user/1000/cantrip-x/etc0", note="/run/user/1000/cantrip-x/note")
+
+
+def test_arguments_of_a_writable_workspace() -> None:
+    work = "/home/ada/work"
+    findings = {
+        work: Findings(
+            protected=(f"{work}/.git", f"{work}/sub/.git", f"{work}/.vscode"),
+            hidden=(f"{work}/.env", f"{work}/deep/er/.aws"),
+        )
+    }
+    policy = compose(
+        Wards(bash_writable_paths=(work,), bash_timeout_ms=5_000),
+        work,
+        HOST,
+        findings,
+        existing=(f"{work}/.git", f"{work}/.vscode"),
+        gates=("done",),
+        wire="/run/user/1000/cantrip-x/wire1",
+    )
+    got = arguments(policy, PLACES, folders=frozenset({f"{work}/deep/er/.aws"}))
+    absent = [f"{work}/{name}" for name in sorted(NEVER_MADE) if name not in (".git", ".vscode")]
+    here = [
+        "--unshare-user --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup-try --unshare-net",
+        "--die-with-parent --new-session --cap-drop ALL --hostname sandbox",
+        "--setenv GIT_CONFIG_COUNT 1",
+        "--setenv GIT_CONFIG_KEY_0 safe.directory",
+        "--setenv GIT_CONFIG_VALUE_0 *",
+        "--setenv GIT_OPTIONAL_LOCKS 0",
+        "--setenv GIT_PAGER cat",
+        "--setenv GIT_TERMINAL_PROMPT 0",
+        "--setenv HOME /home/ada",
+        "--setenv LANG de_DE.UTF-8",
+        "--setenv LOGNAME ada",
+        "--setenv PAGER cat",
+        "--setenv PATH /run/cantrip/bin:/home/ada/.pyenv/shims:/usr/bin:/bin",
+        "--setenv SHELL /usr/bin/bash",
+        "--setenv TERM dumb",
+        "--setenv TMPDIR /tmp",
+        "--setenv USER ada",
+        "--symlink usr/bin /bin",
+        "--dev /dev",
+        "--perms 1777 --size 268435456 --tmpfs /dev/shm",
+        "--ro-bind /run/user/1000/cantrip-x/etc0 /etc",
+        "--perms 0700 --size 1073741824 --tmpfs /home/ada",
+        "--ro-bind /home/ada/.pyenv /home/ada/.pyenv",
+        "--symlink .pyenv/versions/3.12 /home/ada/python",
+        f"--bind {work} {work}",
+        *sorted(
+            [f"--perms 0555 --size 4096 --tmpfs {p}" for p in absent]
+            + [f"--ro-bind {p} {p}" for p in (f"{work}/.git", f"{work}/.vscode")]
+            + [f"--ro-bind {PLACES.note} {work}/.env"],
+            key=lambda line: line.split()[-1],
+        ),
+        f"--bind {work}/deep {work}/deep",
+        f"--bind {work}/deep/er {work}/deep/er",
+        f"--perms 0555 --size 4096 --tmpfs {work}/deep/er/.aws",
+        f"--bind {work}/sub {work}/sub",
+        f"--ro-bind {work}/sub/.git {work}/sub/.git",
+        "--symlink usr/lib /lib",
+        "--proc /proc",
+        "--ro-bind /run/user/1000/cantrip-x/wire1 /run/cantrip",
+        "--perms 0700 --size 67108864 --tmpfs /run/cantrip/requests",
+        "--perms 1777 --size 1073741824 --tmpfs /tmp",
+        "--ro-bind /usr /usr",
+        "--symlink /tmp /var/tmp",
+        "--remount-ro /proc --remount-ro /dev --remount-ro /",
+        f"--chdir {work}",
+    ]
+    assert got == " ".join(here).split(" ")
+
+
+def test_arguments_of_nothing_but_the_defaults() -> None:
+    policy = compose(Wards(), "/srv/data", HOST, {})
+    got = arguments(policy, PLACES)
+    assert "--unshare-net" in got
+    assert [got[i + 1] for i, a in enumerate(got) if a == "--bind"] == []
+    binds = [got[i + 1] for i, a in enumerate(got) if a == "--ro-bind"]
+    assert binds == [PLACES.etc, "/home/ada/.pyenv", "/srv/data", "/usr"]
+    assert "/" not in binds
+
+
+def test_the_network_is_there_only_by_its_ward() -> None:
+    assert "--unshare-net" not in arguments(compose(Wards(bash_network=True), "/srv/data", HOST, {}), PLACES)
+
+
+def test_a_kept_home_is_bound() -> None:
+    policy = compose(Wards(bash_home="persistent"), "/srv/data", HOST, {}, home_source="/state/homes/x")
+    got = arguments(policy, PLACES)
+    at = got.index("--bind")
+    assert got[at : at + 3] == ["--bind", "/state/homes/x", "/home/ada"]
+
+
+def test_a_policy_cannot_be_changed() -> None:
+    policy = compose(Wards(), "/srv/data", HOST, {})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        policy.network = True  # type: ignore[misc]
+
+
+def test_arguments_are_whole_before_bubblewrap_reads_them() -> None:
+    assert encode(["--setenv", "A", "ü\n"]) == b"--setenv\0A\0\xc3\xbc\n\0"
+    with pytest.raises(ValueError, match="NUL"):
+        encode(["a\0b"])
+
+
+def test_our_own_folders_are_hidden_where_they_lie_in_the_workspace() -> None:
+    policy = (
+        compose(Wards(), "/srv", HOST, {})
+        if False
+        else compose(Wards(), "/srv/data", HOST, {}, private=("/srv/data/state", "/elsewhere"))
+    )
+    assert policy.hidden == ("/srv/data/state",)
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        (".env", True),
+        (".env.local", True),
+        (".env.production", True),
+        (".envrc", True),
+        (".env-backup", True),
+        (".env.example", False),
+        (".env.sample", False),
+        (".environment", False),
+        ("env", False),
+        (".npmrc", True),
+        ("id_rsa", True),
+        ("id_rsa.pub", False),
+        ("store.p12", True),
+        ("package.json", False),
+    ],
+)
+def test_names_of_secrets(name: str, hidden: bool) -> None:
+    assert is_hidden_file(name) is hidden
+
+
+def test_a_survey_sees_what_changes(tmp_path: Path) -> None:
+    survey = Survey(str(tmp_path))
+    assert survey.refresh() == Findings()
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/.env").write_text("x")
+    (tmp_path / ".git").mkdir()
+    assert survey.refresh() == Findings(protected=(f"{tmp_path}/.git",), hidden=(f"{tmp_path}/a/b/.env",))
+    (tmp_path / "a/b/.env").rename(tmp_path / "a/.env")
+    (tmp_path / ".git").rmdir()
+    assert survey.refresh() == Findings(hidden=(f"{tmp_path}/a/.env",))
+
+
+def test_a_survey_looks_again_at_once_when_something_hidden_has_moved(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"folder{number}").mkdir()
+    (tmp_path / "folder7/.env").write_text("x")
+    survey = Survey(str(tmp_path))
+    assert survey.refresh().hidden == (f"{tmp_path}/folder7/.env",)
+    (tmp_path / "folder7").rename(tmp_path / "moved")
+    assert survey.refresh().hidden == (f"{tmp_path}/moved/.env",)
+
+
+def test_a_folder_cannot_be_made_to_be_passed_by(tmp_path: Path) -> None:
+    """Nothing that a command can write makes the survey look away from a folder of the user's."""
+    (tmp_path / "pyvenv.cfg").write_text("")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/.env").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert Survey(str(tmp_path)).refresh().hidden == (f"{tmp_path}/lib/.env",)
+
+
+def tree(base: Path, *paths: str) -> None:
+    for path in paths:
+        target = base / path
+        if path.endswith("/"):
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text("#!/bin/sh\n")
+            target.chmod(0o755)
+
+
+def test_where_tools_lie(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    tree(
+        home,
+        ".pyenv/shims/python",
+        ".pyenv/versions/3.12/bin/python",
+        ".cargo/bin/cargo",
+        ".cargo/credentials.toml",
+        ".rustup/toolchains/x",
+        ".nvm/versions/node/v22/bin/node",
+        ".nvm/versions/node/v22/lib/node_modules/",
+        ".local/share/uv/tools/ruff/bin/ruff",
+        ".local/share/uv/tools/ruff/pyvenv.cfg",
+        ".local/share/uv/credentials/x",
+        ".local/bin/",
+        "bin/mine",
+        "conda/bin/conda",
+        "conda/conda-meta/",
+        "secret.txt",
+    )
+    (home / ".local/bin/ruff").symlink_to(home / ".local/share/uv/tools/ruff/bin/ruff")
+    (home / "current").symlink_to(".nvm/versions/node/v22")
+    path = [
+        f"{home}/{p}"
+        for p in (".pyenv/shims", ".cargo/bin", "current/bin", ".local/bin", "bin", "conda/bin", "missing/bin")
+    ]
+    found = find_tools([*path, str(home), "relative", "/usr/bin"], str(home))
+    assert set(found.roots) == {
+        f"{home}/{p}"
+        for p in (".pyenv", ".cargo/bin", ".rustup", ".nvm", ".local/bin", ".local/share/uv/tools/ruff", "bin", "conda")
+    }
+    assert (f"{home}/current", ".nvm/versions/node/v22") in found.links
+    assert [p for p in found.path if p != "/usr/bin"] == path[:-1]
+    assert str(home) not in found.path
+
+
+def test_a_workspace_environment_shows_its_interpreter(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    tree(home, ".local/share/uv/python/cpython-3.12/bin/python3", ".local/share/uv/python/cpython-3.12/lib/x")
+    tree(tmp_path, "work/.venv/pyvenv.cfg", "work/.venv/bin/")
+    (tmp_path / "work/.venv/bin/python").symlink_to(home / ".local/share/uv/python/cpython-3.12/bin/python3")
+    found = find_tools([], str(home), [str(tmp_path / "work/.venv")])
+    assert f"{home}/.local/share/uv/python" in found.roots

@@ -18,6 +18,9 @@ from tests.acp.published import check_message
 AGENT = str(Path(sys.executable).parent / "cantrip-acp")
 PATIENCE = 20.0
 
+SOON = 3.0
+"""Seconds for what should take one at most, on a machine that runs other tests beside; tests marked timing are strict."""
+
 
 def still_alive(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Those that run on after so long. A zombie runs no more; it waits for the machine's init to take note."""

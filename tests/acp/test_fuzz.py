@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.acp.rawclient import RawClient
+from tests.acp.rawclient import SOON, RawClient
 
 SCHEMA = json.loads((Path(__file__).parent / "schema" / "v1.json").read_text())["$defs"]
 
@@ -49,7 +49,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
     client.session_id = client.session(base)  # type: ignore[attr-defined]
     yield client
     try:
-        assert client.hang_up() < 2
+        assert client.hang_up() < SOON
         log = (base / "log").read_text()
         assert "Traceback" not in log, log[-3000:]
     finally:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.acp.conftest import DONE
-from tests.acp.rawclient import AGENT, RawClient, still_alive
+from tests.acp.rawclient import AGENT, SOON, RawClient, still_alive
 from tests.acp.test_cancel import BUSY, running
 
 Start = Callable[..., RawClient]
@@ -31,14 +31,14 @@ def state(tmp_path: Path) -> Path:
 def test_hanging_up_when_nothing_runs(start: Start, folder: Path) -> None:
     agent = start()
     agent.prompt(agent.session(folder))
-    assert agent.hang_up() < 1.0
+    assert agent.hang_up() < SOON
 
 
 def test_hanging_up_while_the_model_thinks(start: Start, folder: Path, state: Path) -> None:
     agent = start([{"content": "late", "delay_ms": 60_000}], "--state-dir", str(state))
     prompt = agent.start_prompt(agent.session(folder))
     time.sleep(0.2)
-    assert agent.hang_up() < 1.0
+    assert agent.hang_up() < SOON
     assert agent.answer(prompt)["result"]["stopReason"] == "cancelled"
     end = loom_of(state)[-1]
     assert (end["type"], end["reason"]) == ("cast", "cancelled")
@@ -61,21 +61,41 @@ def test_every_way_to_leave_a_busy_agent(start: Start, folder: Path, state: Path
     assert agent.children()
     began = time.monotonic()
     if how == "close":
-        assert agent.hang_up() < 1.0
+        assert agent.hang_up() < SOON
     elif how == "deaf":
         # It still holds our input, but nobody reads our output any more.
         assert agent.process.stdout is not None
         agent.process.stdout.close()
         agent.tell("session/nothing")
         agent.ask("_ping")
-        assert agent.gone(began) < 1.5
+        assert agent.gone(began) < SOON
     else:
         agent.process.send_signal(getattr(signal, how))
-        assert agent.gone(began) < 1.0
+        assert agent.gone(began) < SOON
     assert not still_alive(family, 0.5)
     turns = [record for record in loom_of(state) if record["type"] == "turn"]
     assert turns[-1]["reason"] == "cancelled"
     assert "started" in turns[-1]["observation"]["output"]["stdout"]
+
+
+@pytest.mark.sandbox
+@pytest.mark.timing
+@pytest.mark.parametrize("how", ["close", "SIGTERM"])
+def test_how_long_it_takes_to_leave(start: Start, folder: Path, how: str) -> None:
+    """Within one second, with a command that ignores every polite signal."""
+    for _ in range(3):
+        agent = start([{"bash": BUSY}], medium="bash", gates=["done"])
+        agent.start_prompt(agent.session(folder))
+        agent.until(running)
+        family = agent.family()
+        began = time.monotonic()
+        if how == "close":
+            agent.hang_up()
+        else:
+            agent.process.send_signal(getattr(signal, how))
+            agent.gone(began)
+        assert not still_alive(family, 1.0 - (time.monotonic() - began))
+        assert time.monotonic() - began < 1.0
 
 
 @pytest.mark.sandbox
@@ -124,7 +144,7 @@ def test_a_client_that_stops_reading_in_a_flood_and_leaves(start: Start, folder:
     memory = psutil.Process(agent.process.pid).memory_info().rss
     time.sleep(0.3)
     assert psutil.Process(agent.process.pid).memory_info().rss - memory < 5_000_000
-    assert agent.hang_up() < 1.5
+    assert agent.hang_up() < SOON
 
 
 def test_a_file_that_ends_is_nobody_leaving(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.acp.conftest import DONE
-from tests.acp.rawclient import AGENT, RawClient
+from tests.acp.rawclient import AGENT, SOON, RawClient
 
 Start = Callable[..., RawClient]
 
@@ -553,7 +553,7 @@ def test_a_full_disk_under_the_loom(recipe: Callable[..., str], folder: Path, tm
         whole = [json.loads(line) for line in loom.splitlines(keepends=True) if line.endswith(b"\n")]
         assert sum(record["type"] == "turn" for record in whole) >= 2
         assert agent.answer(agent.start_prompt(session))["error"]["code"] == -32603
-        assert agent.hang_up() < 1.5
+        assert agent.hang_up() < SOON
     finally:
         agent.close()
 
@@ -570,3 +570,23 @@ def test_a_cancelled_session_new_leaves_nothing(start: Start, folder: Path, tmp_
     assert outcomes <= {-32800, "opened"}
     opened = sum("result" in message and "sessionId" in message["result"] for message in agent.seen)
     assert len(list((tmp_path / "state" / "looms").glob("*.jsonl"))) == opened
+
+
+def test_lines_as_long_as_they_get(start: Start, folder: Path) -> None:
+    """60 MB are read, whatever they are; beyond 64 MiB is an error, and takes no memory for what is dropped."""
+    import psutil
+
+    agent = start()
+    session = agent.session(folder)
+    process = psutil.Process(agent.process.pid)
+    request = agent.ask("_long", {"x": "y" * 60_000_000})
+    assert agent.answer(request)["error"]["code"] == -32601
+    link = {"type": "resource_link", "name": "x", "uri": "file:///" + "x" * 60_000_000}
+    error = agent.error("session/prompt", {"sessionId": session, "prompt": [link]})
+    assert "intent is required" in error["message"]
+    before = process.memory_info().rss
+    agent.raw(b"z" * 200_000_000 + b"\n")
+    message = agent.next()
+    assert (message["id"], message["error"]["code"]) == (None, -32700)
+    assert process.memory_info().rss - before < 100_000_000
+    assert agent.prompt(session)["stopReason"] == "end_turn"

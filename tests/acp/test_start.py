@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.acp.published import check
-from tests.acp.rawclient import AGENT, RawClient
+from tests.acp.rawclient import AGENT, SOON, RawClient
 
 HELLO = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}\n'
 
@@ -283,7 +283,7 @@ def test_a_polite_signal_ends_it_politely(start: Callable[..., RawClient], numbe
     time.sleep(wait)
     began = time.monotonic()
     agent.process.send_signal(number)
-    assert agent.gone(began) < 1.0
+    assert agent.gone(began) < SOON
 
 
 def test_a_client_that_dies_before_its_answer() -> None:

@@ -76,8 +76,9 @@ class IntentRequired(CantripError):
 class CrystalError(CantripError):
     """A query that failed.
 
-    ``status`` is the HTTP status where there was one. ``retryable`` says whether asking again may help:
-    by default for 429 and 5xx (PROD-2), never without a status: a crystal that knows better says so (a reset connection). ``retry_after`` is in seconds.
+    ``status`` is the HTTP status where there was one. ``retryable`` says whether asking again may help: by default for
+    429 and 5xx (PROD-2), never without a status; a crystal that knows better says so (a reset connection).
+    ``retry_after`` is in seconds.
     """
 
     def __init__(

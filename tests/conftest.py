@@ -13,9 +13,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test reads the developer's own keys, recipes or state, and none leaves anything behind in them.
 _OURS = ("CANTRIP_", "ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "OPENROUTER_", "OTEL_")
 
+# Nor do a user's wishes for a terminal reach tests of what terminals show.
+_TERMINAL = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "PYTHONUNBUFFERED")
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    for name in [name for name in os.environ if name.startswith(_OURS)]:
+    for name in [name for name in os.environ if name.startswith(_OURS) or name in _TERMINAL]:
         del os.environ[name]
     # For fixtures that outlive a test; each test has folders of its own on top (`_own_folders`).
     os.environ["CANTRIP_STATE_DIR"] = tempfile.mkdtemp(prefix="cantrip-tests-")

@@ -104,6 +104,15 @@ def test_the_conformance_stage_reads_the_last_line(
     assert (outcome.passed, outcome.failed, outcome.skipped) == expected
 
 
+def test_skipped_cases_give_their_reasons(suite: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "skipped LOOM-4 forks [forks are to come]\\nskipped LOOM-5 folds\\n0 passed, 0 failed, 2 skipped\\n"
+    command = tmp_path / "cantrip"
+    command.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    command.chmod(0o755)
+    monkeypatch.setattr(suite, "BIN", tmp_path)
+    assert suite.conformance_stage().skips == {"forks are to come": 1, "a conformance case, no reason given": 1}
+
+
 def test_shell_scripts_parse() -> None:
     for script in (".ci/run", ".ci/setup"):
         subprocess.run(["bash", "-n", script], cwd=ROOT, check=True)

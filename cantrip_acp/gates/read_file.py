@@ -25,7 +25,7 @@ MAX_BYTES = 262_144
 """Bytes of a result; the dependency ``max_bytes`` changes it."""
 INLINE = 1_048_576
 """Files up to this many bytes are read without a thread."""
-_CHUNK = 1_048_576
+_CHUNK = 262_144
 _SECONDS = 30.0
 """How long a line may be looked for in a very large file."""
 

@@ -62,21 +62,22 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
 
 
 def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]]:
-    """Where ``old`` is: as it stands, else with any line ending for each of its own."""
+    """Where ``old`` is: as it stands, else with any line ending for each of its own. Never half of a ``\\r\\n``."""
     spans = []
     at = content.find(old)
     while at >= 0:
-        spans.append((at, at + len(old)))
-        at = content.find(old, at + (1 if overlapping else len(old)))
+        end = at + len(old)
+        if not (content[end - 1 : end + 1] == "\r\n" or (at and content[at - 1 : at + 1] == "\r\n")):
+            spans.append((at, end))
+        at = content.find(old, at + 1 if overlapping else end)
     if spans or ("\n" not in old and "\r" not in old):
         return spans
-    pattern = re.compile("(?:\r\n|\n|\r)".join(map(re.escape, re.split("\r\n|\n|\r", old))))
+    pattern = re.compile("(?:\r\n|(?<!\r)\n|\r(?!\n))".join(map(re.escape, re.split("\r\n|\n|\r", old))))
     match = pattern.search(content)
     while match is not None:
         spans.append(match.span())
-        # Both halves of a line ending are one end: a match may not begin between them.
         match = pattern.search(content, match.start() + 1 if overlapping else match.end())
-    return [(s, e) for s, e in spans if not (content[s : s + 1] == "\n" and content[s - 1 : s] == "\r" and s)]
+    return spans
 
 
 def _with_newlines(new: str, newline: str) -> str:

@@ -149,15 +149,18 @@ class _Lines:
             column = int(data["submatches"][0]["start"]) if data["submatches"] else 0
         except (msgspec.DecodeError, KeyError, TypeError, ValueError):
             return None
-        if len(line) > MAX_LINE:
+        if len(line) > MAX_LINE or offset < 0 or number < 1:
             return None
         if path != self._path:
             self.close()
             self._path = path
             self._open(path)
-        file = self._file
-        if file is not None:
-            if os.pread(file, len(line), offset) != line:
+        if self._file is not None:
+            try:
+                if os.pread(self._file, len(line), offset) != line:
+                    return None
+            except OSError:
+                # A disk that fails, a file on a server that is gone: nothing that could be shown.
                 return None
         elif self._whole is None or number > len(self._whole) or self._whole[number - 1] != line.rstrip(b"\r\n"):
             return None
@@ -185,6 +188,8 @@ class _Lines:
                     if decoded is not None:
                         content = decoded[0].encode("utf-8", "replace")
                         self._whole = [line.rstrip(b"\r") for line in content.split(b"\n")]
+        except OSError:
+            return
         finally:
             if descriptor >= 0:
                 os.close(descriptor)

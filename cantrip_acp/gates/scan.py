@@ -115,13 +115,13 @@ def _in_file(search: Search, matcher: _Matcher, parts: tuple[str, ...], descript
 
 def _pieces(descriptor: int) -> Iterator[bytes]:
     """A text file in pieces that end where a line ends; nothing of a binary file. Absurdly long lines come out empty."""
-    head = os.read(descriptor, _PIECE)
+    head = _read(descriptor)
     if text.binary_kind(head) is not None:
         return
 
     def chunks() -> Iterator[bytes]:
         yield head
-        while chunk := os.read(descriptor, _PIECE):
+        while chunk := _read(descriptor):
             yield chunk
 
     rest, skipping = b"", False
@@ -140,6 +140,14 @@ def _pieces(descriptor: int) -> Iterator[bytes]:
             rest, skipping = b"", True
     if rest and len(rest) <= MAX_LINE:
         yield rest
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _PIECE)
+    except OSError:
+        # A disk that fails, a server that is gone: the file ends here, and the search goes on with the next one.
+        return b""
 
 
 def _without_long_lines(piece: bytes) -> bytes:

@@ -183,7 +183,9 @@ def test_absolute_paths_may_start_at_the_root(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("wards", [[], [{"bash_writable_paths": ["{shared}"]}]])
-def test_a_root_that_commands_can_exchange_leads_nowhere_else(workspace: Path, wards: list[dict[str, list[str]]]) -> None:
+def test_a_root_that_commands_can_exchange_leads_nowhere_else(
+    workspace: Path, wards: list[dict[str, list[str]]]
+) -> None:
     """The root is a folder in which commands write: it was swapped for a link before the call."""
     shared = workspace if not wards else workspace.parent / "shared"
     shared.mkdir(exist_ok=True)
@@ -247,7 +249,23 @@ def test_a_hard_link_is_replaced_not_written_through(call: Call, workspace: Path
 
 
 NAMES = st.sampled_from(
-    ["..", ".", "", "sub", "out", "abs", "up", "file.txt", "secret.txt", "new", "deep", "loop", "etc", "outside", "root"]
+    [
+        "..",
+        ".",
+        "",
+        "sub",
+        "out",
+        "abs",
+        "up",
+        "file.txt",
+        "secret.txt",
+        "new",
+        "deep",
+        "loop",
+        "etc",
+        "outside",
+        "root",
+    ]
 )
 PATHS = st.builds(
     lambda start, names, end: start + "/".join(names) + end,
@@ -297,7 +315,9 @@ def test_descriptors_do_not_pile_up(call: Call, workspace: Path) -> None:
         for gate, args in EACH:
             for path in ("a/f.txt", "a", "missing/x", "../x", "out/passwd", "a/f.txt/x", ".git/x", ".env", "a/.."):
                 try:
-                    call(gate, path=path, **{**args, "content": f"{time.monotonic_ns()}"} if gate is WRITE_FILE else args)
+                    call(
+                        gate, path=path, **{**args, "content": f"{time.monotonic_ns()}"} if gate is WRITE_FILE else args
+                    )
                 except GateError:
                     pass
 

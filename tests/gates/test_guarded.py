@@ -71,7 +71,7 @@ def test_protected_names(call: Call, workspace: Path, path: str, exists: bool) -
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text("old\n")
     before = sorted(str(p) for p in workspace.rglob("*"))
-    with pytest.raises(GateError, match="is protected: what is in .* only a person changes it"):
+    with pytest.raises(GateError, match=r"is protected: what is in .* only a person changes it"):
         call(WRITE_FILE, path=path, content="x")
     with pytest.raises(GateError, match="is protected"):
         call(EDIT_FILE, path=path, old_text="old", new_text="x")
@@ -128,7 +128,7 @@ def test_hidden_files(call: Call, workspace: Path, path: str, monkeypatch: pytes
         (EDIT_FILE, {"old_text": "nowhere", "new_text": "x"}),
         (SEARCH, {"pattern": "TOKEN"}),
     ):
-        with pytest.raises(GateError, match="hidden|protected") as caught:
+        with pytest.raises(GateError, match=r"hidden|protected") as caught:
             call(gate, path=path, **args)
         assert "hidden-value" not in str(caught.value)
     assert target.read_text() == "TOKEN=hidden-value\n"
@@ -144,7 +144,9 @@ def test_a_hidden_name_hides_what_it_links_to(call: Call, workspace: Path) -> No
         call(READ_FILE, path=".env")
 
 
-@pytest.mark.parametrize("path", [".env.example", ".env.sample", ".env.template", "fixtures/public.pem", "env", ".environment"])
+@pytest.mark.parametrize(
+    "path", [".env.example", ".env.sample", ".env.template", "fixtures/public.pem", "env", ".environment"]
+)
 def test_files_that_are_written_to_be_read(call: Call, workspace: Path, path: str) -> None:
     call(WRITE_FILE, path=path, content="TOKEN=\n")
     assert call(READ_FILE, path=path).result == "TOKEN=\n"

@@ -106,7 +106,12 @@ def test_writing(field: Path, folder: str, names: tuple[str, str], gate: object)
                 else:
                     args = {"path": f"{folder}/{target}", "old_text": "the", "new_text": "the the"}
                     if number % 50 == 0:
-                        args = {"path": f"{folder}/{target}", "old_text": "the the", "new_text": "the", "replace_all": True}
+                        args = {
+                            "path": f"{folder}/{target}",
+                            "old_text": "the the",
+                            "new_text": "the",
+                            "replace_all": True,
+                        }
                     EDIT_FILE.handler(args, context)
                 written += 1
             except GateError:

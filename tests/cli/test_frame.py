@@ -1,0 +1,105 @@
+"""The command line's frame: help, unknown commands, statuses, errors without tracebacks."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.cli.commands import COMMANDS
+from tests.cli.command import CANTRIP, GREETER, recipe, run
+
+
+def test_help_lists_every_command(tmp_path: Path) -> None:
+    done = run("--help", cwd=tmp_path)
+    assert done.status == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.out
+    assert "Examples:" in done.out
+
+
+def test_help_imports_no_command(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.argv = ['cantrip', '--help']\n"
+        "try:\n    from cantrip_acp.cli.main import main; main()\n"
+        "finally:\n    print('loaded', *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    loaded = set(done.stderr.split())
+    assert "click" in loaded
+    assert not {"rich", "pydantic", "anyio", "msgspec", "ruamel.yaml", "cantrip_acp.cli.cast"} & loaded
+
+
+def test_the_agent_is_started_before_anything_is_imported(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.argv = ['cantrip', 'acp', '--version']\n"
+        "try:\n    from cantrip_acp.cli.main import main; main()\n"
+        "finally:\n    print('loaded', *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.startswith("cantrip-acp ")
+    assert not {"click", "asyncio", "anyio"} & set(done.stderr.split())
+
+
+def help_pages() -> list[list[str]]:
+    groups = {"recipe": ["new", "check", "schema", "list", "show"], "loom": ["show", "thread"]}
+    return [[name] for name in COMMANDS if name != "acp"] + [[g, c] for g, names in groups.items() for c in names]
+
+
+@pytest.mark.parametrize("page", help_pages(), ids=" ".join)
+def test_every_help_has_an_example(page: list[str], tmp_path: Path) -> None:
+    done = run(*page, "--help", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert re.search(r"Examples?:\n +(cantrip|echo|printf) ?", done.out), done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["cst"], "unknown command 'cst'; did you mean 'cast'?"),
+        (["xyzzy"], "unknown command 'xyzzy' (known: acp, cast"),
+        (["recipe", "chek"], "unknown recipe command 'chek'; did you mean 'check'?"),
+        (["loom", "thred"], "unknown loom command 'thred'; did you mean 'thread'?"),
+        (["cast"], "Missing argument 'RECIPE'"),
+        (["cast", "coding", "x", "--cwd", "/nowhere"], "Directory '/nowhere' does not exist"),
+        (["cast", "coding", "x", "--jsn"], "No such option '--jsn'"),
+    ],
+)
+def test_usage_errors(arguments: list[str], says: str, tmp_path: Path) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.status == 2
+    assert says.replace("'", "") in done.err.replace("'", "")
+    assert "Traceback" not in done.err
+
+
+def test_a_bug_is_a_message_unless_debugging(tmp_path: Path) -> None:
+    script = (
+        "import sys; from cantrip_acp.cli import app; import cantrip_acp.recipes as r\n"
+        "r.load = lambda *a, **k: 1 / 0\n"
+        "sys.exit(app.run(['recipe', 'show', 'coding']))"
+    )
+    for debug in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env={"CANTRIP_DEBUG": debug, "PATH": "/bin"}
+        )
+        assert done.returncode == 1
+        assert "a bug: ZeroDivisionError" in done.stderr
+        assert ("Traceback" in done.stderr) is (debug == "1")
+
+
+def test_secrets_are_masked_in_errors(tmp_path: Path) -> None:
+    key = "sk-abcdefghijklmnopqrstuvwx"
+    done = run("cast", f"./{key}.cantrip.yaml", "x", cwd=tmp_path)
+    assert done.status == 2
+    assert key not in done.err
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    recipe(tmp_path, GREETER)
+    command = " ".join(CANTRIP)
+    done = subprocess.run(
+        f"{command} recipe schema | head -c 10", shell=True, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == '{\n  "$sche'
+    assert done.stderr == ""

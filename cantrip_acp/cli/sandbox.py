@@ -225,6 +225,7 @@ def _described(policy: Policy) -> list[str]:
         ("Cannot be made there, for the same reason", list(policy.absent)),
         ("Cannot be renamed, because of what lies in it", list(policy.pinned)),
         ("Hidden, because of its name (secrets)", list(policy.hidden)),
+        ("Shown without the credentials in it", [p for p, _ in policy.replaced]),
         (
             "Private and emptied after each command",
             ["/tmp", "/dev/shm", *([] if policy.home_source else [f"{policy.home} (home)"])],

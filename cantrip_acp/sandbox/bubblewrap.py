@@ -57,6 +57,9 @@ def arguments(policy: Policy, places: Places, *, folders: frozenset[str] = froze
     add("/var/tmp", 0, "--symlink", "/tmp", "/var/tmp")
     if policy.home_source is not None:
         add(policy.home, 0, "--bind", policy.home_source, policy.home)
+        # A kept home is written by commands: the folders that hold mount points must be there, and stay what they are.
+        for below in kept_folders(policy):
+            add(f"{policy.home}/{below}", 0, "--bind", f"{policy.home_source}/{below}", f"{policy.home}/{below}")
     else:
         add(policy.home, 0, "--perms", "0700", "--size", str(limits.temporary), "--tmpfs", policy.home)
     for path, target in policy.links:
@@ -82,6 +85,8 @@ def arguments(policy: Policy, places: Places, *, folders: frozenset[str] = froze
             add(path, 6, "--perms", "0555", "--size", str(_ENVELOPE), "--tmpfs", path)
         else:
             add(path, 6, "--ro-bind", places.note, path)
+    for path, source in policy.replaced:
+        add(path, 7, "--ro-bind", source, path)
     for _, _, options in sorted(mounts, key=lambda m: (m[0], m[1])):
         args += options
     # The root, /dev and the whole of /proc last: what they hold that is no mount of its own cannot be written. As root,
@@ -90,6 +95,16 @@ def arguments(policy: Policy, places: Places, *, folders: frozenset[str] = froze
         args += ["--remount-ro", path]
     args += ["--chdir", policy.folder]
     return args
+
+
+def kept_folders(policy: Policy) -> list[str]:
+    """Folders below a kept home on the way to what is mounted there, outermost first, relative to it."""
+    found: set[str] = set()
+    for path in (*policy.tools, *(link for link, _ in policy.links), *policy.readable, *policy.writable):
+        if path.startswith(policy.home + "/"):
+            parts = path.removeprefix(policy.home + "/").split("/")
+            found.update("/".join(parts[:n]) for n in range(1, len(parts)))
+    return sorted(found)
 
 
 REQUESTS_SIZE = 64 * 1024 * 1024

@@ -42,6 +42,9 @@ NEVER_MADE = (
 PROTECTED = frozenset({*NEVER_MADE, ".gitconfig", ".husky", ".githooks", ".hg", ".svn", ".jj"})
 """Names that are read-only wherever they exist below a writable folder."""
 
+_HISTORIES = frozenset({".git", ".hg", ".svn", ".jj"})
+"""Not looked into; what git keeps of credentials there is told by `repositories.scrubbed`."""
+
 HIDDEN_FILES = frozenset(
     {
         ".netrc", "_netrc", ".npmrc", ".yarnrc", ".pypirc", ".git-credentials", ".pgpass", ".my.cnf", ".s3cfg", ".boto",
@@ -92,6 +95,8 @@ class Survey:
     _folders: dict[str, _Folder] = field(default_factory=dict)
     _findings: Findings = field(default_factory=Findings)
     _next: float = 0.0
+    seconds: float = 0.0
+    """How long the last look took."""
 
     def refresh(self) -> Findings:
         """Look again. In a very large folder, only as often as keeps the cost below a twentieth of the time."""
@@ -125,7 +130,7 @@ class Survey:
                 linked=tuple(sorted(p for p in protected if os.path.dirname(p) == self.root and os.path.islink(p))),
             )
         self._folders = seen
-        spent = time.monotonic() - began
+        self.seconds = spent = time.monotonic() - began
         self._next = began + 20 * spent if spent > 0.001 else 0.0
         return self._findings
 
@@ -150,6 +155,8 @@ def _read(path: str, changed: int) -> _Folder:
                     if name in PROTECTED:
                         if not is_standin(entry.path):
                             protected.append(entry.path)
+                        if name not in _HISTORIES:
+                            folders.append(entry.path)
                     elif name in HIDDEN_FOLDERS:
                         hidden.append(entry.path)
                     elif name not in _PASSED_BY:

@@ -41,8 +41,8 @@ class Policy:
 
     ``tools``: folders and files of the user's programs, read-only. ``pinned``: folders between a writable root and
     something guarded, which cannot be renamed. ``absent``: protected names that do not exist. ``hidden``: what reads as a
-    note. ``home`` is the private home's path inside and ``home_source`` the host folder that it keeps, if it outlives turns.
-    ``wire`` is the host folder with the gates' wiring.
+    note. ``replaced``: files that read as another file of the host's. ``home`` is the private home's path inside and
+    ``home_source`` the host folder that it keeps, if it outlives turns. ``wire`` is the host folder with the gates' wiring.
     """
 
     folder: str
@@ -56,6 +56,7 @@ class Policy:
     pinned: tuple[str, ...]
     absent: tuple[str, ...]
     hidden: tuple[str, ...]
+    replaced: tuple[tuple[str, str], ...]
     home: str
     home_source: str | None
     gates: tuple[str, ...]
@@ -78,12 +79,17 @@ def compose(
     home_source: str | None = None,
     private: Iterable[str] = (),
     repositories: Iterable[str] = (),
+    more_readable: Iterable[str] = (),
+    replaced: Iterable[tuple[str, str]] = (),
+    closed: Iterable[str] = (),
 ) -> Policy:
     """The policy of one circle, from its wards, its workspace and what was found there.
 
     ``workspace`` and the wards' paths are real paths. ``findings`` has an entry for each root that is readable or writable;
     ``existing`` are those of the never-made names that exist; ``private`` are folders of our own that must not be seen;
-    ``repositories`` are git folders that lie elsewhere (worktrees). Raises `DefinitionError` for wards that cannot be kept.
+    ``repositories`` are git folders that lie elsewhere (worktrees); ``more_readable`` are folders and files beside the
+    workspace that are shown; ``replaced`` are files that read as others; ``closed`` are those writable folders in whose top
+    the user who runs this can make nothing. Raises `DefinitionError` for wards that cannot be kept.
     """
     network = wards.bash_network
     if isinstance(network, tuple) and network:
@@ -99,6 +105,9 @@ def compose(
     if workspace is not None:
         _check_root(workspace, host.home, "the workspace", writing=False)
         readable = (workspace,)
+    for root in more_readable:
+        _check_root(root, host.home, "code_readable_paths", writing=False)
+        readable = _outermost((*readable, root))
     for root in writable:
         guard = next((part for part in root.split("/") if part in NEVER_MADE), None)
         if guard is not None:
@@ -116,10 +125,11 @@ def compose(
                 )
     hidden.update(p for p in private if _within_any(p, (*readable, *writable)))
     protected -= hidden
-    present = set(existing)
+    present, shut = set(existing), set(closed)
     absent = {
         path
         for root in writable
+        if root not in shut
         for name in NEVER_MADE
         if (path := os.path.join(root, name)) not in present and path not in protected and path not in hidden
     }
@@ -145,6 +155,7 @@ def compose(
         pinned=tuple(sorted(pinned - set(writable))),
         absent=tuple(sorted(absent)),
         hidden=tuple(sorted(hidden)),
+        replaced=tuple(sorted(replaced)),
         home=home,
         home_source=home_source,
         gates=gates,

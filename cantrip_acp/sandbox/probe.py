@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from cantrip_acp.errors import SandboxMissing
+from cantrip_acp.errors import SandboxError, SandboxMissing
 
 _TRUSTED = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin:/nix/var/nix/profiles/default/bin"
 
@@ -21,9 +21,14 @@ class Cause:
     name: str
     text: str
     mend: str
+    lasting: bool = True
+    """Whether it is this machine, rather than this one command."""
 
-    def error(self) -> SandboxMissing:
-        return SandboxMissing(self.text, mend=self.mend)
+    def error(self) -> SandboxError:
+        """`SandboxMissing` where no command can run here, `SandboxError` where this one could not."""
+        if self.lasting:
+            return SandboxMissing(self.text, mend=self.mend)
+        return SandboxError(f"{self.text} {self.mend}")
 
 
 MISSING = Cause(
@@ -108,6 +113,7 @@ def explain(words: str) -> Cause:
         "bubblewrap-failed",
         f"bubblewrap could not set the sandbox up: {line}.",
         "Run `cantrip doctor` for what it needs, and `cantrip sandbox policy` for what it was asked.",
+        lasting=False,
     )
 
 

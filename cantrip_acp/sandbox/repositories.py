@@ -1,10 +1,26 @@
-"""Where a workspace's version control lies when it does not lie in the workspace: linked worktrees and submodules."""
+"""A workspace's version control: where it lies when it does not lie in the workspace, and what secrets its settings hold."""
 
 from __future__ import annotations
 
 import os
+import re
 
 _LARGEST = 4096
+_LARGEST_CONFIG = 1024 * 1024
+_SECRET_LINE = re.compile(
+    r"^\s*(?:extraheader|sslkey|sslcert|password|token|oauthtoken|helper)\s*=.*$", re.IGNORECASE | re.MULTILINE
+)
+_SECRET_URL = re.compile(r"(?<=://)[^/\s@\"]+@")
+
+
+def scrubbed(folder: str) -> str | None:
+    """The settings of a git folder without credentials (headers, and user names in addresses); None where it has none.
+
+    Whoever checked the folder out may have left a token there, as continuous integration does.
+    """
+    text = _read(os.path.join(folder, "config"), _LARGEST_CONFIG)
+    clean = _SECRET_URL.sub("", _SECRET_LINE.sub("", text))
+    return None if clean == text else clean + "\n"
 
 
 def git_folders(workspace: str) -> tuple[str, ...]:

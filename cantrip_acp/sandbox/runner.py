@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
-from cantrip_acp.errors import DefinitionError, SandboxError
+from cantrip_acp.errors import DefinitionError, SandboxError, SandboxMissing
 from cantrip_acp.sandbox import bubblewrap, limits, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
@@ -26,7 +27,7 @@ from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.output import Collector, share
 from cantrip_acp.sandbox.policy import Policy, compose
 from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree
-from cantrip_acp.sandbox.repositories import git_folders
+from cantrip_acp.sandbox.repositories import git_folders, scrubbed
 from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import Standins, is_standin
 from cantrip_acp.sandbox.toolchains import find_tools
@@ -35,6 +36,11 @@ from cantrip_acp.wards import Wards
 _LONG_COMMAND = 100_000
 """Bytes of a command that is handed over in a file: the kernel takes 128 KiB in one argument."""
 _COMMAND_FILE = "/run/command"
+_SLOW_LOOK = 0.005
+"""Seconds of looking at a workspace from which on it is done in a thread."""
+_PACE = 0.01
+_PACED_FROM = 20
+"""A listener gets at most one piece in this many seconds, after the first few: a program that writes letter by letter."""
 _LIVE_MOST = 262_144
 """Bytes of output that wait for a slow reader before the command is made to wait too."""
 
@@ -88,6 +94,7 @@ class Sandbox:
         self._filter = seccomp.program(os.uname().machine)
         self._surveys: dict[str, Survey] = {}
         self._prepared: _Prepared | None = None
+        self._looking = anyio.Lock()
         self._more_tools()
         self.policy()
 
@@ -102,6 +109,10 @@ class Sandbox:
             tools=tuple(sorted({*self.host.tools, *more.roots})),
             links=tuple(sorted({*self.host.links, *more.links})),
         )
+
+    @property
+    def _slow(self) -> bool:
+        return any(survey.seconds > _SLOW_LOOK for survey in self._surveys.values())
 
     def policy(self) -> Policy:
         """The policy of a command that would start now."""
@@ -123,6 +134,9 @@ class Sandbox:
 
     def _prepare(self) -> _Prepared:
         roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
+        gone = next((r for r in sorted(roots) if not os.path.exists(r)), None)
+        if gone is not None:
+            raise SandboxError(f"{gone} is not there any more; commands cannot run without it")
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
         findings = {r: self._surveys.setdefault(r, Survey(r)).refresh() for r in sorted(roots)}
         writable = self._wards.bash_writable_paths
@@ -133,7 +147,11 @@ class Sandbox:
             if os.path.lexists(path := os.path.join(root, name)) and not is_standin(path)
         )
         linked = tuple(p for p in existing if os.path.islink(p))
-        key = (tuple(findings.values()), existing, linked)
+        closed = tuple(r for r in writable if not os.access(r, os.W_OK | os.X_OK))
+        repositories = git_folders(self.workspace) if self.workspace is not None else ()
+        histories = [*repositories, *(p for f in findings.values() for p in f.protected if p.endswith("/.git"))]
+        settings = tuple((p, _stamp(f"{p}/config")) for p in histories)
+        key = (tuple(findings.values()), existing, linked, closed, settings)
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
         # A protected name at the top of a root that lies inside the surveyed one is found by the survey below it, too.
@@ -150,8 +168,10 @@ class Sandbox:
             wire=self._wire.folder if self._wire is not None else None,
             home_source=self._home_source,
             private=(*self._private, mine.folder),
-            repositories=git_folders(self.workspace) if self.workspace is not None else (),
+            repositories=repositories,
             more_readable=self._more_readable,
+            replaced=[(f"{p}/config", mine.keep(text)) for p in histories if (text := scrubbed(p)) is not None],
+            closed=closed,
         )
         places = mine.places(self.host, policy.home, network=policy.network)
         folders = frozenset(p for p in policy.hidden if os.path.isdir(p))
@@ -180,7 +200,12 @@ class Sandbox:
         """
         if "\0" in command:
             raise SandboxError("a command cannot hold a NUL character")
-        prepared = self._prepare()
+        if self._slow:
+            # A very large workspace is looked at beside the loop, not on it.
+            async with self._looking:
+                prepared = await anyio.to_thread.run_sync(self._prepare)
+        else:
+            prepared = self._prepare()
         running = Running(self, prepared, command, listener, tap, environment or {}, timeout_ms)
         if started is not None:
             started(running)
@@ -260,9 +285,12 @@ class Running:
     async def run(self) -> Outcome:
         try:
             self._start()
+            reports = 0
             while self._tree.running:
                 await self._tree.changed()
-                await self._report()
+                reports += await self._report()
+                if reports > _PACED_FROM and self._listener is not None and self._tree.running:
+                    await anyio.sleep(_PACE)
             await self._report()
         finally:
             status = self._clean()
@@ -281,13 +309,14 @@ class Running:
         extra: list[str] = []
         inherited: list[int] = []
         try:
+            if policy.home_source is not None:
+                _ready_home(policy)
             for root in policy.writable:
                 standing = Standins(root, NEVER_MADE, runtime().pool(root))
                 self._standins.append(standing)
                 absent = [os.path.basename(p) for p in policy.absent if os.path.dirname(p) == root]
                 runtime().holds(root)
-                if len(standing.make(absent)) != len(absent):
-                    raise SandboxError(f"{root} is writable by the wards, but not for the user who runs this")
+                standing.make(absent)
             for name, value in self._environment.items():
                 extra += ["--setenv", name, value]
             run = [policy.shell, "-c", self._command]
@@ -343,17 +372,20 @@ class Running:
             return
         self._timers[1] = asyncio.get_running_loop().call_later(limits.INTERVAL, self._on_watch)
 
-    async def _report(self, *, last: bool = False) -> None:
-        """Hand what came to whoever listens; while they are slow, the command is too."""
+    async def _report(self, *, last: bool = False) -> int:
+        """Hand what came to whoever listens; while they are slow, the command is too. Gives how many pieces there were."""
+        pieces = 0
         for stream, name in ((1, "stdout"), (2, "stderr")):
             collector = self._streams[stream]
             if self._listener is None or not (last or collector.waiting):
                 continue
             text = collector.finish() if last else collector.take()
             if text:
+                pieces += 1
                 await self._listener(name, text)
         if self.tree is not None and not last:
             self.tree.pause(False)
+        return pieces
 
     def _clean(self) -> Status:
         for timer in self._timers:
@@ -382,6 +414,37 @@ class Running:
         )
 
 
+def _stamp(path: str) -> tuple[int, int]:
+    """What changes when a file does."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+def _ready_home(policy: Policy) -> None:
+    """Make the folders of a kept home that things are mounted in; a link that a command put there instead goes."""
+    assert policy.home_source is not None
+    for below in bubblewrap.kept_folders(policy):
+        path = os.path.join(policy.home_source, below)
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+            os.unlink(path)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    for path in policy.tools:
+        if path.startswith(policy.home + "/"):
+            own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
+            if os.path.islink(own):
+                os.unlink(own)
+    for path, target in policy.links:
+        own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
+        if path.startswith(policy.home + "/") and os.path.lexists(own):
+            # Made anew by every command, and it must not be there before.
+            if os.path.isdir(own) and not os.path.islink(own):
+                raise SandboxError(f"{own} stands where the link {path} -> {target} must be; remove it")
+            os.unlink(own)
+
+
 _machine: Host | None = None
 
 
@@ -401,10 +464,16 @@ async def check() -> None:
     global _checked
     if _checked:
         return
-    with anyio.fail_after(20):
+    try:
         outcome = await Sandbox(Wards(bash_timeout_ms=10_000), None).run("exit 7")
+    except SandboxMissing:
+        raise
+    except SandboxError as error:
+        raise SandboxMissing(str(error)) from error
     if outcome.exit_code != 7:
-        raise probe.explain(outcome.stderr or outcome.ended_because or "").error()
+        raise SandboxMissing(
+            f"a sandbox was made, but a command in it fails: {outcome.stderr or outcome.ended_because}"
+        )
     _checked = True
 
 

@@ -8,6 +8,7 @@ removes it after a kill -9, ends the sandboxes that still ran, and takes away st
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import shutil
 import subprocess
@@ -73,6 +74,15 @@ class Runtime:
             )
             found = self._places[key] = Places(etc=folder, note=self._note)
         return found
+
+    def keep(self, text: str) -> str:
+        """A file of our own with this text; the same text is the same file."""
+        name = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        path = os.path.join(self.folder, name)
+        if not os.path.exists(path):
+            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+        return path
 
     def make_folder(self, kind: str) -> str:
         """A new folder of our own."""

@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from cantrip_acp.errors import SandboxError
 
 _MODE = 0o1700
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+"""File systems without locks: two processes there see each other's stand-ins, and nothing worse."""
 
 
 def is_standin(path: str) -> bool:
@@ -90,10 +92,7 @@ class Standins:
         self._pool = pool
 
     def make(self, absent: Iterable[str]) -> list[str]:
-        """Make those that are absent, and give the names that can be mounted on. Raises `SandboxError`.
-
-        A folder that we cannot write gets none: nothing can be made there from inside either.
-        """
+        """Make those that are absent, and give the names that can be mounted on. Raises `SandboxError`."""
         try:
             self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             _take(self._lock, self.folder)
@@ -104,8 +103,6 @@ class Standins:
             return made
         except OSError as error:
             self.remove()
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                return []
             raise SandboxError(f"cannot protect {self.folder}: {error.strerror}") from error
 
     def _stand(self, name: str) -> None:
@@ -133,7 +130,11 @@ class Standins:
             return
         lock, self._lock = self._lock, -1
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    return
             for name in self.names:
                 try:
                     if not _marked(os.stat(name, dir_fd=lock, follow_symlinks=False)):
@@ -145,8 +146,6 @@ class Standins:
                 except OSError:
                     # Gone already, or no longer empty: then it is not ours.
                     continue
-        except BlockingIOError:
-            return
         finally:
             os.close(lock)
 
@@ -156,7 +155,11 @@ def _take(lock: int, folder: str) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return
+            if not isinstance(error, BlockingIOError):
+                raise
             # Somebody removes theirs at this moment: well below a millisecond.
             time.sleep(0.002)
     raise SandboxError(f"{folder} is locked by another program; commands cannot be run there until it lets go")

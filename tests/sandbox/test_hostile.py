@@ -275,3 +275,17 @@ async def test_nothing_of_ours_stays_open(make: Make) -> None:
         await box.run("echo x; exit 3")
         await box.run("sleep 9", timeout_ms=20)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_program_that_writes_letter_by_letter_is_heard_in_pieces(make: Make) -> None:
+    heard: list[str] = []
+
+    async def listener(stream: str, text: str) -> None:
+        heard.append(text)
+
+    program = "import os\nfor i in range(20000): os.write(1, b'x')"
+    outcome = await make().run(
+        f'python3 -c "{program.replace(chr(10), "; ").replace("; for", chr(10) + "for")}"', listener=listener
+    )
+    assert outcome.stdout == "x" * 20_000 == "".join(heard)
+    assert len(heard) < 1_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -314,3 +315,81 @@ def test_a_workspace_that_cannot_be(bad: str, tmp_path: Path) -> None:
         (tmp_path / "unreadable").mkdir(mode=0o000)
     with pytest.raises(DefinitionError, match=bad if bad == "missing" else None):
         Sandbox(Wards(), tmp_path / bad)
+
+
+async def test_credentials_in_gits_settings_are_not_shown(repository: Path, make: Make) -> None:
+    """Continuous integration leaves a token there; git works without it."""
+    config = repository / ".git/config"
+    original = config.read_text()
+    config.write_text(
+        original
+        + '[remote "origin"]\n\turl = https://ada:s3cret@example.org/x.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
+        + '[http "https://example.org/"]\n\textraheader = AUTHORIZATION: basic s3cret\n[credential]\n\thelper = store s3cret\n'
+    )
+    for writable in (False, True):
+        box = make(writable=writable)
+        outcome = await box.run("cat .git/config; git status --short; git remote -v; grep -r s3cret .")
+        assert "s3cret" not in outcome.stdout
+        assert "https://example.org/x.git" in outcome.stdout
+        assert " M notes.txt" in outcome.stdout
+    config.write_text(original)
+    assert "remote" not in (await box.run("cat .git/config")).stdout
+
+
+async def test_a_secret_inside_a_protected_folder_is_hidden(workspace: Path, make: Make) -> None:
+    (workspace / ".claude").mkdir()
+    (workspace / ".claude/.env").write_text("s3cret")
+    (workspace / ".claude/settings.json").write_text("{}")
+    outcome = await make(writable=True).run("cat .claude/.env .claude/settings.json; echo x > .claude/settings.json")
+    assert "s3cret" not in outcome.stdout
+    assert outcome.stdout.endswith("{}")
+    assert (workspace / ".claude/settings.json").read_text() == "{}"
+
+
+async def test_a_kept_home_cannot_lead_mounts_astray(workspace: Path, tmp_path: Path) -> None:
+    """What one command leaves there is where the next one's tools are mounted."""
+    from cantrip_acp.sandbox.host import Host
+
+    home = tmp_path / "home"
+    (home / ".cargo/bin").mkdir(parents=True)
+    (home / ".cargo/bin/tool").write_text("#!/bin/sh\necho tool\n")
+    (home / ".cargo/bin/tool").chmod(0o755)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    found = Host.look({"HOME": str(home), "PATH": f"{home}/.cargo/bin:/usr/bin:/bin"})
+    box = Sandbox(Wards(), workspace, host=found, home_source=str(kept))
+    for _ in range(2):
+        outcome = await box.run(
+            f"tool; cd ~; mv .cargo moved; rm -rf .cargo; ln -s /oldroot{victim} .cargo; ln -s /oldroot{victim} x; echo k > kept"
+        )
+        assert outcome.stdout == "tool\n", outcome.stderr
+    assert list(victim.iterdir()) == []
+    assert (kept / "kept").read_text() == "k\n"
+    # Even where one got there somehow.
+    shutil.rmtree(kept / ".cargo")
+    (kept / ".cargo").symlink_to(victim)
+    assert (await box.run("tool")).stdout == "tool\n"
+    assert list(victim.iterdir()) == []
+
+
+async def test_a_workspace_that_goes_away(workspace: Path, make: Make) -> None:
+    box = make()
+    workspace.rmdir()
+    with pytest.raises(SandboxError, match="not there any more"):
+        await box.run("true")
+
+
+async def test_a_writable_folder_that_the_user_cannot_write(workspace: Path, make: Make) -> None:
+    """Nothing can be made there, so nothing needs to stand there; commands run all the same."""
+    (workspace / "sub").mkdir()
+    workspace.chmod(0o555)
+    try:
+        outcome = await make(writable=True).run("echo x > sub/file && cat sub/file; mkdir .vscode")
+    finally:
+        workspace.chmod(0o755)
+    assert outcome.stdout == "x\n"
+    if os.getuid() != 0:
+        assert outcome.exit_code != 0
+    assert listing(workspace) == ["sub", "sub/file"]

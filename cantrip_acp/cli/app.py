@@ -28,7 +28,9 @@ DONE, FAILED, USAGE, NO_SANDBOX, INTERRUPTED = 0, 1, 2, 3, 130
 @click.group(
     cls=Lazy,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    **examples("cantrip demo", "cantrip recipe new greeter", 'cantrip cast coding "What does this project do?"'),
+    **examples(
+        "cantrip demo", "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom thread"
+    ),
 )
 @click.version_option(__version__, message="cantrip %(version)s")
 def cantrip() -> None:

@@ -71,9 +71,6 @@ def unknown(what: str, name: str, known: list[str]) -> str:
 
 
 def examples(*lines: str) -> dict[str, Any]:
-    """A command's epilog: examples that work when pasted."""
-    return {
-        "epilog": "\b\nExample:\n  " + "\n  ".join(lines)
-        if len(lines) == 1
-        else "\b\nExamples:\n  " + "\n  ".join(lines)
-    }
+    """A command's epilog: examples that work when pasted, one after the other, in an empty folder."""
+    head = "Example:" if len(lines) == 1 else "Examples:"
+    return {"epilog": "\b\n" + "\n  ".join([head, *lines])}

@@ -18,7 +18,13 @@ file_argument = click.argument("name", metavar="[FILE]", required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 
 
-@click.group("loom", cls=Suggesting, **examples("cantrip loom show", "cantrip loom thread"))
+@click.group(
+    "loom",
+    cls=Suggesting,
+    **examples(
+        "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom show", "cantrip loom thread"
+    ),
+)
 def loom() -> None:
     """Read looms: the append-only record of what entities said, did and saw.
 
@@ -26,7 +32,15 @@ def loom() -> None:
     """
 
 
-@loom.command("show", **examples("cantrip loom show", "cantrip loom show --json"))
+@loom.command(
+    "show",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom show",
+        "cantrip loom show --json",
+    ),
+)
 @file_argument
 @json_option
 @state_option
@@ -42,7 +56,15 @@ def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
             LoomView(Screen(), held).overview()
 
 
-@loom.command("thread", **examples("cantrip loom thread", "cantrip loom thread --json"))
+@loom.command(
+    "thread",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom thread",
+        "cantrip loom thread --json",
+    ),
+)
 @file_argument
 @click.argument("turn", required=False)
 @json_option

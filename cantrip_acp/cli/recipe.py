@@ -79,7 +79,12 @@ def _template(name: str, as_toml: bool) -> str:
 _MARK = "NAME"
 
 
-@recipe.command("check", **examples("cantrip recipe check .cantrip", "cantrip recipe check greeter coding --json"))
+@recipe.command(
+    "check",
+    **examples(
+        "cantrip recipe new greeter", "cantrip recipe check .cantrip", "cantrip recipe check greeter coding --json"
+    ),
+)
 @click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER|NAME...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
 @cwd_option

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.trust import Ledger
 
 
-@click.command("trust", **examples("cantrip trust --list", "cantrip trust .", "cantrip trust --revoke ."))
+@click.command(
+    "trust",
+    **examples("cantrip recipe new greeter", "cantrip trust .", "cantrip trust --list", "cantrip trust --revoke ."),
+)
 @click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=Path(), required=False)
 @click.option("--revoke", is_flag=True, help="Trust the folder no longer.")
 @click.option(

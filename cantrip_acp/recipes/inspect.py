@@ -41,7 +41,9 @@ def check(path: Path, *, file: str | None = None, source: Source = "path") -> Re
         build._call(recipe)
     except RecipeError as error:
         problems += error.places
-    if recipe.data.get("crystal") is not None and not any("provider" in note for note in notes):
+    given = recipe.data.get("crystal")
+    # A script is part of the recipe; whether a provider's key is set here is not.
+    if given is not None and crystals.options_of(given)["provider"] == "scripted":
         try:
             crystals.crystal_for(recipe)
         except RecipeError as error:

@@ -1,5 +1,6 @@
 """The command line's frame: help, unknown commands, statuses, errors without tracebacks."""
 
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +53,34 @@ def test_every_help_has_an_example(page: list[str], tmp_path: Path) -> None:
     done = run(*page, "--help", cwd=tmp_path)
     assert done.status == 0, done.err
     assert re.search(r"Examples?:\n +(cantrip|echo|printf) ?", done.out), done.out
+
+
+OURS = [[], ["cast"], ["repl"], ["recipe"], ["trust"], ["loom"], *(p for p in help_pages() if len(p) == 2)]
+
+
+@pytest.mark.parametrize("page", OURS, ids=" ".join)
+def test_examples_work_when_pasted(page: list[str], tmp_path: Path) -> None:
+    """One after the other, in an empty folder, as a person would try them."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "cantrip").write_text(f'#!/bin/sh\nexec {" ".join(CANTRIP)} "$@"\n')
+    (tmp_path / "bin" / "cantrip").chmod(0o755)
+    (tmp_path / "here").mkdir()
+    text = run(*page, "--help", cwd=tmp_path).out
+    lines = [line.strip() for line in re.split(r"Examples?:\n", text)[1].splitlines() if line.strip()]
+    assert lines
+    for line in lines:
+        if line == "cantrip demo":
+            continue  # it has a test of its own
+        done = subprocess.run(
+            line,
+            shell=True,
+            cwd=tmp_path / "here",
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+        )
+        assert done.returncode == 0, (line, done.stderr)
 
 
 @pytest.mark.parametrize(

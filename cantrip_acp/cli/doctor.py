@@ -123,14 +123,29 @@ async def _try_canaries() -> list[tuple[str, str, bool]]:
 
 def _limits() -> Iterator[Finding]:
     from cantrip_acp.sandbox import limits
+    from cantrip_acp.sandbox.runner import control_groups
 
-    yield Finding("limits", "ok", "time, CPU, file size, open files and memory of commands are limited")
+    yield Finding("limits", "ok", "time, CPU, file size and open files of commands are limited by the kernel")
+    late = int(1000 * (limits.FIRST + limits.INTERVAL))
+    group = control_groups()
+    if group is not None:
+        yield Finding(
+            "limits.group", "ok", f"memory and processes of commands are limited by control groups in {group}"
+        )
+        return
+    yield Finding(
+        "limits.memory",
+        "note",
+        f"no control group is delegated to this user: a watchdog ends a command that uses too much memory, up to {late} ms "
+        "late",
+        "Start the agent in a systemd user session to have the kernel keep the limit.",
+    )
     if os.getuid() == 0:
         yield Finding(
             "limits.processes",
             "note",
             "you are root, whose processes the kernel does not count: a watchdog ends a command that exceeds "
-            f"sandbox_max_processes, up to {int(1000 * (limits.FIRST + limits.INTERVAL))} ms late",
+            f"sandbox_max_processes, up to {late} ms late",
             "Run as an ordinary user to have the kernel keep the limit.",
         )
     else:

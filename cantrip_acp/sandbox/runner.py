@@ -21,6 +21,7 @@ import anyio.to_thread
 
 from cantrip_acp.errors import DefinitionError, SandboxError, SandboxMissing
 from cantrip_acp.sandbox import bubblewrap, limits, probe, seccomp
+from cantrip_acp.sandbox.controlgroup import ControlGroup, find_parent
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
 from cantrip_acp.sandbox.host import Host
@@ -269,6 +270,7 @@ class Running:
         self._began = time.perf_counter()
         self._timed_out = False
         self._standins: list[Standins] = []
+        self._group: ControlGroup | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self.tree: Tree | None = None
 
@@ -348,6 +350,18 @@ class Running:
 
     def _on_prepared(self, pid: int) -> None:
         policy = self._prepared.policy
+        parent = control_groups()
+        if parent is not None:
+            bounds = policy.limits
+            try:
+                name = f"{runtime().token}-{pid}"
+                self._group = ControlGroup(parent, name, memory=bounds.memory, processes=bounds.processes + 1)
+                self._group.place(pid)
+            except OSError:
+                # Not delegated to us after all: the watchdog serves.
+                if self._group is not None:
+                    self._group.remove()
+                    self._group = None
         limits.apply(pid, policy.limits, cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0)
 
     def _on_output(self, stream: int, data: bytes) -> None:
@@ -391,6 +405,12 @@ class Running:
         for timer in self._timers:
             timer.cancel()
         status = self.tree.finish() if self.tree is not None else Status()
+        if self._group is not None:
+            if status.ended_because is None and self._group.exceeded():
+                limit = self._prepared.policy.limits.memory // (1024 * 1024)
+                status.exit_code, status.ended_because = None, f"it used more than {limit} MiB of memory"
+            self._group.remove()
+            self._group = None
         for standing in self._standins:
             standing.remove()
             runtime().released(standing.folder)
@@ -443,6 +463,16 @@ def _ready_home(policy: Policy) -> None:
             if os.path.isdir(own) and not os.path.islink(own):
                 raise SandboxError(f"{own} stands where the link {path} -> {target} must be; remove it")
             os.unlink(own)
+
+
+_groups: list[str | None] = []
+
+
+def control_groups() -> str | None:
+    """Where groups can be made, None where they cannot; looked for once."""
+    if not _groups:
+        _groups.append(find_parent())
+    return _groups[0]
 
 
 _machine: Host | None = None

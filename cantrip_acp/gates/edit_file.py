@@ -15,13 +15,17 @@ from cantrip_acp.gates.draft import replace_file
 from cantrip_acp.gates.preview import located
 from cantrip_acp.gates.replacement import replace_exactly
 from cantrip_acp.gates.roots import Root
-from cantrip_acp.gates.write_file import INLINE, MAX_BYTES, read_whole, shown_diff
+from cantrip_acp.gates.write_file import MAX_BYTES, read_whole, shown_diff
+
+INLINE = 262_144
+"""Bytes up to which a thread would cost more than the work; less than for writing, since looking for what is not there
+goes over every line."""
 
 
 def _edit_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
     with Root.of(context).find(args["path"], writing=True) as place:
         size = place.status.st_size if place.status is not None else 0
-    if size + len(args["new_text"]) > INLINE:
+    if size + len(args["old_text"]) + len(args["new_text"]) > INLINE:
         return anyio.to_thread.run_sync(partial(_edit, args, context))
     return _edit(args, context)
 
@@ -39,7 +43,7 @@ def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
         before, encoding = decoded
         old, new = args["old_text"], args["new_text"]
         every = bool(args.get("replace_all", False))
-        replaced = replace_exactly(before, old, new, every=every, shown=place.shown)
+        replaced = replace_exactly(before, old, new, every=every, shown=place.shown, largest=largest)
         written = _encode(replaced.text, encoding, new, place.shown)
         if len(written) > largest:
             raise GateError(f"the file would have {len(written):,} bytes; this gate writes up to {largest:,}")

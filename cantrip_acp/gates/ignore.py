@@ -7,6 +7,7 @@ decides, and in it the last line that does. A ``.gitignore`` above a repository'
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.roots import Root
 
 _FILES = (".rgignore", ".ignore", ".gitignore")
-_LARGEST = 1_048_576
+_LARGEST = 262_144
+"""Bytes of an ignore file that are read, and the lines of it that count: each entry is held against each line."""
+_MOST_LINES = 2_000
+_MOST_ALTERNATIVES = 100
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -40,7 +44,7 @@ class Rules:
     __slots__ = ("_rules",)
 
     def __init__(self, lines: Iterable[str]) -> None:
-        rules = [rule for line in lines if (rule := _rule(line)) is not None]
+        rules = [rule for line in lines if (rule := _line(line)) is not None]
         self._rules = tuple(reversed(rules))
 
     def __bool__(self) -> bool:
@@ -122,49 +126,48 @@ def _trusted_level(path: str) -> Level:
 class Globs:
     """A glob that chooses files, as ``rg --glob`` does; with ``!`` in front it leaves them out."""
 
-    __slots__ = ("_rule",)
+    __slots__ = ("_excludes", "_rules")
 
     def __init__(self, glob: str) -> None:
+        self._excludes = glob.startswith("!")
         try:
-            rule = _rule(glob, braces=True)
+            found = [_rule(one) for one in _alternatives(glob.removeprefix("!"))]
         except (re.error, ValueError) as error:
             raise GateError(f"the glob {glob!r} cannot be read: {error}") from None
-        if rule is None:
+        self._rules = [rule for rule in found if rule is not None]
+        if not self._rules:
             raise GateError(f"the glob {glob!r} names nothing; examples: '*.py', 'src/**/*.{{ts,tsx}}', '!*.md'")
-        self._rule = rule
 
     def wants(self, path: str, folder: bool) -> bool | None:
         """True: in any case; False: not; None: ask the ignore files. ``path`` is relative to the gate's folder."""
-        rule = self._rule
-        if (folder or not rule.folders_only) and rule.match.fullmatch(path):
-            return not rule.keeps
-        return None if rule.keeps or folder else False
+        for rule in self._rules:
+            if (folder or not rule.folders_only) and rule.match.fullmatch(path):
+                return not self._excludes
+        return None if self._excludes or folder else False
 
 
-def _rule(line: str, braces: bool = False) -> Rule | None:
+def _line(line: str) -> Rule | None:
+    """The rule of one line of an ignore file; None where it says nothing, or nothing that can be read, as for git."""
     line = line.rstrip("\r\n")
-    if line.startswith("#") and not braces:
+    if line.startswith("#"):
         return None
     line = _without_trailing_spaces(line)
     keeps = line.startswith("!")
-    if keeps:
-        line = line[1:]
-    folders_only = line.endswith("/") and not line.endswith("\\/")
-    if folders_only:
-        line = line[:-1]
-    if not line:
-        return None
-    if "/" in line:
-        line = line.removeprefix("/")
-    else:
-        line = f"**/{line}"
     try:
-        return Rule(re.compile(translate(line, braces), re.DOTALL), keeps, folders_only)
+        return _rule(line[1:] if keeps else line, keeps)
     except (re.error, ValueError):
-        # An ignore file's bad line ignores nothing, as for git; a glob that somebody asks for is an error.
-        if braces:
-            raise
         return None
+
+
+def _rule(glob: str, keeps: bool = False) -> Rule | None:
+    """The rule of one glob; None for an empty one. Raises `ValueError`, `re.error`."""
+    folders_only = glob.endswith("/") and not glob.endswith("\\/")
+    if folders_only:
+        glob = glob[:-1]
+    if not glob:
+        return None
+    glob = glob.removeprefix("/") if "/" in glob else f"**/{glob}"
+    return Rule(re.compile(translate(glob), re.DOTALL), keeps, folders_only)
 
 
 def _without_trailing_spaces(line: str) -> str:
@@ -175,53 +178,111 @@ def _without_trailing_spaces(line: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def translate(glob: str, braces: bool) -> str:
-    """A glob as a regular expression for a whole path. Raises `ValueError` for an unclosed bracket or brace."""
-    out: list[str] = []
-    at, size, depth = 0, len(glob), 0
-    while at < size:
+def translate(glob: str) -> str:
+    """A glob as a regular expression for a whole path. Raises `ValueError` for an unclosed bracket.
+
+    What a star matches is given up only at the last piece of a name, and what ``**`` matches only at the last run of names:
+    an earlier piece can stand where it is found first. So matching takes no more than quadratic time, and whoever writes
+    ignore files cannot hold up who reads them.
+    """
+    names = _names(glob)
+    runs: list[list[str]] = [[]]
+    for name in names:
+        if name is None:
+            runs.append([])
+        else:
+            runs[-1].append(name)
+    if len(runs) == 1:
+        return "/".join(runs[0])
+    first, *middle, last = runs
+    out = ["/".join([*first, ""])]
+    out += [f"(?>(?:[^/]+/)*?{'/'.join(run)}/)" for run in middle if run]
+    if last:
+        out.append(f"(?:[^/]+/)*{'/'.join(last)}")
+    else:
+        out.append(".+" if len(names) > 1 else ".*")
+    return "".join(out)
+
+
+def _names(glob: str) -> list[str | None]:
+    """The names of a glob as regular expressions, None for ``**``."""
+    names: list[str | None] = []
+    # The pieces of a name between its stars, each of which matches a fixed number of characters.
+    pieces, stars, at = [""], 0, 0
+
+    def end() -> None:
+        if stars == 2 and pieces == ["", "", ""]:
+            names.append(None)
+            return
+        head, *rest = pieces
+        middle = "".join(f"(?>[^/]*?{piece})" for piece in rest[:-1] if piece)
+        names.append(head + middle + (f"[^/]*{rest[-1]}" if rest else ""))
+
+    while at < len(glob):
         c = glob[at]
-        if c == "*":
-            end = at
-            while end < size and glob[end] == "*":
-                end += 1
-            before = at == 0 or glob[at - 1] == "/"
-            after = end == size or glob[end] == "/"
-            if end - at == 2 and before and after:
-                if end < size:
-                    out.append("(?:[^/]+/)*")
-                    end += 1
-                else:
-                    out.append(".+" if at else ".*")
-            else:
-                out.append("[^/]*")
-            at = end
-            continue
-        if c == "?":
-            out.append("[^/]")
+        if c == "/":
+            end()
+            pieces, stars = [""], 0
+        elif c == "*":
+            pieces.append("")
+            stars += 1
+        elif c == "?":
+            pieces[-1] += "[^/]"
         elif c == "[":
             text, at = _bracket(glob, at)
-            out.append(text)
+            pieces[-1] += text
             continue
         elif c == "\\":
-            if at + 1 == size:
+            if at + 1 == len(glob):
                 raise ValueError("it ends in a backslash")
             at += 1
-            out.append(re.escape(glob[at]))
-        elif c == "{" and braces:
+            pieces[-1] += re.escape(glob[at])
+        else:
+            pieces[-1] += re.escape(c)
+        at += 1
+    end()
+    return names
+
+
+def _alternatives(glob: str) -> list[str]:
+    """A glob with braces as the globs without that it stands for. Raises `ValueError`."""
+    done, pending = list[str](), [glob]
+    while pending:
+        if len(done) + len(pending) > _MOST_ALTERNATIVES:
+            raise ValueError(f"it stands for more than {_MOST_ALTERNATIVES} globs")
+        glob = pending.pop()
+        opened = _find_brace(glob)
+        if opened is None:
+            done.append(glob)
+            continue
+        start, commas, close = opened
+        edges = [start, *commas, close]
+        pending += [glob[:start] + glob[a + 1 : b] + glob[close + 1 :] for a, b in itertools.pairwise(edges)]
+    return done
+
+
+def _find_brace(glob: str) -> tuple[int, list[int], int] | None:
+    """The first brace, the commas that are its own, and where it closes."""
+    start, depth, commas, at = -1, 0, list[int](), 0
+    while at < len(glob):
+        c = glob[at]
+        if c == "\\":
+            at += 1
+        elif c == "[" and (end := glob.find("]", at + 2)) > 0:
+            at = end
+        elif c == "{":
             depth += 1
-            out.append("(?:")
+            start = at if depth == 1 else start
+        elif c == "," and depth == 1:
+            commas.append(at)
         elif c == "}" and depth:
             depth -= 1
-            out.append(")")
-        elif c == "," and depth:
-            out.append("|")
-        else:
-            out.append(re.escape(c))
+            if depth == 0:
+                return start, commas, at
         at += 1
     if depth:
         raise ValueError("a '{' is not closed")
-    return "".join(out)
+    return None
 
 
 def _bracket(glob: str, start: int) -> tuple[str, int]:
@@ -291,7 +352,8 @@ def _read(folder: int, name: str) -> Rules:
 
 @lru_cache(maxsize=64)
 def _parsed(data: bytes) -> Rules:
-    return Rules(data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape").split("\n"))
+    lines = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape").split("\n")
+    return Rules(lines[:_MOST_LINES])
 
 
 def _has_git(folder: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import os
 import stat
+import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ MAX_ENTRIES = 1_000
 MAX_DEPTH = 20
 _READ_NAMES = 200_000
 """Names that are read of one folder; a folder with more is not listed completely, and the note says so."""
+_SECONDS = 10.0
+"""After this time nothing is held against ignore files any more, which may be long, and many."""
 _LARGE_FOLDER = 131_072
 """Bytes that a folder itself takes from which on it is listed in a thread: about three thousand names."""
 
@@ -68,7 +71,7 @@ def _list_dir(args: Mapping[str, Any], context: GateContext) -> GateReply | Awai
     with Root.of(context).find(path) as place:
         listing = _Listing(place, depth, details, most)
         size = place.status.st_size if place.status is not None else 0
-        if depth == 1 and size <= _LARGE_FOLDER:
+        if depth == 1 and not details and size <= _LARGE_FOLDER:
             return listing.take(place.open_folder())
         folder = place.open_folder()
     return listing.take_in_thread(folder)
@@ -83,6 +86,7 @@ class _Listing:
         self.inside, self.root = place.parts, place.root
         self.entries: list[_Entry] = []
         self.more = 0
+        self.deadline = time.monotonic() + _SECONDS
         self.complete = True
 
     async def take_in_thread(self, folder: int) -> GateReply:
@@ -173,7 +177,7 @@ class _Listing:
         entry = _Entry(parts, status, link)
         if why_hidden((*self.inside, *parts), status.st_mode) is not None:
             entry.mark = "hidden"
-        elif rules is not None and rules.ignores(name, entry.folder):
+        elif rules is not None and time.monotonic() < self.deadline and rules.ignores(name, entry.folder):
             entry.mark = _IGNORED if entry.folder and self.depth > 1 else "ignored"
         return entry
 
@@ -195,7 +199,7 @@ def _stand_in(name: str, status: os.stat_result) -> bool:
     """Whether this is one of the empty folders that keep protected names from being made while a command runs."""
     if plain(name) not in PROTECTED or not stat.S_ISDIR(status.st_mode):
         return False
-    return bool(status.st_mode & stat.S_ISVTX) and not status.st_mode & stat.S_IWUSR
+    return stat.S_IMODE(status.st_mode) == 0o1700
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:

@@ -21,7 +21,7 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """How folders on the way, folders to list, and files are opened. NONBLOCK: a pipe that takes a file's place between two
 looks must not hold us; NOCTTY: nor become our terminal."""
 
-_NEAR_NAMES = 2_000
+_NEAR_NAMES = 500
 """Names of a folder that are looked at for the nearest one."""
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),

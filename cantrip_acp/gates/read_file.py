@@ -31,11 +31,11 @@ _SECONDS = 30.0
 
 
 def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
-    offset, limit = args.get("offset", 1), args.get("limit")
+    offset, limit = _range(args)
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     with Root.of(context).find(args["path"]) as place:
         descriptor, status = place.open_file()
-        reply = _Reading(place, descriptor, status.st_size, int(offset), limit, largest)
+        reply = _Reading(place, descriptor, status.st_size, offset, limit, largest)
     if status.st_size <= INLINE:
         return reply.take()
     return reply.take_in_thread()
@@ -162,16 +162,22 @@ def _whole_characters(piece: bytes) -> bytes:
     return piece
 
 
-def _title(shown: str, offset: Any, limit: Any) -> str:
-    if isinstance(limit, int):
+def _range(args: Mapping[str, Any]) -> tuple[int, int | None]:
+    limit = args.get("limit")
+    # JSON's 2.0 is an integer too.
+    return int(args.get("offset", 1)), int(limit) if limit is not None else None
+
+
+def _title(shown: str, offset: int, limit: int | None) -> str:
+    if limit is not None:
         return f"Read {shown} ({offset}–{offset + limit - 1})"
     return f"Read {shown} (from {offset})" if offset != 1 else f"Read {shown}"
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    offset = args.get("offset", 1)
+    offset, limit = _range(args)
     shown, locations = located(args["path"], context, line=offset if offset > 1 else None)
-    return GateReply(None, title=_title(shown, offset, args.get("limit")), locations=locations)
+    return GateReply(None, title=_title(shown, offset, limit), locations=locations)
 
 
 READ_FILE = Gate(

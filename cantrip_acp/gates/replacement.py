@@ -6,13 +6,17 @@ what replaces it is written in the file's way.
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates.text import newline_of, sendable
 
+MOST = 16_777_216
+_MOST_PLACES = 100_000
 _SHOWN_PLACES = 8
 _COMPARED_LINES = 20_000
 _CANDIDATES = 40
@@ -27,10 +31,11 @@ class Replaced:
     lines: tuple[int, ...]
 
 
-def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str) -> Replaced:
+def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str, largest: int = MOST) -> Replaced:
     """``content`` with ``old`` replaced by ``new``: the one occurrence, or with ``every`` each of them.
 
-    Raises `GateError` where ``old`` is empty, missing, ambiguous, or the same as ``new``.
+    Raises `GateError` where ``old`` is empty, missing, ambiguous, or the same as ``new``, and where the outcome would be
+    longer than ``largest`` characters.
     """
     if not old:
         raise GateError("old_text is empty; give the text to replace, or use write_file for a whole file")
@@ -39,13 +44,18 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
     spans = _spans(content, old, overlapping=not every)
     if not spans:
         raise GateError(_missing(content, old, shown))
-    lines = _line_numbers(content, [start for start, _ in spans])
+    many = f"more than {_MOST_PLACES:,}" if len(spans) > _MOST_PLACES else str(len(spans))
     if len(spans) > 1 and not every:
+        lines = _line_numbers(content, [start for start, _ in spans[: _SHOWN_PLACES + 1]])
         places = ", ".join(map(str, lines[:_SHOWN_PLACES])) + (", …" if len(lines) > _SHOWN_PLACES else "")
         raise GateError(
-            f"old_text is ambiguous: it is found {len(spans)} times in {shown!r}, at lines {places}. "
+            f"old_text is ambiguous: it is found {many} times in {shown!r}, at lines {places}. "
             "Take in more of the lines around the right one, or set replace_all"
         )
+    if len(spans) > _MOST_PLACES:
+        raise GateError(f"old_text is found {many} times in {shown!r}; write the file anew, or use a command")
+    if len(content) + len(spans) * (len(new) - len(old)) > largest:
+        raise GateError(f"{shown!r} would become longer than the {largest:,} characters that this gate writes")
     whole = newline_of(content)
     pieces: list[str] = []
     at = 0
@@ -58,26 +68,37 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
     changed = "".join(pieces)
     if changed == content:
         raise GateError("old_text and new_text differ only in line endings, which stay as the file has them")
-    return Replaced(changed, tuple(lines))
+    return Replaced(changed, tuple(_line_numbers(content, [start for start, _ in spans])))
 
 
 def _spans(content: str, old: str, *, overlapping: bool) -> list[tuple[int, int]]:
     """Where ``old`` is: as it stands, else with any line ending for each of its own. Never half of a ``\\r\\n``."""
     spans = []
-    at = content.find(old)
-    while at >= 0:
+    for at in _positions(content, old, overlapping):
         end = at + len(old)
         if not (content[end - 1 : end + 1] == "\r\n" or (at and content[at - 1 : at + 1] == "\r\n")):
             spans.append((at, end))
-        at = content.find(old, at + 1 if overlapping else end)
     if spans or ("\n" not in old and "\r" not in old):
         return spans
-    pattern = re.compile("(?:\r\n|(?<!\r)\n|\r(?!\n))".join(map(re.escape, re.split("\r\n|\n|\r", old))))
-    match = pattern.search(content)
-    while match is not None:
-        spans.append(match.span())
-        match = pattern.search(content, match.start() + 1 if overlapping else match.end())
+    # In the text with one kind of line ending; each pair before a place moves it by one.
+    pairs = [match.start() - number for number, match in enumerate(re.finditer("\r\n", content))]
+    same, old = _one_ending(content), _one_ending(old)
+    for at in _positions(same, old, overlapping):
+        end = at + len(old)
+        spans.append((at + bisect.bisect_left(pairs, at), end + bisect.bisect_left(pairs, end)))
     return spans
+
+
+def _positions(content: str, old: str, overlapping: bool) -> Iterator[int]:
+    at, found = content.find(old), 0
+    while at >= 0 and found <= _MOST_PLACES:
+        yield at
+        found += 1
+        at = content.find(old, at + (1 if overlapping else len(old)))
+
+
+def _one_ending(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _with_newlines(new: str, newline: str) -> str:

@@ -18,7 +18,6 @@ import msgspec
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates import text
-from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.searched import (
     MAX_FILE,
     MAX_LINE,
@@ -28,6 +27,7 @@ from cantrip_acp.gates.searched import (
     Search,
     excerpt,
     read_until,
+    within,
 )
 
 _LONGEST = 2 * MAX_LINE
@@ -36,13 +36,8 @@ _WHOLE = 67_108_864
 _decode = msgspec.json.Decoder().decode
 
 
-def program(context: GateContext, root: str) -> str | None:
-    """The ripgrep of this machine; never one that lies where the entity could have put it."""
-    places = [root, *context.wards.bash_writable_paths, *context.wards.code_writable_paths]
-    if context.workspace is not None:
-        places.append(os.fspath(context.workspace))
-    base = context.workspace or "/"
-    own = tuple({os.path.realpath(os.path.join(base, place)) for place in places})
+def program(own: tuple[str, ...]) -> str | None:
+    """The ripgrep of this machine; never one that lies in a folder of ``own``, where the entity could have put it."""
     return _program(os.environ.get("PATH", os.defpath), own)
 
 
@@ -53,8 +48,7 @@ def _program(path: str, own: tuple[str, ...]) -> str | None:
             continue
         found = os.path.join(folder, "rg")
         real = os.path.realpath(found)
-        reachable = [os.path.normpath(found), real]
-        if any(p == place or p.startswith(place.rstrip("/") + "/") for p in reachable for place in own):
+        if within(os.path.normpath(found), own) or within(real, own):
             continue
         try:
             status = os.stat(real)

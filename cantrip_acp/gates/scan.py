@@ -28,6 +28,7 @@ from cantrip_acp.gates.searched import (
     check_time,
     excerpt,
     read_until,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class _Matcher:
 
 @contextmanager
 def _matcher(search: Search) -> Iterator[_Matcher]:
+    if within(_PYTHON, search.own):
+        raise GateError("search needs ripgrep (rg) here: the interpreter itself lies where commands may write")
     case = "i" if search.ignore_case else "c"
     command = [_PYTHON, "-I", "-S", "-c", _SOURCE, case, str(search.limit + 1)]
     try:
@@ -175,13 +178,13 @@ def _files(search: Search) -> Iterator[tuple[tuple[str, ...], int]]:
 def _below(
     search: Search, folder: int, parts: tuple[str, ...], level: Level, globs: Globs | None
 ) -> Iterator[tuple[tuple[str, ...], int]]:
-    check_time(search)
     try:
         with os.scandir(folder) as found:
             entries = [(os.fsencode(e.name), e.name, e.is_dir(follow_symlinks=False)) for e in found]
     except OSError:
         return
     for _, name, is_folder in sorted(entries):
+        check_time(search)
         place = (*parts, name)
         if name.lower() in UNSEARCHED or not _wanted(globs, level, place, is_folder):
             continue

@@ -21,7 +21,7 @@ from cantrip_acp.gates.ignore import Globs
 from cantrip_acp.gates.place import valid
 from cantrip_acp.gates.preview import located
 from cantrip_acp.gates.roots import Root
-from cantrip_acp.gates.searched import Child, EngineRefused, Hit, Search, TimeUp
+from cantrip_acp.gates.searched import Child, EngineRefused, Hit, Search, TimeUp, entitys_own
 
 MAX_RESULTS = 200
 MOST_RESULTS = 5_000
@@ -59,9 +59,10 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
         glob=glob or None,
         limit=int(args.get("max_results", MAX_RESULTS)),
         deadline=time.monotonic() + seconds,
+        own=entitys_own(context, root.path),
         child=Child(),
     )
-    program = ripgrep.program(context, root.path)
+    program = ripgrep.program(search.own)
     try:
         hits, note = await anyio.to_thread.run_sync(_collect, search, program, seconds, abandon_on_cancel=True)
     finally:

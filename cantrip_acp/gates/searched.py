@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates.ignore import Globs
 from cantrip_acp.gates.place import valid
 from cantrip_acp.gates.roots import Root
 from cantrip_acp.gates.text import display
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.contract import GateContext
 
 MAX_FILE = 536_870_912
 """Bytes; larger files are not searched."""
@@ -44,7 +48,8 @@ class EngineRefused(Exception):
 class Search:
     """One search. ``parts``: the real names of where it begins below ``root``, a folder or one ``file``.
 
-    ``deadline`` is by the monotonic clock. At most ``limit`` hits are wanted, and one more that says that there are more.
+    ``own`` are real paths of the folders in which the entity writes: nothing from there is run. ``deadline`` is by the
+    monotonic clock. At most ``limit`` hits are wanted, and one more that says that there are more.
     """
 
     root: Root
@@ -55,6 +60,7 @@ class Search:
     glob: str | None
     limit: int
     deadline: float
+    own: tuple[str, ...]
     child: Child = field(repr=False)
 
     @property
@@ -72,6 +78,18 @@ class Hit:
 
     def __str__(self) -> str:
         return f"{valid('/'.join(self.parts))}:{self.line}:{self.text}"
+
+
+def entitys_own(context: GateContext, root: str) -> tuple[str, ...]:
+    """Real paths of the folders in which the entity can put programs of its own."""
+    base = os.fspath(context.workspace) if context.workspace is not None else "/"
+    places = [base] if context.workspace is not None else []
+    places += [root, *context.wards.bash_writable_paths, *context.wards.code_writable_paths]
+    return tuple(sorted({os.path.realpath(os.path.join(base, place)) for place in places}))
+
+
+def within(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
 def excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:

@@ -109,11 +109,11 @@ def _unmarked(data: bytes) -> tuple[str, Encoding]:
         return data.decode("utf-8"), UTF8
     except UnicodeDecodeError:
         pass
-    text = data.decode("utf-8", "surrogateescape")
-    broken = sum("\udc80" <= c <= "\udcff" for c in text)
-    wide = sum(c > "\x7f" for c in text) - broken
+    sound = data.decode("utf-8", "ignore")
+    broken = len(data) - len(sound.encode("utf-8"))
+    wide = len(sound) - len(sound.encode("ascii", "ignore"))
     if wide > broken:
-        return text, _BROKEN
+        return data.decode("utf-8", "surrogateescape"), _BROKEN
     try:
         return data.decode("cp1252"), _WINDOWS
     except UnicodeDecodeError:

@@ -129,7 +129,7 @@ def test_files_that_cannot_be_edited(call: Call, workspace: Path) -> None:
         call(EDIT_FILE, path="latin", old_text="caf", new_text="\udcff")
     with pytest.raises(GateError, match="larger than the 3 bytes"):
         call_in(context_of(workspace, max_bytes=3), EDIT_FILE, path="latin", old_text="caf", new_text="x")
-    with pytest.raises(GateError, match="would have 7 bytes; this gate writes up to 5"):
+    with pytest.raises(GateError, match="would become longer than the 5 characters"):
         call_in(context_of(workspace, max_bytes=5), EDIT_FILE, path="latin", old_text="caf", new_text="xxxxxx")
     assert (workspace / "latin").read_bytes() == b"caf\xe9"
 
@@ -141,6 +141,21 @@ def test_what_is_not_found_in_a_large_file_is_said_soon(call: Call, workspace: P
     with pytest.raises(GateError, match="nearest lines"):
         call(EDIT_FILE, path="f", old_text="value_77 = compute(alpha, beta, gamma, delta)", new_text="x")
     assert time.monotonic() - began < 3
+
+
+def test_replacing_very_often_is_bounded(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_text("a" * 1_000_000)
+    began = time.monotonic()
+    with pytest.raises(GateError, match="more than 100,000 times"):
+        call(EDIT_FILE, path="f", old_text="a", new_text="b", replace_all=True)
+    with pytest.raises(GateError, match="found more than 100,000 times in 'f', at lines 1, 1,"):
+        call(EDIT_FILE, path="f", old_text="a", new_text="b")
+    (workspace / "f").write_text("ab" * 50_000)
+    with pytest.raises(GateError, match="would become longer than the 16,777,216 characters"):
+        call(EDIT_FILE, path="f", old_text="a", new_text="x" * 100_000, replace_all=True)
+    with pytest.raises(GateError, match="not found"):
+        call(EDIT_FILE, path="f", old_text="ab\n" * 500_000, new_text="x")
+    assert time.monotonic() - began < 10
 
 
 def test_a_cancelled_edit_of_a_large_file_is_whole(workspace: Path) -> None:

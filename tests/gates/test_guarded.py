@@ -173,6 +173,6 @@ def test_lists_name_what_is_hidden_and_say_so(call: Call, workspace: Path) -> No
 
 def test_stand_ins_of_the_sandbox_are_not_listed(call: Call, workspace: Path) -> None:
     (workspace / ".vscode").mkdir()
-    os.chmod(workspace / ".vscode", 0o1555)
+    os.chmod(workspace / ".vscode", 0o1700)
     (workspace / ".idea").mkdir()
     assert call(LIST_DIR).result == [".idea/"]

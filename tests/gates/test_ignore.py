@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.errors import GateError
-from cantrip_acp.gates.ignore import Globs, level_of
+from cantrip_acp.gates.ignore import Globs, Rules, level_of, translate
 from cantrip_acp.gates.roots import Root
 
 
@@ -65,10 +67,10 @@ def ours(root: Path, path: str) -> bool:
     """Whether a file is ignored, or a folder on the way to it."""
     parts = path.split("/")
     level, _ = level_of(Root(str(root)), ())
-    for name in parts[:-1]:
+    for depth, name in enumerate(parts[:-1], 1):
         if level.ignores(name, True):
             return True
-        folder = os.open(root / "/".join(parts[: parts.index(name) + 1]), os.O_RDONLY)
+        folder = os.open(root / "/".join(parts[:depth]), os.O_RDONLY)
         level = level.enter(name, folder)
         os.close(folder)
     return level.ignores(parts[-1], (root / path).is_dir())
@@ -154,6 +156,11 @@ def test_a_rule_file_that_is_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
         ("src/**/*.py", "src/deep/a.py", True),
         ("*.{ts,tsx}", "x.tsx", True),
         ("{a,b}/*.md", "b/x.md", True),
+        ("*.{t{s,sx},js}", "x.tsx", True),
+        ("*.{t{s,sx},js}", "x.t", False),
+        ("{,a}b", "b", True),
+        ("[{]a", "{a", True),
+        ("\\{a", "{a", True),
         ("!*.md", "x.md", False),
         ("!*.md", "x.py", None),
         ("/a.py", "src/a.py", False),
@@ -163,7 +170,41 @@ def test_globs(glob: str, path: str, wanted: bool | None) -> None:
     assert Globs(glob).wants(path, False) is wanted
 
 
-@pytest.mark.parametrize("glob", ["[", "a{b", "!", "x\\", "/"])
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a" * 60 + "b", "a" * 250),
+        ("**/a/" * 40 + "b", "a/" * 200 + "c"),
+        ("**/*a*a*a*a*b/" * 20 + "x", "/".join(["a" * 40] * 100)),
+        ("[!b]*" * 50 + "b", "a" * 250),
+    ],
+)
+def test_no_pattern_takes_long(tmp_path: Path, pattern: str, path: str) -> None:
+    """Ignore files are written by whoever works in a folder, and matching holds up everybody."""
+    rules = Rules([pattern])
+    began = time.monotonic()
+    assert not rules.ignores(path, False)
+    assert time.monotonic() - began < 0.5
+
+
+@settings(max_examples=300)
+@given(
+    glob=st.lists(st.sampled_from(["a", "b", "*", "?", "**", "/", "[ab]"]), min_size=1, max_size=9).map("".join),
+    path=st.lists(st.sampled_from(["a", "b", "ab", "ba", "aab", "bab"]), min_size=1, max_size=5).map("/".join),
+)
+def test_giving_up_nothing_loses_nothing(glob: str, path: str) -> None:
+    """The regular expression that never goes back finds what the plain one does."""
+    plain, names = [], re.split("/", glob)
+    for number, name in enumerate(names):
+        last = number == len(names) - 1
+        if name == "**":
+            plain.append(".+" if last and number else ".*" if last else "(?:[^/]+/)*")
+            continue
+        plain.append(re.sub(r"\*+", "[^/]*", name).replace("?", "[^/]") + ("" if last else "/"))
+    assert bool(re.fullmatch(translate(glob), path)) == bool(re.fullmatch("".join(plain), path))
+
+
+@pytest.mark.parametrize("glob", ["[", "a{b", "!", "x\\", "/", "{a,b}" * 20])
 def test_globs_that_are_none(glob: str) -> None:
     with pytest.raises(GateError, match="glob"):
         Globs(glob)

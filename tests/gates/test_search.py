@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +14,14 @@ import pytest
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.events import Location
-from cantrip_acp.gates import ripgrep, scan, search
+from cantrip_acp.gates import ripgrep, scan
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.search import SEARCH
+from cantrip_acp.gates.searched import entitys_own
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]
-HAVE = ripgrep.program(context_of(None), "/nonexistent") is not None
+HAVE = ripgrep.program(()) is not None
 needs_ripgrep = pytest.mark.skipif(not HAVE, reason="ripgrep (rg) is not installed")
 
 
@@ -329,7 +329,7 @@ def test_no_ripgrep_from_where_the_entity_writes(
 
     def found(*folders: object) -> str | None:
         monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
-        return ripgrep.program(context, str(workspace))
+        return ripgrep.program(entitys_own(context, str(workspace)))
 
     assert found(planted, shared, tmp_path / "linked", ".", "", "bin", good) == str(good / "rg")
     assert found(planted, shared, tmp_path / "linked", ".venv/bin") is None
@@ -427,5 +427,6 @@ def test_the_matching_process_has_nothing_of_ours(workspace: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", str(workspace))
     monkeypatch.chdir(workspace)
     assert call_in(context_of(workspace), SEARCH, pattern="raise").result == "re.py:1:raise SystemExit"
-    assert search.SECONDS > 0
-    assert subprocess.run([scan._PYTHON, "-I", "-S", "-c", "pass"], check=False).returncode == 0
+    monkeypatch.setattr(scan, "_PYTHON", str(workspace / ".venv" / "bin" / "python"))
+    with pytest.raises(GateError, match="the interpreter itself lies where commands may write"):
+        call_in(context_of(workspace), SEARCH, pattern="raise")

@@ -13,6 +13,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from cantrip_acp import events
@@ -22,7 +23,7 @@ from cantrip_acp.loom.turn import Output
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cantrip_acp.circle import Circle
     from cantrip_acp.mediums.contract import TurnContext
@@ -64,7 +65,8 @@ class BashMedium:
         from cantrip_acp.sandbox import runner
 
         await runner.check()
-        return BashSession(circle)
+        # In a thread: a large workspace takes its time to be looked at.
+        return await anyio.to_thread.run_sync(BashSession, circle)
 
     def code(self, call: ToolCall) -> str | None:
         command = _command(call.args)
@@ -92,7 +94,8 @@ class BashMedium:
 class BashSession:
     """One entity's shell: its sandbox, made with the first command, and one command after another in it."""
 
-    def __init__(self, circle: Circle) -> None:
+    def __init__(self, circle: Circle, make: Callable[..., Sandbox] | None = None) -> None:
+        """``make`` builds the sandbox; tests of the loop give one of theirs, and no circle, recipe or setting can."""
         from cantrip_acp.sandbox.gatewire import GateWire
         from cantrip_acp.sandbox.runner import Sandbox
         from cantrip_acp.sandbox.runtime import runtime
@@ -100,7 +103,7 @@ class BashSession:
         self._circle = circle
         gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
         self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
-        self.sandbox: Sandbox = Sandbox(
+        self.sandbox: Sandbox = (make or Sandbox)(
             circle.wards,
             circle.workspace,
             wire=self._wire,
@@ -259,8 +262,8 @@ def present(circle: Circle) -> str:
     if commands:
         lines += [
             "",
-            "These commands reach outside of the sandbox for you. `NAME --help` tells more; each is also there as "
-            "`cantrip_NAME`:",
+            "These commands reach outside of the sandbox for you. Relative paths in their arguments start at the workspace, "
+            "wherever the shell is. `NAME --help` tells more; each is also there as `cantrip_NAME`:",
             *commands,
         ]
     if "done" in circle.gates:

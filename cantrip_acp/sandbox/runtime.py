@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,9 @@ from cantrip_acp.sandbox.bubblewrap import Places
 from cantrip_acp.sandbox.guarded import NEVER_MADE
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.standins import Pool
+
+_LET_GO = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
+"""Starts a shell with our standard input and ends; without the detour, a shell's background processes have none."""
 
 NOTE = "# This file is hidden inside the sandbox: it may hold secrets.\n"
 
@@ -42,19 +46,24 @@ class Runtime:
         self._note = note
         self._pools: dict[int, Pool | None] = {}
         reader, self._sentinel = os.pipe()
+        self._sentinel_lives, writer = os.pipe()
         script = files("cantrip_acp.sandbox.inside").joinpath("sentinel.sh").read_text("utf-8")
         try:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", script, "cantrip-sentinel", self.folder, *NEVER_MADE],
+            # Let go of at once, so that it is nobody's child: whoever looks for processes that a turn left behind under
+            # this one finds none, and an owner that replaces itself has nothing to reap.
+            subprocess.run(
+                ["/bin/sh", "-c", _LET_GO, script, "cantrip-sentinel", self.folder, *NEVER_MADE],
                 stdin=reader,
-                stdout=subprocess.DEVNULL,
+                stdout=writer,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 env={"PATH": "/usr/bin:/bin"},
                 start_new_session=True,
+                check=True,
             )
         finally:
             os.close(reader)
+            os.close(writer)
         atexit.register(self.close)
 
     @property
@@ -137,13 +146,12 @@ class Runtime:
             pool.close()
             shutil.rmtree(pool.folder, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._tell(".")
         os.close(self._sentinel)
         self._sentinel = -1
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        # It holds the other end of this pipe and writes nothing: the end of file is its end.
+        select.select([self._sentinel_lives], [], [], 2)
+        os.close(self._sentinel_lives)
 
 
 _current: Runtime | None = None

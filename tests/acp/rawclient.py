@@ -192,11 +192,11 @@ class RawClient:
             return []
 
     def children(self) -> list[psutil.Process]:
-        """What runs on an entity's behalf: all but the sandbox's sentinel, which lives as long as the agent."""
+        """What runs on an entity's behalf and is no zombie."""
         found = []
         for process in self.family():
             try:
-                if "cantrip-sentinel" not in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                if process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.NoSuchProcess:
                 continue

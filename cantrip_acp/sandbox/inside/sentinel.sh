@@ -2,7 +2,8 @@
 # Ends what is left when the process that started it is gone without a goodbye (kill -9, a crash).
 #
 # It reads lines from standard input: "~FOLDER" and "=FOLDER" when stand-ins for protected names are and are no longer in a
-# folder, "!FOLDER" for one more folder of ours. The end of input is the owner's end.
+# folder, "!FOLDER" for one more folder of ours, "." for an owner that has put everything away. The end of input is the
+# owner's end.
 # $1 is the runtime folder to remove, the other arguments are the protected names. Each sandbox of the owner carries the
 # runtime folder's name as the name of its program, so that even one that was only just started is found.
 trap '' HUP INT TERM QUIT PIPE
@@ -15,6 +16,7 @@ newline='
 '
 while IFS= read -r line; do
   case $line in
+    .) exit 0 ;;
     !*) more=$more${line#?}$newline ;;
     '~'*) folders="$folders${line#?}$newline" ;;
     '='*) folder=${line#?}$newline

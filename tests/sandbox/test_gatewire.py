@@ -299,7 +299,7 @@ async def test_a_call_under_way_when_its_command_ends_is_cancelled(fast: Box) ->
     began = time.perf_counter()
     outcome = await fast.run("slow & sleep 0.2")
     assert outcome.exit_code == 0
-    assert time.perf_counter() - began < 2
+    assert time.perf_counter() - began < 10
     timed_out = await fast.run("slow", timeout_ms=300)
     assert timed_out.timed_out
 

@@ -122,7 +122,7 @@ async def test_a_timeout_is_an_observation_with_what_there_was(workspace: Path) 
 
 
 async def test_a_cancel_keeps_the_turn_in_flight(workspace: Path) -> None:
-    made = cantrip(workspace, bash("echo begun; sleep 83.5"))
+    made = cantrip(workspace, bash("echo begun; sleep 83"))
     async with made.invoke() as entity, anyio.create_task_group() as group:
 
         async def stop() -> None:
@@ -175,7 +175,7 @@ async def test_arguments_that_hold_no_command_are_observations(workspace: Path, 
 async def test_state_does_not_persist_and_files_do(workspace: Path) -> None:
     made = cantrip(
         workspace,
-        bash("X=1; cd /; alias a=b; sleep 84.5 & echo kept > $OLDPWD/file"),
+        bash("X=1; cd /; alias a=b; sleep 84 & echo kept > $OLDPWD/file"),
         bash('echo "[$X] $PWD $(cat file) $(pgrep sleep)"'),
         bash("cantrip_done x"),
         bash_writable_paths=["workspace"],

@@ -92,7 +92,7 @@ async def test_a_long_command_is_cut_with_its_output_kept(make: Make) -> None:
     assert outcome.exit_code is None
     assert outcome.stdout == "begun\n"
     assert "400 ms" in (outcome.ended_because or "")
-    assert outcome.duration_ms < 400 + 400
+    assert outcome.duration_ms < 5_000
 
 
 async def test_a_command_longer_than_one_argument_may_be(workspace: Path, make: Make) -> None:

@@ -28,7 +28,7 @@ def replace_file(place: Place, data: bytes) -> None:
     old = place.status
     if old is not None and not stat.S_ISREG(old.st_mode):
         place.open_file()
-    if old is not None and not os.access(place.name, os.W_OK, dir_fd=place.folder, effective_ids=_EFFECTIVE):
+    if old is not None and not os.access(place.name, os.W_OK, dir_fd=place.folder, **_ITSELF):
         raise GateError(f"{place.shown!r} is read-only: permission denied; the file was not changed")
     place.make_parents()
     draft = f".cantrip-{secrets.token_hex(8)}.tmp"
@@ -58,7 +58,11 @@ def replace_file(place: Place, data: bytes) -> None:
                 os.unlink(draft, dir_fd=place.folder)
 
 
-_EFFECTIVE = os.access in os.supports_effective_ids
+# Of the file itself, and as who we are, where the system can tell.
+_ITSELF = {
+    "effective_ids": os.access in os.supports_effective_ids,
+    "follow_symlinks": os.access not in os.supports_follow_symlinks,
+}
 
 
 def _write(descriptor: int, data: bytes) -> None:

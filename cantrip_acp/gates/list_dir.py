@@ -18,7 +18,7 @@ import anyio.to_thread
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.guarded import PROTECTED, plain, why_hidden
 from cantrip_acp.gates.ignore import Level, level_of
-from cantrip_acp.gates.place import Place, valid
+from cantrip_acp.gates.place import Place, one_line, valid
 from cantrip_acp.gates.preview import located
 from cantrip_acp.gates.roots import Root
 
@@ -55,13 +55,14 @@ class _Entry:
 
     def detailed(self) -> str:
         status = self.status
+        name = one_line(self.name)
         if self.link is not None:
-            text = f"{self.name} -> {valid(self.link)}"
+            text = f"{name} -> {one_line(self.link)}"
         elif status is None or self.folder:
-            text = self.name
+            text = name
         else:
             kind = next((kind for test, kind in _KINDS if test(status.st_mode)), None)
-            text = f"{self.name}  {kind or f'{status.st_size:,} bytes'}"
+            text = f"{name}  {kind or f'{status.st_size:,} bytes'}"
         return f"{text}  ({self.mark})" if self.mark else text
 
 

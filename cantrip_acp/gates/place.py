@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """How folders on the way, folders to list, and files are opened. NONBLOCK: a pipe that takes a file's place between two
 looks must not hold us; NOCTTY: nor become our terminal."""
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NEAR_NAMES = 500
 """Names of a folder that are looked at for the nearest one."""
 _KINDS = (
@@ -57,8 +59,8 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The path below the root, for people: ``src/app.py``, or ``.``; always valid text."""
-        return valid("/".join(self.parts)) or "."
+        """The path below the root, for people: ``src/app.py``, or ``.``; always valid text, and one line."""
+        return one_line("/".join(self.parts)) or "."
 
     @property
     def absolute(self) -> str:
@@ -154,6 +156,12 @@ def valid(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") if _odd(text) else text
+
+
+def one_line(text: str) -> str:
+    """`valid`, and with control characters as ``\\x0a``: a file's name must not look like another line, or command a terminal."""
+    text = valid(text)
+    return text if text.isprintable() else _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def spelled(path: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cantrip_acp.errors import GateError
 from cantrip_acp.events import Location
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.place import valid
+from cantrip_acp.gates.place import one_line, valid
 from cantrip_acp.gates.roots import Root
 
 
@@ -20,8 +20,8 @@ def located(path: str, context: GateContext, line: int | None = None) -> tuple[s
             shown, absolute = place.shown, place.absolute
         lexical = root.lexical(path)
         if lexical is not None and valid(lexical) != absolute:
-            shown = f"{valid(path)} → {shown}"
+            shown = f"{one_line(path)} → {shown}"
         return shown, (Location(absolute, line),)
     except GateError:
         lexical = root.lexical(path)
-        return valid(path), (Location(valid(lexical), line),) if lexical is not None else ()
+        return one_line(path), (Location(valid(lexical), line),) if lexical is not None else ()

@@ -2,7 +2,8 @@
 
 ripgrep opens files by path, and a command that exchanges a file for a link meanwhile would make it read elsewhere. So its
 answer is only where to look: each line is read again through the confined root, and a hit stands where the same bytes stand
-there. Its own text is never shown.
+there. Its own text is never shown. What remains is that it obeys an ignore file which is a link to elsewhere: whoever can
+write the tree may learn whether a line that they already guess stands there, by what is left out.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class _Lines:
             path, line = os.fsdecode(_bytes(data["path"])), _bytes(data["lines"])
             number, offset = int(data["line_number"]), int(data["absolute_offset"])
             column = int(data["submatches"][0]["start"]) if data["submatches"] else 0
-        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        except (msgspec.DecodeError, AttributeError, IndexError, KeyError, TypeError, ValueError):
             return None
         if len(line) > MAX_LINE or offset < 0 or number < 1:
             return None

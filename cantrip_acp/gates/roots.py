@@ -42,8 +42,8 @@ class Root:
     __slots__ = ("_absolute_is_root", "base", "inner", "path")
 
     def __init__(self, path: str, changeable: Sequence[str] = (), *, absolute_is_root: bool = False) -> None:
-        self.path = os.path.normpath(path)
-        above = [folder for folder in map(os.path.normpath, changeable) if _below(self.path, folder) is not None]
+        self.path = _plain(path)
+        above = [folder for folder in map(_plain, changeable) if _below(self.path, folder) is not None]
         self.base = min(above, key=len, default=self.path)
         self.inner = tuple(_below(self.path, self.base) or ())
         self._absolute_is_root = absolute_is_root
@@ -254,6 +254,11 @@ class Root:
             f"{shown} leads outside the folder that this gate works in{by}. "
             "Give a path inside it, relative to it, such as 'src/main.py'"
         )
+
+
+def _plain(path: str) -> str:
+    """An absolute path in its simplest spelling; POSIX lets two slashes in front mean something else, Linux does not."""
+    return "/" + os.path.normpath(path).lstrip("/")
 
 
 def _names(path: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates.ignore import Globs
-from cantrip_acp.gates.place import valid
+from cantrip_acp.gates.place import one_line
 from cantrip_acp.gates.roots import Root
 from cantrip_acp.gates.text import display
 
@@ -77,7 +77,7 @@ class Hit:
     text: str
 
     def __str__(self) -> str:
-        return f"{valid('/'.join(self.parts))}:{self.line}:{self.text}"
+        return f"{one_line('/'.join(self.parts))}:{self.line}:{self.text}"
 
 
 def entitys_own(context: GateContext, root: str) -> tuple[str, ...]:

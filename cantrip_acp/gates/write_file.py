@@ -27,7 +27,9 @@ MAX_DIFF = 1_048_576
 
 
 def _write_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
-    if len(args["content"]) > INLINE:
+    with Root.of(context).find(args["path"], writing=True) as place:
+        size = place.status.st_size if place.status is not None else 0
+    if size + len(args["content"]) > INLINE:
         return anyio.to_thread.run_sync(partial(_write, args, context))
     return _write(args, context)
 

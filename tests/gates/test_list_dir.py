@@ -14,6 +14,7 @@ from cantrip_acp.events import Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.list_dir import LIST_DIR
 from cantrip_acp.gates.read_file import READ_FILE
+from cantrip_acp.gates.search import SEARCH
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]
@@ -116,6 +117,15 @@ def test_odd_names_are_valid_text(call: Call, workspace: Path, name: bytes) -> N
     (shown,) = call(LIST_DIR).result
     shown.encode("utf-8")
     assert shown == name.decode("utf-8", "backslashreplace")
+
+
+def test_names_that_would_be_lines_of_their_own(call: Call, workspace: Path) -> None:
+    (workspace / "a\nfake.py:1:x\x1b[2J").write_text("needle\n")
+    escaped = r"a\x0afake.py:1:x\x1b[2J"
+    assert call(LIST_DIR, details=True).result == f"{escaped}  7 bytes"
+    assert call(SEARCH, pattern="needle").result == f"{escaped}:1:needle"
+    assert call(LIST_DIR).result == ["a\nfake.py:1:x\x1b[2J"]
+    assert call(READ_FILE, path="a\nfake.py:1:x\x1b[2J").title == f"Read {escaped}"
 
 
 def test_what_cannot_be_listed(call: Call, workspace: Path) -> None:

@@ -343,3 +343,9 @@ def test_a_long_way_of_parents_is_bounded(call: Call, workspace: Path) -> None:
     with pytest.raises(GateError, match="too long a way"):
         call(READ_FILE, path="s")
     assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("root", ["/", "//", "/./", "/tmp/.."])
+def test_every_spelling_of_the_whole_file_system(root: str) -> None:
+    with pytest.raises(GateError, match="kernel"):
+        call_in(context_of(None, root=root), READ_FILE, path="/proc/self/environ")

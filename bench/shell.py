@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from cantrip_acp.circle import Circle
+from cantrip_acp.context import ContextBlock
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.events import Event
 from cantrip_acp.gates.contract import Gate
@@ -27,10 +28,14 @@ class Turn:
     depth = 0
     finished = False
     listening = False
+    context: tuple[ContextBlock, ...] = ()
 
     def __init__(self, wards: Wards) -> None:
         self.wards = wards
         self.calls = 0
+
+    def history(self, start: int, count: int) -> tuple[int, list[object]]:
+        return 0, []
 
     async def gate(self, name: str, args: Mapping[str, object] | str, *, via: str | None = None) -> GateRecord:
         self.calls += 1

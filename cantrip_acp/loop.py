@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from cantrip_acp import events, telemetry
 from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
@@ -169,7 +170,7 @@ class CastRun:
             await anyio.lowlevel.checkpoint()
             turn = TurnState(self, time.perf_counter())
             self.queries += 1
-            turn.response = response = await self._ask()
+            turn.response = response = self._classified(await self._ask())
             self._turn = turn
             self.usage = self.usage + response.usage
             self.entity.usage = self.entity.usage + response.usage
@@ -226,6 +227,17 @@ class CastRun:
                 span.set_attribute("gen_ai.usage.input_tokens", response.usage.prompt_tokens)
                 span.set_attribute("gen_ai.usage.output_tokens", response.usage.completion_tokens)
             return response
+
+    def _classified(self, response: Response) -> Response:
+        """The response as the medium takes it; calls that it finds in the words get ids that no other turn has."""
+        classify = getattr(self.entity.circle.medium, "classify", None)
+        if classify is None or response.tool_calls:
+            return response
+        found: Response = classify(response)
+        calls = tuple(
+            ToolCall(f"{call.id}_{self.entity.sequence + 1}", call.gate, call.args) for call in found.tool_calls
+        )
+        return found if not calls else msgspec.structs.replace(found, tool_calls=calls)
 
     async def _act(self, turn: TurnState) -> None:
         """Run the calls of an utterance in order; stop after done (D-003, CIRCLE-7)."""

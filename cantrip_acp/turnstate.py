@@ -24,6 +24,7 @@ from cantrip_acp.loom.turn import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cantrip_acp.context import ContextBlock
     from cantrip_acp.events import Event
     from cantrip_acp.loop import CastRun
     from cantrip_acp.wards import Wards
@@ -73,6 +74,16 @@ class TurnState:
     @property
     def listening(self) -> bool:
         return self._run.entity.hub.active
+
+    @property
+    def context(self) -> Sequence[ContextBlock]:
+        return self._run.blocks
+
+    def history(self, start: int, count: int) -> tuple[int, list[Any]]:
+        entity = self._run.entity
+        # The first of the path is the root: the call, which is no turn.
+        path = entity.loom.path(entity.last_turn)[1:] if entity.last_turn else []
+        return len(path), [msgspec.to_builtins(entity.loom.turn(i)) for i in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
         await self._run.entity.hub.send(event)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp import events
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.errors import SandboxError, SandboxMissing
 from cantrip_acp.loom.turn import Output
-from cantrip_acp.redaction import shared
+from cantrip_acp.mediums.report import Report, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,8 +37,6 @@ _PARAMETERS: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 _SUBMIT = "SUBMIT: "
-_HELD = 4096
-"""Characters of an unfinished line that are held back from readers while a secret could begin in it."""
 
 
 class BashMedium:
@@ -121,7 +117,7 @@ class BashSession:
             return await self._run(command, call, turn)
 
     async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
-        report = _Report(call, turn)
+        report = Report(call, turn, "bash")
         await report.start(command, self._circle)
         running: list[Running] = []
 
@@ -147,14 +143,14 @@ class BashSession:
             raise
         except SandboxError as error:
             output = Output(error=str(error))
-            await report.end(output, None)
+            await report.end(output)
             return output
         except anyio.get_cancelled_exc_class():
             if running:
                 turn.interrupted(_output(running[0].partial(), "the command was stopped by a cancel"))
             raise
         output = _output(outcome, _why(outcome, turn))
-        await report.end(output, outcome)
+        await report.end(output, timed_out=outcome.timed_out)
         if turn.wards.bash_submit and output.exit_code == 0 and outcome.last_line.startswith(_SUBMIT.rstrip()):
             await self._submit(outcome.last_line, call, turn)
         return output
@@ -167,61 +163,6 @@ class BashSession:
     async def close(self) -> None:
         if self._wire is not None:
             self._wire.remove()
-
-
-class _Report:
-    """What readers hear of one command. Secrets are masked, also where a piece of output ends within one."""
-
-    def __init__(self, call: ToolCall, turn: TurnContext) -> None:
-        self._ids: dict[str, Any] = {"entity_id": turn.entity_id, "cast_id": turn.cast_id, "depth": turn.depth}
-        self._call = call
-        self._turn = turn
-        self._redactor = shared()
-        self._held = {"stdout": "", "stderr": ""}
-
-    async def start(self, command: str, circle: Circle) -> None:
-        if self._turn.listening:
-            await self._turn.emit(
-                events.CommandStarted(
-                    **self._ids,
-                    call_id=self._call.id,
-                    command=self._redactor.text(command),
-                    tool="bash",
-                    cwd=str(circle.workspace) if circle.workspace is not None else None,
-                )
-            )
-
-    async def output(self, stream: str, text: str) -> None:
-        if self._redactor.active:
-            whole = self._held[stream] + text
-            cut = whole.rfind("\n") + 1
-            if len(whole) - cut > _HELD:
-                cut = len(whole)
-            text, self._held[stream] = whole[:cut], whole[cut:]
-        await self._send(stream, text)
-
-    async def _send(self, stream: str, text: str) -> None:
-        if text and self._turn.listening:
-            name: Any = stream
-            await self._turn.emit(
-                events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=self._redactor.text(text))
-            )
-
-    async def end(self, output: Output, outcome: Outcome | None) -> None:
-        for stream, rest in self._held.items():
-            await self._send(stream, rest)
-        if self._turn.listening:
-            await self._turn.emit(
-                events.CommandFinished(
-                    **self._ids,
-                    call_id=self._call.id,
-                    exit_code=output.exit_code,
-                    signal=_signal_name(output.exit_code),
-                    truncated=output.truncated,
-                    timed_out=outcome.timed_out if outcome is not None else False,
-                    error=output.error,
-                )
-            )
 
 
 def present(circle: Circle) -> str:
@@ -362,17 +303,8 @@ def _trace(turn: TurnContext) -> dict[str, str]:
     return {"TRACEPARENT": traceparent} if isinstance(traceparent, str) else {}
 
 
-def _signal_name(exit_code: int | None) -> str | None:
-    if exit_code is None or not 128 < exit_code <= 128 + 64:
-        return None
-    try:
-        return signal.Signals(exit_code - 128).name
-    except ValueError:
-        return None
-
-
 def _signal_note(exit_code: int) -> str:
-    name = _signal_name(exit_code)
+    name = signal_name(exit_code)
     return f", {name}" if name is not None else ""
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cantrip_acp.circle import Circle
+    from cantrip_acp.context import ContextBlock
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
     from cantrip_acp.events import Event
     from cantrip_acp.loom.turn import GateRecord, Output
@@ -51,6 +52,15 @@ class TurnContext(Protocol):
         """Whether anybody reads events; where not, there is no need to build them."""
         ...
 
+    @property
+    def context(self) -> Sequence[ContextBlock]:
+        """What was given with the cast beside its intent."""
+        ...
+
+    def history(self, start: int, count: int) -> tuple[int, list[Any]]:
+        """How many turns the entity has behind it, and up to ``count`` of them from ``start`` as plain data (LOOM-11)."""
+        ...
+
     async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
         """Call a gate through the executor. The record is in the turn already when this returns."""
         ...
@@ -79,7 +89,11 @@ class MediumSession(Protocol):
 
 @runtime_checkable
 class Medium(Protocol):
-    """A substrate to work in. ``tool`` is the name of its own tool, None where gates are all there is (conversation)."""
+    """A substrate to work in. ``tool`` is the name of its own tool, None where gates are all there is (conversation).
+
+    A medium may also have ``classify(response) -> Response``: it then says what a response that calls nothing is, before
+    the loop takes it for words alone (LOOP-6). The calls that it makes get ids of their own from the loop.
+    """
 
     @property
     def name(self) -> str: ...

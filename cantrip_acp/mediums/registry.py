@@ -11,6 +11,7 @@ from cantrip_acp.mediums.contract import Medium
 BUILT_IN: dict[str, str] = {
     "conversation": "cantrip_acp.mediums.conversation:ConversationMedium",
     "bash": "cantrip_acp.mediums.bash:BashMedium",
+    "code": "cantrip_acp.mediums.code:CodeMedium",
 }
 
 

@@ -52,6 +52,21 @@ def _own_place(own: str) -> str | None:
     return None
 
 
+def confine(parent: str | None, name: str, pid: int, *, memory: int, processes: int) -> ControlGroup | None:
+    """Put a sandbox's first process into a group of its own; None where groups are not delegated to us after all."""
+    if parent is None:
+        return None
+    group: ControlGroup | None = None
+    try:
+        group = ControlGroup(parent, name, memory=memory, processes=processes)
+        group.place(pid)
+    except OSError:
+        if group is not None:
+            group.remove()
+        return None
+    return group
+
+
 class ControlGroup:
     """One command's group."""
 

@@ -20,8 +20,7 @@ import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-
-import anyio.abc
+from typing import Any
 
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.sandbox import gatecommand
@@ -119,10 +118,10 @@ class GateWire:
 class WireSession:
     """The wire while one command runs. `open` before the command starts, `close` when it has ended."""
 
-    def __init__(self, wire: GateWire, call: Call, group: anyio.abc.TaskGroup, pid: Callable[[], int]) -> None:
+    def __init__(self, wire: GateWire, call: Call, start_soon: Callable[..., Any], pid: Callable[[], int]) -> None:
         self._wire = wire
         self._call = call
-        self._group = group
+        self._start_soon = start_soon
         self._pid = pid
         self._loop = asyncio.get_running_loop()
         self._announce = -1
@@ -134,6 +133,11 @@ class WireSession:
         self._calls = 0
         self._writers: dict[int, bytes] = {}
         self._open = False
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was ever announced on it."""
+        return bool(self._used or self._calls or self._line or self._skipping)
 
     def open(self) -> None:
         # For writing too, so that the end of one writer is not the end of the file.
@@ -194,7 +198,7 @@ class WireSession:
             return
         self._busy[slot] = None
         self._used.add(slot)
-        self._group.start_soon(self._serve, slot, request)
+        self._start_soon(self._serve, slot, request)
 
     def _take(self, name: str, most: int) -> bytes | None:
         """A request's bytes; None where there is none that can be taken."""
@@ -330,6 +334,22 @@ class WireSession:
         if self._writers.pop(fd, None) is not None:
             self._loop.remove_writer(fd)
             os.close(fd)
+
+
+def clear_requests(pid: int) -> None:
+    """Free the slots of calls that were never finished, in a sandbox that lives on. Nothing may be running in it."""
+    try:
+        folder = os.open(f"/proc/{pid}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(folder):
+            try:
+                os.unlink(name, dir_fd=folder)
+            except OSError:
+                continue
+    finally:
+        os.close(folder)
 
 
 def wrapper_shell() -> str:

@@ -42,6 +42,13 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
         return
 
 
+def bound_memory(pid: int, size: int) -> None:
+    """Bound the data of each process that comes of ``pid``: a program meets its own out-of-memory error first."""
+    hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+    bound = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.prlimit(pid, resource.RLIMIT_DATA, (bound, bound))
+
+
 @dataclass(frozen=True, slots=True)
 class Use:
     """What a tree uses: processes, and bytes of memory (resident, and in its private file systems)."""

@@ -269,6 +269,18 @@ class Tree:
                 self._waiter = None
         self._changed = False
 
+    def read_now(self) -> None:
+        """Read what the pipes hold at this moment, though more may come. Bounded, as a writer may never stop."""
+        for stream in list(self._streams.values()):
+            for _ in range(2 * _WIDE_PIPE // _CHUNK):
+                try:
+                    data = os.read(stream.fd, _CHUNK) if stream.open else b""
+                except OSError:
+                    break
+                if not data:
+                    break
+                stream.feed(data)
+
     def wake(self) -> None:
         """Make `changed` return."""
         self._wake()

@@ -1,0 +1,232 @@
+"""One cell while it runs: its output, its gate calls, its time, and how it is made to stop.
+
+A cell that must stop is asked first (KeyboardInterrupt, so that its state survives), asked again in a way that its own
+handlers cannot swallow, and then its worker is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+
+from cantrip_acp.sandbox import limits, messages
+from cantrip_acp.sandbox.gatewire import MOST_CALLS
+from cantrip_acp.sandbox.output import Collector, share
+from cantrip_acp.sandbox.worker import LARGEST_ANSWER, Worker
+
+if TYPE_CHECKING:
+    from cantrip_acp.crystals.contract import ToolCall
+    from cantrip_acp.mediums.contract import TurnContext
+
+TIMEOUT = (0.0, 0.5, 1.5)
+"""Seconds after which a cell that is over its time is interrupted, interrupted for good, and killed."""
+CANCEL = (0.0, 0.04, 0.12)
+FINISHED = (0.1, 0.2, 0.5)
+"""The same once ``done`` has succeeded: the cell is stopped by that alone, as a rule within a millisecond."""
+_AT_ONCE = 64
+_LIVE_MOST = 262_144
+
+Listener = Callable[[str, str], Awaitable[None]]
+
+
+class Cell:
+    """Made for one cell of a worker. ``listener`` hears output while it comes, where somebody listens."""
+
+    def __init__(
+        self, number: int, worker: Worker, call: ToolCall, turn: TurnContext, listener: Listener | None
+    ) -> None:
+        wards = turn.wards
+        self.number = number
+        self.ended: messages.Ended | None = None
+        self.timed_out = False
+        self._worker = worker
+        self._call = call
+        self._turn = turn
+        self._listener = listener
+        self._limit = wards.code_max_output_bytes
+        self._streams = {1: Collector(self._limit), 2: Collector(self._limit)}
+        self._group: anyio.abc.TaskGroup | None = None
+        self._under_way: set[int] = set()
+        self._calls = 0
+        self._left = wards.code_timeout_ms / 1000
+        self._since = 0.0
+        self._waiting = 0
+        self._timers: dict[str, list[asyncio.TimerHandle]] = {}
+        self._stopping = False
+        self._over = False
+        self.busy = False
+        """Whether tasks may be under way beside the cell."""
+
+    # Its time
+
+    def begin(self, group: anyio.abc.TaskGroup) -> None:
+        self._group = group
+        self._resume()
+        self._later("watch", limits.FIRST, self._watch)
+
+    def _later(self, name: str, seconds: float, action: Callable[[], None]) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, action)
+        self._timers.setdefault(name, []).append(timer)
+
+    def _drop(self, name: str) -> None:
+        for timer in self._timers.pop(name, ()):
+            timer.cancel()
+
+    def _pause(self) -> None:
+        """The clock stands while the cell waits for gates, whose time is theirs."""
+        self._waiting += 1
+        if self._waiting == 1:
+            self._left -= time.monotonic() - self._since
+            self._drop("time")
+
+    def _resume(self) -> None:
+        self._waiting = max(0, self._waiting - 1)
+        if not self._waiting and not self._over:
+            self._since = time.monotonic()
+            self._later("time", max(0.001, self._left), self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        if self.ended is None and not self._stopping:
+            self.timed_out = True
+            self.stop(TIMEOUT, f"it ran longer than {self._turn.wards.code_timeout_ms} ms (code_timeout_ms)")
+
+    def _watch(self) -> None:
+        verdict = self._worker.watch()
+        if verdict is not None:
+            self._worker.end(f"it used {verdict}")
+            return
+        self._drop("watch")
+        self._later("watch", limits.INTERVAL, self._watch)
+
+    def stop(self, steps: tuple[float, float, float], because: str) -> None:
+        """Interrupt it, insist, and kill its worker, each after its seconds unless it has ended by then."""
+        self._stopping = True
+        self._drop("stop")
+        for seconds in steps[:2]:
+            if seconds:
+                self._later("stop", seconds, self._interrupt)
+            else:
+                self._interrupt()
+        self._later("stop", steps[2], lambda: self._kill(because))
+
+    def _interrupt(self) -> None:
+        if self.ended is None:
+            self._worker.interrupt()
+
+    def _kill(self, because: str) -> None:
+        if self.ended is None:
+            self._worker.end(because)
+
+    def finished(self) -> None:
+        """``done`` has succeeded: nothing more of this cell may happen."""
+        if not self._over and self.ended is None:
+            self.stop(FINISHED, "done")
+
+    # What the worker says and prints
+
+    def said(self, message: messages.Message) -> None:
+        if isinstance(message, messages.Ended):
+            if message.cell == self.number and self.ended is None:
+                self.ended = message
+        elif isinstance(message, messages.Called | messages.LoomRead):
+            self._asked(message)
+
+    def _asked(self, message: messages.Called | messages.LoomRead) -> None:
+        if message.id in self._under_way:
+            return
+        refusal = None
+        if self._over or self._group is None:
+            refusal = "the cell has ended: no gate can be called until the next one"
+        elif len(self._under_way) >= _AT_ONCE:
+            refusal = f"no more than {_AT_ONCE} gate calls can be under way at once"
+        elif self._calls >= MOST_CALLS:
+            refusal = f"no more than {MOST_CALLS} gate calls are possible in one cell"
+        if refusal is not None or self._group is None:
+            self._worker.send({"id": message.id, "error": True, "result": refusal})
+            return
+        self._calls += 1
+        self._under_way.add(message.id)
+        self.serve(self._answer, message)
+
+    async def _answer(self, message: messages.Called | messages.LoomRead) -> None:
+        answer: dict[str, object] = {"error": True, "result": "the cell has ended"}
+        self._pause()
+        try:
+            if isinstance(message, messages.LoomRead):
+                length, turns = self._turn.history(message.start, message.count)
+                answer = {"result": {"length": length, "turns": turns}}
+            else:
+                answer = await self._gate(message.gate, message.args)
+        finally:
+            self._resume()
+            self._under_way.discard(message.id)
+            self._worker.send_answer({"id": message.id, **answer}, LARGEST_ANSWER)
+
+    async def _gate(self, name: str, args: Mapping[str, object]) -> dict[str, object]:
+        result, is_error = await self.gate(name, dict(args))
+        if self._turn.finished:
+            return {"stop": True}
+        return {"result": result, "error": is_error}
+
+    async def gate(self, name: str, args: dict[str, object]) -> tuple[object, bool]:
+        """Call a gate, from the cell or from a command that it runs."""
+        if self._turn.finished:
+            return "the cast is finished: no gate can be called any more", True
+        record = await self._turn.gate(name, args, via=self._call.id)
+        if _is_finished(self._turn):
+            self.finished()
+        return record.result, record.is_error
+
+    def serve(self, work: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
+        """Do something for the cell as long as it runs."""
+        if self._group is not None and not self._over:
+            self.busy = True
+            self._group.start_soon(work, *args)
+
+    def output(self, stream: int, data: bytes) -> None:
+        collector = self._streams[stream]
+        collector.feed(data)
+        if self._listener is not None and collector.waiting > _LIVE_MOST:
+            self._worker.tree.pause(True)
+
+    # Its run
+
+    async def wait(self) -> None:
+        """Until the cell has ended, or its worker cannot go on."""
+        tree = self._worker.tree
+        while self.ended is None and self._worker.broken is None and not tree.exited:
+            await tree.changed()
+            if self._listener is not None:
+                await self.report()
+
+    async def report(self, *, last: bool = False) -> None:
+        """Hand on what was printed."""
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            collector = self._streams[stream]
+            if self._listener is None or not (last or collector.waiting):
+                continue
+            text = collector.finish() if last else collector.take()
+            if text:
+                await self._listener(name, text)
+        if not last:
+            self._worker.tree.pause(False)
+
+    def over(self) -> None:
+        """It has ended, or is given up: no timer, no gate call."""
+        self._over = True
+        for name in list(self._timers):
+            self._drop(name)
+
+    def shown(self) -> tuple[str, str, bool]:
+        """Standard output and error within the ward, and whether something was left out."""
+        return share(self._streams[1], self._streams[2], self._limit)
+
+
+def _is_finished(turn: TurnContext) -> bool:
+    """Asked anew: it may have become true while a call was waited for."""
+    return turn.finished

@@ -1,0 +1,61 @@
+"""The code medium: the entity's utterance is Python, run in a process of its own that lives on in a sandbox (§4.1, CIRCLE-9).
+
+Gates are functions there; `done(x)` stops the cell and ends the cast. Data lives in variables, and what the crystal sees
+of it is what it asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cantrip_acp.crystals.contract import Response, ToolCall, ToolDefinition
+from cantrip_acp.mediums import codetext
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.loom.turn import Output
+    from cantrip_acp.mediums.codesession import CodeSession
+    from cantrip_acp.mediums.snapshot import ChunkStore
+
+
+class CodeMedium:
+    """Python in a sandbox.
+
+    ``python`` is the interpreter of the cells: a program, a virtual environment's folder, or a name on PATH; by default
+    the one that this package runs on. ``loom`` shows the entity its own history as ``loom`` (LOOM-11). ``chunks`` is
+    where snapshots' pieces are kept; by default in memory, each session its own.
+    """
+
+    name = "code"
+    tool: str | None = codetext.TOOL
+
+    def __init__(self, *, python: str | None = None, loom: bool = False, chunks: ChunkStore | None = None) -> None:
+        self._python = python
+        self._loom = loom
+        self._chunks = chunks
+
+    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+        return (ToolDefinition(name=codetext.TOOL, description=codetext.DESCRIPTION, parameters=codetext.PARAMETERS),)
+
+    def presentation(self, circle: Circle) -> str | None:
+        return codetext.present(circle, loom=self._loom)
+
+    async def open(self, circle: Circle, entity_id: str) -> CodeSession:
+        """Raises `SandboxMissing` where this machine cannot give a sandbox, `DefinitionError` for wards or an interpreter
+        that cannot be had."""
+        from cantrip_acp.mediums.codesession import CodeSession
+        from cantrip_acp.sandbox import runner
+
+        await runner.check()
+        return CodeSession(circle, python=self._python, loom=self._loom, chunks=self._chunks)
+
+    def classify(self, response: Response) -> Response:
+        """A fenced Python block without a tool call is a cell too."""
+        return codetext.classify(response)
+
+    def code(self, call: ToolCall) -> str | None:
+        found = codetext.program(call.args)
+        return found if isinstance(found, str) else None
+
+    def observe(self, output: Output) -> str:
+        return codetext.observe(output)

@@ -1,0 +1,408 @@
+"""One entity's Python: a worker started with the first cell, and a fresh one whenever it was lost."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cantrip_acp.errors import SandboxError, SandboxMissing
+from cantrip_acp.loom.turn import Output
+from cantrip_acp.mediums import snapshot as snapshots
+from cantrip_acp.mediums.cell import CANCEL, Cell
+from cantrip_acp.mediums.codetext import program, seconds
+from cantrip_acp.mediums.report import Report
+from cantrip_acp.mediums.snapshot import ChunkStore, MemoryChunks, Snapshot
+from cantrip_acp.sandbox import interpreter, messages, runner
+from cantrip_acp.sandbox.gatewire import GateWire, WireSession, clear_requests
+from cantrip_acp.sandbox.output import clean
+from cantrip_acp.sandbox.policy import MIB
+from cantrip_acp.sandbox.reach import reach
+from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.runtime import runtime
+from cantrip_acp.sandbox.worker import Listening, Worker
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.crystals.contract import ToolCall
+    from cantrip_acp.mediums.contract import TurnContext
+    from cantrip_acp.sandbox.process import Status
+
+LARGEST_SNAPSHOT = 512 * MIB
+_SNAPSHOT_WITHIN = 60.0
+_NAMED = 20
+"""Names that an observation lists before it counts the rest."""
+
+
+class CodeSession:
+    """State lives in the worker, and outlives turns and casts (CIRCLE-9)."""
+
+    def __init__(self, circle: Circle, *, python: str | None, loom: bool, chunks: ChunkStore | None = None) -> None:
+        self._circle = circle
+        self._loom = loom
+        self.chunks: ChunkStore = chunks if chunks is not None else MemoryChunks()
+        base = str(circle.workspace) if circle.workspace is not None else None
+        self._interpreter = interpreter.find(python, runner.machine(), base)
+        reached = reach(circle.wards, circle.workspace)
+        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
+        self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
+        self.sandbox = Sandbox(
+            reached.wards,
+            reached.workspace,
+            wire=self._wire,
+            host=self._interpreter.on(runner.machine()),
+            more_readable=reached.readable,
+        )
+        self._lock = anyio.Lock()
+        self._worker: Worker | None = None
+        self._cell: Cell | None = None
+        self._commands: WireSession | None = None
+        self._state: messages.State | None = None
+        self._count = 0
+        self._names: list[str] = []
+        self._context: list[dict[str, Any]] | None = None
+        self._context_cast: str | None = None
+        self._note: str | None = None
+
+    # Cells
+
+    async def run(self, call: ToolCall, turn: TurnContext) -> Output:
+        """Run one cell. What goes wrong with it is in the output; `SandboxMissing` is raised."""
+        code = program(call.args)
+        if not isinstance(code, str):
+            return Output(error=code.text)
+        async with self._lock:
+            return await self._run(code, call, turn)
+
+    async def _run(self, code: str, call: ToolCall, turn: TurnContext) -> Output:
+        report = Report(call, turn, "python")
+        await report.start(code, self._circle)
+        try:
+            worker = await self._ready()
+        except SandboxMissing:
+            raise
+        except SandboxError as error:
+            output = Output(error=str(error))
+            await report.end(output)
+            return output
+        except anyio.get_cancelled_exc_class():
+            turn.interrupted(Output(error="the cell was not run: a cancel came while its Python was started"))
+            raise
+        self._count += 1
+        cell = Cell(self._count, worker, call, turn, report.output if turn.listening else None)
+        self._cell = cell
+        try:
+            await self._attend(cell, worker, code, turn)
+        except BaseException as failure:
+            lost = await self._settle(cell, worker, cancelled=True)
+            if isinstance(failure, anyio.get_cancelled_exc_class()):
+                turn.interrupted(self._output(cell, turn, lost, "the cell was stopped by a cancel"))
+            elif lost is not None:
+                self._note = lost
+            raise
+        finally:
+            self._cell = None
+        lost = await self._settle(cell, worker)
+        await cell.report(last=True)
+        output = self._output(cell, turn, lost, None)
+        await report.end(output, timed_out=cell.timed_out)
+        return output
+
+    async def _attend(self, cell: Cell, worker: Worker, code: str, turn: TurnContext) -> None:
+        """Let the cell run to its end, and answer its gate calls beside it."""
+        try:
+            async with anyio.create_task_group() as group:
+                cell.begin(group)
+                commands = self._gate_commands(worker)
+                try:
+                    command = {"t": "run", "cell": cell.number, "name": f"<cell {cell.number}>", "code": code}
+                    worker.send({**command, **self._given(turn), "trace": turn.traceparent})
+                    worker.thaw()
+                    await cell.wait()
+                finally:
+                    cell.over()
+                    if commands is not None and commands.used:
+                        commands.close()
+                        self._commands = None
+                    if cell.busy:
+                        group.cancel_scope.cancel()
+        except BaseExceptionGroup as failures:
+            # One failure, of a call as a rule: nobody outside knows that there is a group.
+            first: BaseException = failures
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from None
+
+    def _gate_commands(self, worker: Worker) -> WireSession | None:
+        """The gates as commands of what a cell runs. It stays open from cell to cell as long as nobody calls."""
+        if self._wire is None:
+            return None
+        if self._commands is None:
+            self._commands = WireSession(self._wire, self._command, self._beside, lambda: worker.first)
+            self._commands.open()
+        return self._commands
+
+    async def _command(self, name: str, args: dict[str, object]) -> tuple[object, bool]:
+        if self._cell is None:
+            return "no cell is running: no gate can be called", True
+        return await self._cell.gate(name, args)
+
+    def _beside(self, work: Any, *args: Any) -> None:
+        """Serve a gate command within the cell that it came in."""
+        if self._cell is not None:
+            self._cell.serve(work, *args)
+
+    async def _settle(self, cell: Cell, worker: Worker, *, cancelled: bool = False) -> str | None:
+        """Bring the worker to rest, whatever happens around us. What was lost where it had to go, None where nothing was."""
+        rested = False
+        with anyio.CancelScope(shield=True):
+            if cancelled and cell.ended is None:
+                cell.stop(CANCEL, "the cell was stopped by a cancel")
+                with anyio.move_on_after(1):
+                    while cell.ended is None and worker.broken is None and not worker.tree.exited:
+                        await worker.tree.changed()
+                cell.over()
+            if worker.broken is None and not worker.tree.exited:
+                rested = await worker.freeze()
+            if not rested:
+                with anyio.move_on_after(2):
+                    await worker.gone()
+        if not rested:
+            return self._lose(worker)
+        worker.tree.read_now()
+        if self._wire is not None and self._commands is None:
+            clear_requests(worker.first)
+        if cell.ended is not None and cell.ended.names is not None:
+            self._names = cell.ended.names
+        return None
+
+    def _lose(self, worker: Worker) -> str:
+        """Give up a worker; what went with it, in words for the entity."""
+        status = worker.tree.finish()
+        self._leave(worker)
+        self._context_cast = None
+        names, self._names = self._names, []
+        listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        lost = f"lost with it: {listed}, and all imports" if names else "nothing had been defined before"
+        return (
+            f"the Python process ended: {_how(status, worker.broken)}. {lost[:1].upper()}{lost[1:]}; files that it had "
+            "written to /tmp and its home folder are gone too. The next cell begins in a new process."
+        )
+
+    def _leave(self, worker: Worker) -> None:
+        worker.close()
+        self._worker = None
+        if self._commands is not None:
+            self._commands.close()
+            self._commands = None
+
+    def _output(self, cell: Cell, turn: TurnContext, lost: str | None, why: str | None) -> Output:
+        stdout, stderr, truncated = cell.shown()
+        ended = cell.ended
+        errors = []
+        if ended is not None and ended.error and not turn.finished:
+            errors.append(clean(ended.error))
+        if cell.timed_out and not turn.finished:
+            kept = "its state is kept" if lost is None else "it could not be interrupted"
+            errors.append(f"timed out after {seconds(turn.wards.code_timeout_ms)} (code_timeout_ms); {kept}")
+        if why is not None:
+            errors.append(why)
+        if lost is not None:
+            if turn.finished:
+                self._note = lost
+            else:
+                errors.append(lost)
+        elif self._note is not None and not turn.finished:
+            note, self._note = self._note, None
+            stderr = f"[before this cell {note}]\n{stderr}"
+        return Output(
+            stdout=stdout,
+            stderr=stderr,
+            value=clean(ended.value) if ended is not None and ended.value is not None else None,
+            error="\n\n".join(errors) or None,
+            truncated=truncated,
+        )
+
+    def _given(self, turn: TurnContext) -> dict[str, Any]:
+        """The cast's context, once for each cast and each worker."""
+        if self._context_cast == turn.cast_id:
+            return {}
+        self._context_cast = turn.cast_id
+        blocks: Sequence[ContextBlock] = turn.context
+        if blocks:
+            self._context = [{"title": b.title, "text": b.text, "source": b.source, "uri": b.uri} for b in blocks]
+        return {"context": self._context} if self._context is not None else {}
+
+    # Workers
+
+    async def _ready(self) -> Worker:
+        """The worker, started where there is none."""
+        worker = self._worker
+        if worker is not None and (worker.broken is not None or worker.tree.exited):
+            self._note = self._lose(worker)
+            worker = None
+        if worker is None:
+            worker = self._worker = await self._start()
+        return worker
+
+    async def _start(self) -> Worker:
+        worker = Worker(
+            self.sandbox,
+            self._interpreter,
+            self._circle.wards.code_memory_mb,
+            Listening(output=self._on_output, said=self._on_said),
+        )
+        gates = [
+            {
+                "name": name,
+                "shown": shown,
+                "description": self._circle.gates[name].description,
+                "parameters": dict(self._circle.gates[name].parameters),
+            }
+            for shown, name in self._circle.tool_names.items()
+        ]
+        settings = {
+            "gates": gates,
+            "loom": self._loom,
+            "prefix": self._interpreter.prefix,
+            "system_packages": self._interpreter.system_packages,
+        }
+        try:
+            await worker.start(settings, {})
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def _on_output(self, stream: int, data: bytes) -> None:
+        if self._cell is not None:
+            self._cell.output(stream, data)
+
+    def _on_said(self, message: messages.Message) -> None:
+        if isinstance(message, messages.State):
+            self._state = message
+        elif self._cell is not None:
+            self._cell.said(message)
+
+    # Snapshots
+
+    async def snapshot(self) -> Snapshot:
+        """The state between two cells, in the session's chunk store. Raises `SandboxError` where it cannot be had."""
+        async with self._lock:
+            if self._worker is None:
+                return Snapshot(cells=self._count)
+            worker = await self._ready()
+            pieces = worker.collect(LARGEST_SNAPSHOT)
+            try:
+                state = await self._exchange(worker, {"t": "snapshot"})
+            finally:
+                worker.collected()
+            if state.error is not None:
+                raise SandboxError(f"the state cannot be kept: {clean(state.error)}")
+            if sum(map(len, pieces)) != state.size:
+                raise SandboxError("the state cannot be kept: it did not come whole")
+            keys, size, written = await _off_loop(state.size, snapshots.keep, pieces, self.chunks)
+            return Snapshot(
+                chunks=keys,
+                size=size,
+                written=written,
+                names=tuple(map(clean, state.names)),
+                missing=tuple((clean(name), clean(why)) for name, why in state.missing),
+                modules=tuple(map(clean, state.modules)),
+                python=_version(worker),
+                cells=self._count,
+            )
+
+    async def restore(self, snapshot: Snapshot, chunks: ChunkStore | None = None) -> None:
+        """Go on from a snapshot, in a fresh worker; ``chunks`` where its pieces lie in another store.
+
+        Raises `SandboxError` where a piece is lost, or the state cannot be opened; then the worker is fresh and empty.
+        """
+        async with self._lock:
+            pieces = list(snapshots.fetch(snapshot, chunks if chunks is not None else self.chunks))
+            if self._worker is not None:
+                self._leave(self._worker)
+            self._context_cast = None
+            self._names = []
+            self._count = max(self._count, snapshot.cells)
+            if not pieces:
+                return
+            worker = await self._ready()
+            if _version(worker) != snapshot.python:
+                raise SandboxError(
+                    f"the snapshot was made by Python {snapshot.python} and cannot be opened by {_version(worker)}"
+                )
+            data = b"".join(pieces)
+            for start in range(0, len(data), MIB):
+                worker.feed(data[start : start + MIB])
+            state = await self._exchange(worker, {"t": "restore"})
+            if state.error is not None:
+                self._lose(worker)
+                raise SandboxError(f"the snapshot cannot be opened: {clean(state.error)}")
+            self._names = list(state.names)
+
+    async def _exchange(self, worker: Worker, command: dict[str, object]) -> messages.State:
+        """Let the worker do one thing between cells."""
+        self._state = None
+        worker.send(command)
+        worker.thaw()
+        rested = False
+        try:
+            with anyio.move_on_after(_SNAPSHOT_WITHIN):
+                while not self._answered(worker):
+                    await worker.tree.changed()
+        finally:
+            with anyio.CancelScope(shield=True):
+                if self._heard() is None:
+                    worker.end("it did not answer")
+                else:
+                    rested = await worker.freeze()
+            if not rested:
+                self._note = self._lose(worker)
+        state = self._heard()
+        if not rested or state is None:
+            raise SandboxError(f"the worker was lost: {self._note}")
+        return state
+
+    def _answered(self, worker: Worker) -> bool:
+        return self._state is not None or worker.broken is not None or worker.tree.exited
+
+    def _heard(self) -> messages.State | None:
+        return self._state
+
+    async def close(self) -> None:
+        """End the worker. Safe to call twice."""
+        if self._worker is not None:
+            self._leave(self._worker)
+        if self._wire is not None:
+            self._wire.remove()
+
+
+async def _off_loop(size: int, work: Any, *args: Any) -> Any:
+    """Do it here where it takes a few milliseconds, in a thread where it takes more."""
+    if size < 4 * MIB:
+        return work(*args)
+    return await anyio.to_thread.run_sync(work, *args)
+
+
+def _version(worker: Worker) -> str:
+    found = re.match(r"\d+\.\d+", worker.python)
+    return found[0] if found else worker.python
+
+
+def _how(status: Status, broken: str | None) -> str:
+    if status.ended_because is not None:
+        return status.ended_because
+    code = status.exit_code
+    if code is None:
+        return broken or "it was ended"
+    if code > 128:
+        try:
+            return f"it was ended by {signal.Signals(code - 128).name}"
+        except ValueError:
+            return f"exit status {code}"
+    return f"it left with exit status {code}"

@@ -1,0 +1,200 @@
+"""The words of the code medium: what a circle offers, how a call is read, how an output reads to a crystal."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.crystals.contract import Response, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.loom.turn import Output
+
+TOOL = "python"
+PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "Python code, one cell; several lines are fine."}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+DESCRIPTION = (
+    "Run one cell of Python in a process that lives on: variables, functions and imports are there in the next cell. You see "
+    "what it prints, the value of its last expression, and its errors."
+)
+FENCE_ID = "fence"
+"""How the id of a call begins that was a fenced block in the crystal's words."""
+
+_FENCE = re.compile(
+    r"^(?P<indent>[ ]{0,3})(?P<fence>`{3,}|~{3,})[ ]*(?:python3?|py)[ ]*\r?\n(?P<code>.*?)^[ ]{0,3}(?P=fence)[`~]*[ ]*$\n?",
+    re.DOTALL | re.MULTILINE | re.IGNORECASE,
+)
+_KINDS = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "array": "list",
+    "object": "dict",
+    "null": "None",
+}
+
+
+class Malformed:
+    """Arguments that hold no program, and what is wrong with them."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def program(args: str) -> str | Malformed:
+    """The code in a call's arguments."""
+    try:
+        value = msgspec.json.decode(args) if args.strip() else {}
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        return Malformed(f"the arguments of python are not valid JSON: {error}")
+    if not isinstance(value, dict):
+        return Malformed(f'python takes a JSON object such as {{"code": "1 + 1"}}, not {type(value).__name__}')
+    code = value.get("code")
+    if code is None:
+        return Malformed("missing required argument 'code' of python")
+    if not isinstance(code, str):
+        return Malformed(f"argument 'code' of python must be text, not {type(code).__name__}")
+    unknown = sorted(set(value) - {"code"})
+    if unknown:
+        return Malformed(f"python takes 'code' alone; unknown: {', '.join(map(repr, unknown))}")
+    if not code.strip():
+        return Malformed("the code is empty")
+    return code
+
+
+def classify(response: Response) -> Response:
+    """A response that speaks in a fenced Python block, as one that calls the tool with it. The words around it stay.
+
+    Several blocks are one cell, in their order. A response that calls anything is left as it is.
+    """
+    content = response.content
+    if response.tool_calls or response.refused or not content or ("```" not in content and "~~~" not in content):
+        return response
+    blocks = [found["code"] for found in _FENCE.finditer(content)]
+    code = "\n".join(block.rstrip("\r\n") for block in blocks)
+    if not code.strip():
+        return response
+    prose = re.sub(r"\n{3,}", "\n\n", _FENCE.sub("", content)).strip()
+    call = ToolCall(f"{FENCE_ID}_0", TOOL, msgspec.json.encode({"code": code + "\n"}).decode())
+    return msgspec.structs.replace(response, content=prose or None, tool_calls=(call,))
+
+
+def observe(output: Output) -> str:
+    """An output as the crystal reads it."""
+    parts = []
+    if output.stdout:
+        parts.append(output.stdout)
+    if output.stderr:
+        parts.append(f"[stderr]\n{output.stderr}")
+    if output.value is not None:
+        value = output.value if isinstance(output.value, str) else msgspec.json.encode(output.value).decode()
+        parts.append(f"=> {value}" if parts or output.error else value)
+    if output.error:
+        parts.append(output.error)
+    if output.truncated:
+        parts.append("[printed output was shortened in the middle; keep large data in variables and print parts of it]")
+    return "\n".join(p.rstrip("\n") for p in parts) or "(no output)"
+
+
+def present(circle: Circle, *, loom: bool) -> str:
+    """The capability block: the same text for the same circle, so that it is the same on every query (CIRCLE-11)."""
+    wards = circle.wards
+    lines = [
+        "You act by running Python with the `python` tool. Each call is one cell, and all cells run in one process, so "
+        "variables, functions, classes and imports stay until the end. (A ```python block in a message without a tool "
+        "call is run in the same way.)",
+        "",
+        "You see what a cell prints, the value of its last expression, and a traceback where it fails. Large values are "
+        "shown as a summary: keep data in variables and look at the parts that you need. Top-level `await` works.",
+        "",
+        "What holds there:",
+        f"- {_files(circle)}",
+        "- There is no network, not even to this machine. Standard input is empty.",
+        "- The standard library is there, and what is installed beside it; `subprocess` works. What a cell starts and "
+        "leaves running is ended with the cell; /tmp is private and lasts as long as the process.",
+        f"- A cell may run {seconds(wards.code_timeout_ms)}, not counting the time in the functions below; then it gets "
+        "KeyboardInterrupt, and its variables are kept. All processes together may use "
+        f"{wards.code_memory_mb:,} MiB of memory. Of printed output you see up to {wards.code_max_output_bytes:,} bytes.",
+    ]
+    functions = []
+    for shown, name in circle.tool_names.items():
+        gate = circle.gates[name]
+        first = gate.description.split("\n")[0].strip()
+        call = shown if not keyword.iskeyword(shown) else f'globals()["{shown}"]'
+        functions.append(f"- `{call}({_signature(gate)})`" + (f": {first}" if first else ""))
+    if functions:
+        lines += [
+            "",
+            "These functions are defined. They reach outside of the sandbox for you, take positional or keyword "
+            "arguments, return plain data, and raise `GateError` when they fail; `help(NAME)` tells more:",
+            *functions,
+        ]
+    lines += ["", "`context` is a list of what was given with the task: dicts with title, text, source and uri."]
+    if loom:
+        lines += [
+            "`loom` is your own history, read-only: `len(loom)`, `loom[-1]`, `for turn in loom`, each turn a dict."
+        ]
+    if "done" in circle.gates:
+        lines += [
+            "",
+            "When the task is finished, call `done(answer)` in a cell, with any JSON value: it stops the cell and ends the "
+            "task at once. `submit_answer(answer)` is the same.",
+        ]
+    return "\n".join(lines)
+
+
+def _files(circle: Circle) -> str:
+    wards = circle.wards
+    written = wards.code_writable_paths
+    shown = [p for p in wards.code_readable_paths if p not in written]
+    parts = []
+    if shown:
+        parts.append(f"Readable: {', '.join(shown)}.")
+    if written:
+        parts.append(f"Readable and writable: {', '.join(written)}.")
+    where = f" ({circle.workspace})" if circle.workspace is not None else ""
+    if not parts:
+        return (
+            f"Files of the workspace{where} are not visible to Python; the functions below reach what may be reached."
+        )
+    return " ".join(parts) + " No other file of the user's is visible to Python."
+
+
+def _signature(gate: Gate) -> str:
+    parts = []
+    for name, schema in gate.properties.items():
+        kind = _kind(schema)
+        text = f"{name}: {kind}" if kind else name
+        if name not in gate.required:
+            default = schema.get("default", ...)
+            text += f" = {'...' if default is ... else repr(default)}"
+        parts.append(text)
+    return ", ".join(parts)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return _KINDS.get(kind, "")
+    if isinstance(kind, list):
+        return " | ".join(_KINDS[k] for k in kind if k in _KINDS)
+    options = schema.get("anyOf")
+    if isinstance(options, list):
+        return " | ".join(dict.fromkeys(k for o in options if (k := _kind(o))))
+    return ""
+
+
+def seconds(ms: int) -> str:
+    return f"{ms / 1000:g} seconds" if ms >= 1000 else f"{ms} ms"

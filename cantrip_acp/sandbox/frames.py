@@ -1,0 +1,135 @@
+"""Frames between the host and a code worker: four bytes of length, one of kind, and a body.
+
+What comes from the worker is hostile. A frame's length is believed only below a bound, and where it is not, nothing after
+it can be: `FrameError`, and the worker has to go. What goes to the worker waits in a bounded queue while it does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+
+from cantrip_acp.errors import SandboxError
+
+HEAD = 5
+JSON = b"j"
+BYTES = b"b"
+_READ = 1 << 18
+
+
+class FrameError(SandboxError):
+    """What came is no frame, or one that is too large."""
+
+
+class Frames:
+    """Both directions over two descriptors, which belong to this object.
+
+    ``received`` gets the kind and the body of each frame. ``failed`` is called once, with why, when no more can come: the
+    other end closed, or broke the rules.
+    """
+
+    def __init__(
+        self,
+        inward: int,
+        outward: int,
+        received: Callable[[bytes, bytes], None],
+        failed: Callable[[str], None],
+        *,
+        largest: int,
+        most_queued: int,
+    ) -> None:
+        self._in = inward
+        self._out = outward
+        self._received = received
+        self._failed = failed
+        self._largest = largest
+        self._most_queued = most_queued
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray()
+        self._queue: deque[memoryview] = deque()
+        self._queued = 0
+        os.set_blocking(inward, False)
+        os.set_blocking(outward, False)
+        self._loop.add_reader(inward, self._on_readable)
+
+    def send(self, kind: bytes, body: bytes) -> None:
+        """Queue a frame. Raises `FrameError` where the other end has not read for too long."""
+        if self._out < 0:
+            return
+        data = memoryview(len(body).to_bytes(4, "big") + kind + body)
+        if self._queued + len(data) > self._most_queued:
+            raise FrameError(f"over {self._most_queued} bytes wait to be read by the worker")
+        self._queued += len(data)
+        self._queue.append(data)
+        if len(self._queue) == 1:
+            self._write()
+
+    def _write(self) -> None:
+        while self._queue:
+            data = self._queue[0]
+            try:
+                written = os.write(self._out, data[: 1 << 20])
+            except BlockingIOError:
+                self._loop.add_writer(self._out, self._write)
+                return
+            except OSError:
+                # Nobody reads any more; the reading side will tell.
+                self._queue.clear()
+                self._queued = 0
+                break
+            self._queued -= written
+            if written == len(data):
+                self._queue.popleft()
+            else:
+                self._queue[0] = data[written:]
+        self._loop.remove_writer(self._out)
+
+    def _on_readable(self) -> None:
+        try:
+            data = os.read(self._in, _READ)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error.strerror or "it cannot be read")
+            return
+        if not data:
+            self._end("it closed its pipe")
+            return
+        self._buffer += data
+        start = 0
+        while len(self._buffer) - start >= HEAD:
+            size = int.from_bytes(self._buffer[start : start + 4], "big")
+            kind = bytes(self._buffer[start + 4 : start + HEAD])
+            if size > self._largest or kind not in (JSON, BYTES):
+                self._end("it sent what is no message")
+                return
+            end = start + HEAD + size
+            if len(self._buffer) < end:
+                break
+            body = bytes(memoryview(self._buffer)[start + HEAD : end])
+            start = end
+            self._received(kind, body)
+            if self._in < 0:
+                return
+        del self._buffer[:start]
+
+    def _end(self, why: str) -> None:
+        if self._in >= 0:
+            self._loop.remove_reader(self._in)
+            os.close(self._in)
+            self._in = -1
+            self._failed(why)
+
+    def close(self) -> None:
+        """Close both ends; nothing is called any more."""
+        if self._in >= 0:
+            self._loop.remove_reader(self._in)
+            os.close(self._in)
+            self._in = -1
+        if self._out >= 0:
+            self._loop.remove_writer(self._out)
+            os.close(self._out)
+            self._out = -1
+        self._queue.clear()

@@ -1,0 +1,130 @@
+"""One cell: compiled so that it can be stopped, run in the namespace that lives on, its last expression's value kept."""
+
+from __future__ import annotations
+
+import _ast
+import builtins
+import sys
+
+from .interrupts import Done, Interrupts
+from .late import when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+_AWAIT = 0x2000  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_TREE = 0x0400  # ast.PyCF_ONLY_AST
+_COROUTINE = 0x0080  # inspect.CO_COROUTINE
+CHECK = "__cantrip_check__"
+KEPT_SOURCES = 500
+
+
+class Sources:
+    """The text of each cell, for tracebacks and ``inspect.getsource``."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._cache: dict[str, Any] | None = None
+        when_imported("linecache", self._fill)
+
+    def add(self, name: str, text: str) -> None:
+        self._texts[name] = text
+        if len(self._texts) > KEPT_SOURCES:
+            self._texts.pop(next(iter(self._texts)))
+        if self._cache is not None:
+            self._cache[name] = _entry(name, text)
+
+    def all(self) -> dict[str, str]:
+        return dict(self._texts)
+
+    def _fill(self, linecache: Any) -> None:
+        self._cache = linecache.cache
+        for name, text in self._texts.items():
+            linecache.cache[name] = _entry(name, text)
+
+
+def _entry(name: str, text: str) -> tuple[int, None, list[str], str]:
+    return len(text), None, text.splitlines(keepends=True), name
+
+
+class Cells:
+    """Compiles and runs. ``scope`` is the entity's namespace, the dictionary of ``__main__``."""
+
+    def __init__(self, scope: dict[str, Any], interrupts: Interrupts) -> None:
+        self._scope = scope
+        self._interrupts = interrupts
+        self.sources = Sources()
+        self._loop: Any = None
+
+    def run(self, code: str, name: str) -> Any:
+        """The value of the last expression, None where there is none. Raises what the cell raises."""
+        self.sources.add(name, code)
+        tree = compile(code, name, "exec", _TREE | _AWAIT, dont_inherit=True)
+        if "except" in code:
+            _stoppable(tree)
+        last = tree.body[-1] if tree.body else None
+        value = None
+        if isinstance(last, _ast.Expr):
+            del tree.body[-1]
+        if tree.body:
+            self._execute(compile(tree, name, "exec", _AWAIT, dont_inherit=True))
+        if isinstance(last, _ast.Expr):
+            value = self._execute(compile(_ast.Expression(last.value), name, "eval", _AWAIT, dont_inherit=True))
+        return value
+
+    def _execute(self, code: CodeType) -> Any:
+        if not code.co_flags & _COROUTINE:
+            return eval(code, self._scope)  # noqa: S307 - this is what the worker is for
+        return self._await(eval(code, self._scope))  # noqa: S307
+
+    def _await(self, coroutine: Any) -> Any:
+        """Top-level await, on a loop that lives as long as the namespace does."""
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        task = self._loop.create_task(coroutine)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                try:
+                    self._loop.run_until_complete(asyncio.wait([task], timeout=1))
+                except (KeyboardInterrupt, Done):
+                    # The one that is on its way out already.
+                    pass
+            raise
+
+
+def _stoppable(tree: Any) -> None:
+    """Begin each exception handler with a check, so that no handler outlives a stop."""
+    stack = list(tree.body)
+    while stack:
+        node = stack.pop()
+        if type(node) is _ast.ExceptHandler:
+            place = {
+                "lineno": node.lineno,
+                "col_offset": node.col_offset,
+                "end_lineno": node.lineno,
+                "end_col_offset": node.col_offset + 6,
+            }
+            name = _ast.Name(CHECK, _ast.Load(), **place)
+            node.body.insert(0, _ast.Expr(_ast.Call(name, [], [], **place), **place))
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if type(value) is list:
+                stack += [v for v in value if isinstance(v, _ast.AST)]
+            elif isinstance(value, _ast.AST):
+                stack.append(value)
+
+
+def install(interrupts: Interrupts) -> None:
+    """Where the handlers find their check: wherever their code runs."""
+    setattr(builtins, CHECK, interrupts.check)
+    sys.modules.setdefault("builtins", builtins)

@@ -1,0 +1,150 @@
+"""Gates as functions: real names, signatures and docstrings, and the host at the other end.
+
+A call takes keywords, positions in the schema's order, or one mapping of all arguments. What comes back is plain data; a
+gate's failure is a `GateError` with the gate's own words. Whether arguments fit is the host's to say, for every medium alike.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+from .interrupts import Done, DoneInThread, Interrupts
+from .late import when_imported
+from .wire import Wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict"}
+
+
+class GateError(Exception):
+    """A gate's failure. Its text is what the gate said."""
+
+
+# Named as what it is to an entity: something that is simply there, in errors and in pickles alike.
+GateError.__module__ = "builtins"
+builtins.GateError = GateError  # type: ignore[attr-defined]
+
+
+class Gates:
+    """The functions of one circle by the names that they are called by, and which gate each is."""
+
+    def __init__(
+        self, specs: list[dict[str, Any]], wire: Wire, interrupts: Interrupts, flush: Callable[[], None]
+    ) -> None:
+        self._wire = wire
+        self._interrupts = interrupts
+        self._flush = flush
+        self.functions: dict[str, Any] = {}
+        self._specs: dict[str, dict[str, Any]] = {}
+        for spec in specs:
+            self._add(spec["shown"], spec)
+        if "done" in self.functions:
+            done = next(s for s in specs if s["shown"] == "done")
+            self._add("submit_answer", {**done, "description": "The same as done."})
+        when_imported("inspect", self._sign)
+
+    def name_of(self, value: Any) -> str | None:
+        """The name of a function that is one of these."""
+        name = getattr(value, "__name__", None)
+        return name if isinstance(name, str) and self.functions.get(name) is value else None
+
+    def _add(self, shown: str, spec: dict[str, Any]) -> None:
+        properties: dict[str, Any] = spec["parameters"].get("properties") or {}
+        required = frozenset(spec["parameters"].get("required") or ())
+        gate = spec["name"]
+
+        def function(*args: Any, **named: Any) -> Any:
+            return self._call(gate, _arguments(shown, properties, required, args, named))
+
+        function.__name__ = function.__qualname__ = shown
+        function.__module__ = "gates"
+        function.__doc__ = spec.get("description") or None
+        self.functions[shown] = function
+        self._specs[shown] = spec
+
+    def _call(self, gate: str, args: dict[str, Any]) -> Any:
+        if not self._wire.here:
+            raise GateError(f"{gate} cannot be called from a forked process; call it in the cell, or run its command")
+        self._flush()
+        try:
+            reply = self._wire.ask({"t": "call", "gate": gate, "args": args})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GateError(f"arguments of {gate} are not JSON data: {error}") from None
+        if reply.get("stop"):
+            self._interrupts.finish()
+            raise Done if self._interrupts.in_main else DoneInThread
+        if reply.get("error"):
+            text = reply.get("result")
+            raise GateError(text if isinstance(text, str) else str(text))
+        return reply.get("result")
+
+    def _sign(self, inspect: Any) -> None:
+        """Real signatures, once somebody can ask for them."""
+        for name, function in self.functions.items():
+            parameters = self._specs[name]["parameters"]
+            required = parameters.get("required") or ()
+            made, optional = [], False
+            for each, schema in (parameters.get("properties") or {}).items():
+                if not each.isidentifier():
+                    break
+                # After an optional parameter Python allows none without a default; by name it can still be given.
+                optional = optional or each not in required
+                kind = _TYPES.get(schema.get("type")) if isinstance(schema.get("type"), str) else None
+                made.append(
+                    inspect.Parameter(
+                        each,
+                        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                        default=... if optional else inspect.Parameter.empty,
+                        annotation=getattr(builtins, kind) if kind else inspect.Parameter.empty,
+                    )
+                )
+            try:
+                function.__signature__ = inspect.Signature(made)
+            except ValueError:
+                continue
+
+
+def _arguments(
+    shown: str, properties: dict[str, Any], required: frozenset[str], args: tuple[Any, ...], named: dict[str, Any]
+) -> dict[str, Any]:
+    order = list(properties)
+    if len(args) == 1 and not named and isinstance(args[0], dict) and _is_all(args[0], properties, required):
+        return dict(args[0])
+    if len(args) > len(order):
+        raise TypeError(f"{shown}() takes {len(order)} argument{'s' * (len(order) != 1)}, {len(args)} were given")
+    given: dict[str, Any] = {}
+    for name, value in (*zip(order, args, strict=False), *named.items()):
+        if name in given:
+            raise TypeError(f"{shown}() got two values for {name!r}")
+        if value is ... or (value is None and name not in required and not _takes_null(properties.get(name, {}))):
+            continue
+        given[name] = value
+    return given
+
+
+def _is_all(value: dict[Any, Any], properties: dict[str, Any], required: frozenset[str]) -> bool:
+    """Whether one mapping stands for all arguments, and is not itself the first of them."""
+    if not all(isinstance(key, str) for key in value):
+        return False
+    if not properties or (value and set(value) <= set(properties) and required <= set(value)):
+        return True
+    first = next(iter(properties.values())).get("type")
+    return isinstance(first, str) and first != "object"
+
+
+def _takes_null(schema: dict[str, Any]) -> bool:
+    """Whether None is a value of its own there, and not a way to say nothing."""
+    if "type" not in schema and "anyOf" not in schema and "enum" not in schema:
+        return True
+    kinds = schema.get("type")
+    options = schema.get("anyOf") or ()
+    return kinds == "null" or (isinstance(kinds, list) and "null" in kinds) or any(map(_takes_null, options))
+
+
+__all__ = ["Done", "GateError", "Gates"]

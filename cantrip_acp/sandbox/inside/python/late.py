@@ -1,0 +1,91 @@
+"""What waits for a module that most cells never import, and modules that are looked for only when nothing else has them."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+
+class _Telling:
+    """A module's own loader, which also tells when it has loaded it."""
+
+    def __init__(self, loader: Any, actions: list[Callable[[Any], None]]) -> None:
+        self._loader = loader
+        self._actions = actions
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        for action in self._actions:
+            action(module)
+
+
+class _Watch:
+    """First on ``sys.meta_path``: sees the first import of the modules that somebody waits for."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Callable[[Any], None]]] = {}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        actions = self.waiting.pop(name, None)
+        if actions is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            found: ModuleSpec | None = finder.find_spec(name, path, target)
+            if found is not None:
+                found.loader = _Telling(found.loader, actions)  # type: ignore[assignment]
+                return found
+        return None
+
+
+_watch = _Watch()
+sys.meta_path.insert(0, _watch)
+
+
+def when_imported(name: str, action: Callable[[Any], None]) -> None:
+    """Call ``action`` with the module as soon as it is imported; now, if it is."""
+    if name in sys.modules:
+        action(sys.modules[name])
+    else:
+        _watch.waiting.setdefault(name, []).append(action)
+
+
+class Packages:
+    """Last on ``sys.meta_path``: path files of the runtime's package folders (editable installs) are read when a module
+    was found nowhere else, since reading them costs as much as a whole start."""
+
+    def __init__(self, folders: list[str]) -> None:
+        self._folders = folders
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if path is not None or not self._folders:
+            return None
+        folders, self._folders = self._folders, []
+        import site
+
+        before = list(sys.path)
+        for folder in folders:
+            site.addsitedir(folder)
+        if sys.path == before:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and (found := finder.find_spec(name, path, target)) is not None:
+                return found
+        return None

@@ -1,0 +1,52 @@
+"""The entity's own history as a read-only object (LOOM-11): ``loom[0]``, ``len(loom)``, ``for turn in loom``."""
+
+from __future__ import annotations
+
+import builtins
+
+from .wire import Wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+_PAGE = 50
+
+
+class LoomView:
+    """Turns of this entity, oldest first, each a dict as it stands in the loom. What is read is a copy."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def _page(self, start: int, count: int) -> dict[str, Any]:
+        found: dict[str, Any] = self._wire.ask({"t": "loom", "start": start, "count": count})["result"]
+        return found
+
+    def __len__(self) -> int:
+        return int(self._page(0, 0)["length"])
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = index if index >= 0 else index + len(self)
+        turns = self._page(place, 1)["turns"] if place >= 0 else []
+        if not turns:
+            raise IndexError(f"the loom has {len(self)} turns; there is no turn {index}")
+        return turns[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        start = 0
+        while turns := self._page(start, _PAGE)["turns"]:
+            yield from turns
+            start += len(turns)
+
+    def turns(self) -> list[Any]:
+        """All of them."""
+        return list(self)
+
+    def __repr__(self) -> str:
+        return f"<loom: {len(self)} turns; loom[i] and iteration give each turn as a dict>"

@@ -1,0 +1,162 @@
+"""Values and errors as an entity reads them: whole where they are short, else what they are, how much, and how they begin."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+WHOLE = 2_000
+"""Characters of a value that are shown whole."""
+PREVIEW = 600
+ERROR = 12_000
+"""Characters of a traceback."""
+
+
+def show(value: Any) -> str:
+    """A value as text. What a ``__repr__`` raises is said, not raised; interrupts pass."""
+    pieces = _Pieces(WHOLE)
+    pieces.add(value, 0)
+    if not pieces.full:
+        return "".join(pieces.parts)
+    kind = type(value).__name__
+    if kind in ("DataFrame", "Series", "ndarray"):
+        # These shorten themselves.
+        return _cut("".join(pieces.parts), WHOLE)
+    return f"{kind}{_size(value)}: {_preview(value)}"
+
+
+def _size(value: Any) -> str:
+    if isinstance(value, (str, bytes, bytearray)):
+        unit = "characters" if isinstance(value, str) else "bytes"
+        return f" of {len(value):,} {unit}"
+    if isinstance(value, (list, tuple, dict, set, frozenset)):
+        return f" of {len(value):,} item{'s' * (len(value) != 1)}"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f" of shape {shape}"
+    try:
+        return f" of length {len(value):,}"
+    except TypeError:
+        return ""
+
+
+def _preview(value: Any) -> str:
+    if isinstance(value, (str, bytes, bytearray)):
+        return f"{value[:PREVIEW]!r} … {value[-PREVIEW // 4 :]!r}"
+    pieces = _Pieces(PREVIEW)
+    pieces.add(value, 0)
+    return "".join(pieces.parts)[:PREVIEW] + " …"
+
+
+class _Pieces:
+    """A repr that stops when it is long enough, however large the value is."""
+
+    def __init__(self, most: int) -> None:
+        self.parts: list[str] = []
+        self._room = most
+        self._seen: set[int] = set()
+
+    @property
+    def full(self) -> bool:
+        return self._room < 0
+
+    def put(self, text: str) -> None:
+        self.parts.append(text)
+        self._room -= len(text)
+
+    def add(self, value: Any, depth: int) -> None:
+        kind = type(value)
+        if kind in (list, tuple, set, frozenset, dict) and value:
+            if depth > 60 or id(value) in self._seen:
+                self.put("…")
+                return
+            self._seen.add(id(value))
+            self._container(value, kind, depth)
+            self._seen.discard(id(value))
+        elif kind in (str, bytes, bytearray) and len(value) > WHOLE:
+            self.put(repr(value[: WHOLE + 1]))
+        elif kind is int and value.bit_length() > 4 * WHOLE:
+            self.put(f"an int of {value.bit_length():,} bits " + " " * WHOLE)
+        else:
+            self.put(_repr(value))
+
+    def _container(self, value: Any, kind: type, depth: int) -> None:
+        brackets: Any = {list: "[]", tuple: "()", dict: "{}", set: "{}"}
+        opening, closing = brackets.get(kind, ("frozenset({", "})"))
+        self.put(opening)
+        for index, item in enumerate(value.items() if kind is dict else value):
+            if self.full:
+                return
+            if index:
+                self.put(", ")
+            if kind is dict:
+                self.add(item[0], depth + 1)
+                self.put(": ")
+                self.add(item[1], depth + 1)
+            else:
+                self.add(item, depth + 1)
+        self.put(",)" if kind is tuple and len(value) == 1 else closing)
+
+
+def _repr(value: Any) -> str:
+    try:
+        text = repr(value)
+        return text if type(text) is str else str(text)
+    except Exception as error:  # noqa: BLE001
+        # An entity's own class may do anything in there.
+        return f"<{type(value).__name__} object, whose repr failed with {type(error).__name__}>"
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[: most * 2 // 3]}\n[… {len(text) - most:,} characters left out …]\n{text[-most // 3 :]}"
+
+
+def describe(error: BaseException, ours: str) -> str:
+    """A traceback without the worker's own frames (files that begin with ``ours``)."""
+    try:
+        import traceback
+
+        shown = traceback.TracebackException.from_exception(error, compact=True)
+        seen: list[Any] = [shown]
+        while seen:
+            each = seen.pop()
+            each.stack = traceback.StackSummary.from_list([f for f in each.stack if not f.filename.startswith(ours)])
+            seen += [e for e in (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())) if e]
+        return _cut("".join(shown.format()).rstrip("\n"), ERROR)
+    except Exception:  # noqa: BLE001
+        # The modules that do this are the entity's to break.
+        try:
+            return f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001
+            return type(error).__name__
+
+
+class Help:
+    """``help(x)``, which a start without ``site`` does not have."""
+
+    def __call__(self, *things: Any) -> None:
+        import pydoc
+
+        for thing in things or ("help",):
+            print(pydoc.render_doc(thing, "%s", renderer=pydoc.plaintext))  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return "Call help(x) for what is known of x."
+
+
+def restore_builtins(saved: dict[str, Any]) -> None:
+    """Put back what was deleted from the builtins: the standard library cannot work without."""
+    real = vars(builtins)
+    if not saved.keys() <= real.keys():
+        for name, value in saved.items():
+            real.setdefault(name, value)
+    if sys.modules.get("builtins") is not builtins:
+        sys.modules["builtins"] = builtins

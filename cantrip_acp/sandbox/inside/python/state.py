@@ -1,0 +1,180 @@
+"""Snapshots: the namespace pickled as a whole, so that what is shared stays shared; and opened again in a fresh worker.
+
+Functions keep the live namespace as their globals on both sides. What cannot be pickled is named, never dropped in
+silence. Only here, inside of a sandbox, is such a pickle ever opened.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import pickle
+import sys
+
+from . import cloudpickle  # type: ignore[attr-defined]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .worker import Worker
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+PIECE = 1 << 20
+"""Bytes of the pickle that go in one frame."""
+_WHY = 300
+_TEMPORARY = ("/tmp/", "/dev/shm/", "/var/tmp/")
+
+_worker: Worker | None = None
+
+
+class _Live:
+    """Stands for the namespace itself: it is not pickled but there."""
+
+    def __reduce__(self) -> Any:
+        return _live, ()
+
+
+def _live() -> dict[str, Any]:
+    assert _worker is not None
+    return _worker.scope
+
+
+def _fixed(name: str) -> Any:
+    """A gate, the loom: of the worker that it is opened in."""
+    assert _worker is not None
+    return _worker.fixed.get(name)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, file: Any, worker: Worker) -> None:
+        super().__init__(file, protocol=5)
+        self._scope = worker.scope
+        self._fixed = {id(value): name for name, value in worker.fixed.items() if not isinstance(value, type)}
+
+    def reducer_override(self, obj: Any) -> Any:
+        name = self._fixed.get(id(obj))
+        if name is not None:
+            return _fixed, (name,)
+        return super().reducer_override(obj)
+
+    def _function_getnewargs(self, func: Any) -> Any:
+        args = super()._function_getnewargs(func)
+        return (args[0], _LIVE, *args[2:]) if func.__globals__ is self._scope else args
+
+    def _dynamic_function_reduce(self, func: Any) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        if func.__globals__ is self._scope:
+            reduced[2][1]["__globals__"] = {}
+        return reduced
+
+
+_LIVE = _Live()
+
+
+class _Nowhere(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+def snapshot(worker: Worker, command: dict[str, Any]) -> None:
+    """Send the pickle in pieces, then what it is."""
+    global _worker
+    _worker = worker
+    bindings = {
+        name: value
+        for name, value in worker.scope.items()
+        if name != "__builtins__" and worker.fixed.get(name, worker) is not value
+    }
+    _by_value()
+    missing: list[list[str]] = []
+    state = {"scope": bindings, "sources": worker.cells.sources.all(), "path": list(sys.path), "folder": _folder()}
+    worker.interrupts.begin()
+    try:
+        worker.interrupts.running = True
+        try:
+            data = _pickled(state, worker)
+        except KeyboardInterrupt:
+            raise
+        except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
+            for name in list(bindings):
+                try:
+                    _Pickler(io.BufferedWriter(_Nowhere()), worker).dump(bindings[name])
+                except Exception as error:  # noqa: BLE001
+                    missing.append([name[:200], f"{type(error).__name__}: {error}"[:_WHY]])
+                    del bindings[name]
+            data = _pickled(state, worker)
+        finally:
+            worker.interrupts.running = False
+        worker.interrupts.end()
+    except BaseException as error:  # noqa: BLE001
+        worker.interrupts.end()
+        worker.wire.send({"t": "state", "error": f"{type(error).__name__}: {error}"[:_WHY], "size": 0})
+        return
+    for start in range(0, len(data), PIECE):
+        worker.wire.send_bytes(data[start : start + PIECE])
+    modules = sorted({name.partition(".")[0] for name in sys.modules.keys() - worker.modules})
+    worker.wire.send(
+        {
+            "t": "state",
+            "error": None,
+            "size": len(data),
+            "names": [n[:200] for n in bindings if not n.startswith("__")][:2000],
+            "missing": missing[:200],
+            "modules": [m for m in modules if not m.startswith("_")][:500],
+        }
+    )
+
+
+def _pickled(state: dict[str, Any], worker: Worker) -> memoryview:
+    file = io.BytesIO()
+    _Pickler(file, worker).dump(state)
+    return file.getbuffer()
+
+
+def restore(worker: Worker, command: dict[str, Any]) -> None:
+    """Open what came in pieces before this command, and go on from there."""
+    global _worker
+    _worker = worker
+    data = b"".join(worker.wire.blobs)
+    worker.wire.blobs.clear()
+    worker.interrupts.begin()
+    try:
+        worker.interrupts.running = True
+        try:
+            state = pickle.loads(data)  # noqa: S301 - it is opened inside of the sandbox, and nowhere else
+            worker.scope.update(state["scope"])
+            worker.scope["__builtins__"] = builtins
+            for name, text in state["sources"].items():
+                worker.cells.sources.add(name, text)
+            sys.path[:] = state["path"]
+            if os.path.isdir(state["folder"]):
+                os.chdir(state["folder"])
+        finally:
+            worker.interrupts.running = False
+        error = None
+    except BaseException as failure:  # noqa: BLE001 - the host must hear of it, whatever it is
+        error = f"{type(failure).__name__}: {failure}"[:_WHY]
+    worker.interrupts.end()
+    names = [n[:200] for n in worker.scope if not n.startswith("__") and n not in worker.fixed][:2000]
+    worker.wire.send({"t": "state", "error": error, "size": len(data), "names": names, "missing": [], "modules": []})
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/tmp"
+
+
+def _by_value() -> None:
+    """Modules that the entity wrote into a private folder are gone in the next worker: they go along."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.startswith(_TEMPORARY):
+            cloudpickle.register_pickle_by_value(module)

@@ -1,0 +1,159 @@
+"""Frames to and from the host: a length, a kind, and JSON or bytes.
+
+Any thread may ask the host for something and waits for its own answer. Whichever waits first reads for all of them, so
+that there is no thread of ours beside the entity's.
+"""
+
+from __future__ import annotations
+
+import _thread
+import builtins
+import os
+import select
+
+from .interrupts import Interrupts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+_HEAD = 5
+_READ = 1 << 18
+LARGEST = 8 * 1024 * 1024
+"""Bytes of one frame from here. The host ends a worker that sends a larger one."""
+
+
+class _Waiting:
+    __slots__ = ("reply", "wake")
+
+    def __init__(self) -> None:
+        self.reply: dict[str, Any] | None = None
+        self.wake = _thread.allocate_lock()
+        self.wake.acquire()
+
+
+class Wire:
+    """Two descriptors, and who waits for what. ``codec`` turns data into JSON text and back."""
+
+    def __init__(self, inward: int, outward: int, codec: Any, interrupts: Interrupts) -> None:
+        self._in = inward
+        self._out = outward
+        self._codec = codec
+        self._interrupts = interrupts
+        self._buffer = bytearray()
+        self._guard = _thread.allocate_lock()
+        self._writing = _thread.allocate_lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._commands: list[dict[str, Any]] = []
+        self._leader: _Waiting | None = None
+        self._last = 0
+        self._poll = select.poll()
+        self._poll.register(inward, select.POLLIN)
+        self._owner = os.getpid()
+        self.blobs: list[bytes] = []
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the worker's own process, not one that was forked from it."""
+        return os.getpid() == self._owner
+
+    def send(self, data: dict[str, Any]) -> None:
+        self._write(b"j", self._codec.encode(data))
+
+    def send_bytes(self, data: bytes | memoryview) -> None:
+        self._write(b"b", data)
+
+    def _write(self, kind: bytes, body: bytes | memoryview) -> None:
+        with self._interrupts, self._writing:
+            data = memoryview((len(body)).to_bytes(4, "big") + kind + bytes(body))
+            while data:
+                data = data[os.write(self._out, data) :]
+
+    def ask(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Send something with a number of its own and wait for the answer that has it."""
+        waiting = _Waiting()
+        body: bytes | None = None
+        number = 0
+        try:
+            with self._interrupts:
+                with self._guard:
+                    self._last += 1
+                    number = self._last
+                    self._waiting[number] = waiting
+                body = self._codec.encode({**data, "id": number})
+                if len(body) > LARGEST:
+                    raise ValueError(f"over {LARGEST} bytes at once do not go through a gate")
+                self._write(b"j", body)
+            return self._await(waiting)
+        finally:
+            with self._interrupts:
+                self._forget(number, waiting)
+
+    def command(self) -> dict[str, Any]:
+        """The next thing that the host wants done."""
+        waiting = _Waiting()
+        with self._guard:
+            if self._commands:
+                return self._commands.pop(0)
+            self._waiting[0] = waiting
+        try:
+            return self._await(waiting)
+        finally:
+            self._forget(0, waiting)
+
+    def _forget(self, number: int, waiting: _Waiting) -> None:
+        with self._guard:
+            self._waiting.pop(number, None)
+            if self._leader is waiting:
+                self._leader = None
+                for other in self._waiting.values():
+                    if other.wake.locked():
+                        other.wake.release()
+                    break
+
+    def _await(self, waiting: _Waiting) -> dict[str, Any]:
+        while True:
+            with self._interrupts, self._guard:
+                if waiting.reply is not None:
+                    return waiting.reply
+                if self._leader is None:
+                    self._leader = waiting
+                leads = self._leader is waiting
+            # Here alone an interrupt is raised at once: nothing has been taken from the pipe.
+            if leads:
+                self._poll.poll()
+                self._read()
+            else:
+                waiting.wake.acquire()
+
+    def _read(self) -> None:
+        with self._interrupts:
+            data = os.read(self._in, _READ)
+            if not data:
+                os._exit(0)
+            self._buffer += data
+            while len(self._buffer) >= _HEAD:
+                end = _HEAD + int.from_bytes(self._buffer[:4], "big")
+                if len(self._buffer) < end:
+                    return
+                kind, body = self._buffer[4], bytes(self._buffer[_HEAD:end])
+                del self._buffer[:end]
+                if kind == 98:
+                    self.blobs.append(body)
+                else:
+                    self._deliver(self._codec.decode(body))
+
+    def _deliver(self, data: dict[str, Any]) -> None:
+        number = data.get("id", 0)
+        with self._guard:
+            waiting = self._waiting.get(number)
+            if waiting is None or waiting.reply is not None:
+                # An answer that nobody waits for any more; a command is kept for later.
+                if not number:
+                    self._commands.append(data)
+                return
+            waiting.reply = data
+            if waiting.wake.locked():
+                waiting.wake.release()

@@ -1,0 +1,198 @@
+"""The worker's main loop: a command from the host, what came of it back, until the host closes the pipe."""
+
+from __future__ import annotations
+
+import builtins
+import fcntl
+import os
+import sys
+
+from .cells import Cells, install
+from .codec import Codec
+from .gates import GateError, Gates
+from .interrupts import Done, Interrupts
+from .late import Packages
+from .shown import Help, describe, restore_builtins, show
+from .wire import Wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+_HIGH = 400
+"""Our descriptors lie above this, out of the way of programs that close all low ones."""
+_NAMES = 200
+_OURS = os.path.dirname(__file__)
+
+
+def main(inward: int, outward: int) -> None:
+    """Serve the host on two descriptors. Never returns."""
+    interrupts = Interrupts()
+    interrupts.begin()
+    wire = Wire(_move(inward), _move(outward), Codec(), interrupts)
+    worker = Worker(wire, interrupts, wire.command())
+    wire.send({"t": "ready", "python": sys.version.split()[0], "executable": sys.executable})
+    worker.serve()
+
+
+def _move(fd: int) -> int:
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    os.close(fd)
+    return high
+
+
+class Worker:
+    """The namespace, and what is done with it."""
+
+    def __init__(self, wire: Wire, interrupts: Interrupts, settings: dict[str, Any]) -> None:
+        self.wire = wire
+        self.interrupts = interrupts
+        self._streams = _Streams()
+        builtins.help = Help()  # type: ignore[assignment]
+        module = type(sys)("__main__")
+        sys.modules["__main__"] = module
+        self.scope: dict[str, Any] = vars(module)
+        self.scope["__builtins__"] = builtins
+        del self.scope["__loader__"], self.scope["__spec__"], self.scope["__package__"], self.scope["__doc__"]
+        self.gates = Gates(settings["gates"], wire, interrupts, self._streams.flush)
+        self.fixed: dict[str, Any] = {**self.gates.functions, "GateError": GateError}
+        if settings.get("loom"):
+            from .loom import LoomView
+
+            self.fixed["loom"] = LoomView(wire)
+        self.scope.update(self.fixed)
+        self.scope["context"] = []
+        self.cells = Cells(self.scope, interrupts)
+        install(interrupts)
+        self._builtins = dict(vars(builtins))
+        _find_packages(settings)
+        self._told: list[str] = []
+        self.modules = frozenset(sys.modules)
+
+    def serve(self) -> None:
+        """Until the host is gone, which ends the process where it reads."""
+        while True:
+            try:
+                self.interrupts.end()
+                command = self.wire.command()
+                kind = command.get("t")
+                if kind == "run":
+                    self._cell(command)
+                elif kind in ("snapshot", "restore"):
+                    from . import state
+
+                    (state.snapshot if kind == "snapshot" else state.restore)(self, command)
+            except (KeyboardInterrupt, Done):
+                # It came too late for the cell that it was meant for.
+                continue
+
+    def _cell(self, command: dict[str, Any]) -> None:
+        self._streams.restore()
+        if "trace" in command:
+            os.environ["TRACEPARENT"] = command["trace"]
+        if "context" in command:
+            self.scope["context"] = command["context"]
+        for name, value in self.fixed.items():
+            self.scope.setdefault(name, value)
+        interrupts = self.interrupts
+        interrupts.begin()
+        value = error = None
+        done = False
+        try:
+            interrupts.running = True
+            try:
+                result = self.cells.run(command["code"], command["name"])
+                if result is not None:
+                    value = show(result)
+            finally:
+                interrupts.running = False
+        except Done:
+            done = True
+        except SystemExit as leaving:
+            interrupts.running = False
+            if leaving.code not in (None, 0):
+                error = f"SystemExit: {leaving.code} (the cell ended, its state is kept)"
+        except BaseException as failure:  # noqa: BLE001 - whatever a cell raises is what it has to show
+            interrupts.running = False
+            error = self._described(failure)
+        restore_builtins(self._builtins)
+        done = done or interrupts.stop is Done
+        interrupts.end()
+        self._streams.flush()
+        if not self.wire.here:
+            os._exit(1 if error else 0)
+        names = [n for n in self.scope if n[:1] != "_" and n not in self.fixed and n != "context"][:_NAMES]
+        told: dict[str, Any] = {}
+        if names != self._told:
+            self._told = names
+            told["names"] = [n[:100] for n in names]
+        body = {"t": "end", "cell": command["cell"], "value": value, "error": error, "done": done, **told}
+        self.wire.send(body)
+
+    def _described(self, failure: BaseException) -> str:
+        """The error's text. Its parts may be the entity's own code, which may hang, so it can be interrupted too."""
+        try:
+            self.interrupts.running = True
+            try:
+                return describe(failure, _OURS)
+            finally:
+                self.interrupts.running = False
+        except BaseException:  # noqa: BLE001 - the error itself is what there is to say
+            self.interrupts.running = False
+            return type(failure).__name__
+
+
+class _Streams:
+    """Standard output and error: the pipes that the host reads, however often a cell closes or replaces them."""
+
+    def __init__(self) -> None:
+        self._saved = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH) for fd in (1, 2)}
+        self._same = {fd: _identity(fd) for fd in (1, 2)}
+        self._files: dict[int, Any] = {1: sys.stdout, 2: sys.stderr}
+        for file in self._files.values():
+            file.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+    def restore(self) -> None:
+        for fd, name in ((1, "stdout"), (2, "stderr")):
+            if _identity(fd) != self._same[fd]:
+                os.dup2(self._saved[fd], fd)
+            if self._files[fd].closed:
+                self._files[fd] = open(fd, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, self._files[fd])
+
+    def flush(self) -> None:
+        for file in self._files.values():
+            try:
+                file.flush()
+            except (OSError, ValueError):
+                # Closed by the cell; the next one gets it back.
+                continue
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _find_packages(settings: dict[str, Any]) -> None:
+    """What ``site`` would do, of which only the folders are needed."""
+    prefix = settings.get("prefix") or sys.base_prefix
+    sys.prefix = sys.exec_prefix = prefix
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    prefixes = [prefix, sys.base_prefix] if settings.get("system_packages") else [prefix]
+    folders: list[str] = []
+    for each in dict.fromkeys(prefixes):
+        folders += [f"{each}/{lib}/{version}/site-packages" for lib in ("lib", "lib64")]
+        if each == sys.base_prefix:
+            folders += [f"/usr/local/lib/{version}/dist-packages", "/usr/lib/python3/dist-packages"]
+    found: list[str] = []
+    for folder in folders:
+        if os.path.isdir(folder) and os.path.realpath(folder) not in map(os.path.realpath, found):
+            found.append(folder)
+    sys.path[:] = [p for p in sys.path if p != os.path.dirname(_OURS)] + ["", *found]
+    sys.meta_path.append(Packages(found))

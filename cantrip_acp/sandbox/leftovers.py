@@ -1,0 +1,104 @@
+"""What a worker started and left running: found and ended, the worker itself spared.
+
+Every process of a sandbox descends from its first one. Where that has the worker as its only child and the worker has
+none, there is nobody else, and three short reads say so. Otherwise the whole namespace is looked through.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_STOPPED = b"TtZX"
+
+
+class Pair:
+    """A sandbox's first process and its worker, by the host's numbers; taken hold of before the worker runs anything."""
+
+    def __init__(self, first: int, worker: int) -> None:
+        self._first = first
+        self._worker = worker
+        self._files = [
+            os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            for path in (
+                f"/proc/{worker}/stat",
+                f"/proc/{worker}/task/{worker}/children",
+                f"/proc/{first}/task/{first}/children",
+            )
+        ]
+
+    @property
+    def rest(self) -> bool:
+        """Whether the worker is stopped, has one thread and no child, and is alone. False where that takes a longer look."""
+        stat, own, all_ = self._files
+        try:
+            fields = os.pread(stat, 1024, 0).rpartition(b")")[2].split()
+            if fields[0] not in (b"T", b"t") or fields[17] != b"1":
+                return False
+            return not os.pread(own, 64, 0) and os.pread(all_, 64, 0).split() == [b"%d" % self._worker]
+        except (OSError, IndexError):
+            return False
+
+    def still(self) -> bool:
+        """Whether the worker is stopped and no other process lives beside it."""
+        return self.stopped() and self.alone()
+
+    def stopped(self) -> bool:
+        """Whether every thread of the worker is stopped, or gone."""
+        try:
+            return all(
+                _state(self._worker, int(thread)) in _STOPPED for thread in os.listdir(f"/proc/{self._worker}/task")
+            )
+        except OSError:
+            return True
+
+    def alone(self) -> bool:
+        """Whether no living process but these two is there. Only of a stopped worker is it true for longer than now."""
+        try:
+            below = _children(self._first, self._first)
+            for thread in os.listdir(f"/proc/{self._worker}/task"):
+                below += _children(self._worker, int(thread))
+        except OSError:
+            return False
+        return all(pid == self._worker or _state(pid, pid) in b"ZX" for pid in below)
+
+    def kill_others(self) -> None:
+        """Kill every process of the sandbox but these two, once; whoever is born meanwhile is for the next time."""
+        try:
+            namespace = os.readlink(f"/proc/{self._first}/ns/pid")
+        except OSError:
+            return
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) in (self._first, self._worker):
+                continue
+            try:
+                held = os.pidfd_open(int(name))
+            except OSError:
+                continue
+            try:
+                # Looked at after it is held: the number cannot have passed to somebody else.
+                if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                    signal.pidfd_send_signal(held, signal.SIGKILL)
+            except OSError:
+                continue
+            finally:
+                os.close(held)
+
+    def close(self) -> None:
+        for fd in self._files:
+            os.close(fd)
+        self._files = []
+
+
+def _children(pid: int, thread: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+        return [int(each) for each in file.read().split()]
+
+
+def _state(pid: int, thread: int) -> bytes:
+    """The kernel's letter for what a thread does; X where there is none."""
+    try:
+        with open(f"/proc/{pid}/task/{thread}/stat", "rb", buffering=0) as file:
+            return file.read(1024).rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return b"X"

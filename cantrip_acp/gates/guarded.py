@@ -10,6 +10,7 @@ from __future__ import annotations
 import stat
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 PROTECTED = frozenset(
     {
@@ -37,6 +38,7 @@ EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist
 """Environment files that are written to be read."""
 
 
+@lru_cache(maxsize=4096)
 def plain(name: str) -> str:
     """A name as file systems that do not tell spellings apart see it.
 

@@ -24,6 +24,8 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be", "UTF-16"),
 )
 
+_ANY_MARK = tuple(mark for mark, *_ in _MARKS)
+
 _SIGNS: tuple[tuple[bytes, str], ...] = (
     (b"\x89PNG\r\n", "PNG image"),
     (b"\xff\xd8\xff", "JPEG image"),
@@ -85,7 +87,7 @@ def binary_kind(head: bytes) -> str | None:
 
 def marked(head: bytes) -> bool:
     """Whether a file that begins like this has a byte order mark."""
-    return any(head.startswith(mark) for mark, *_ in _MARKS)
+    return head.startswith(_ANY_MARK)
 
 
 def decode(data: bytes) -> tuple[str, Encoding] | None:
@@ -140,7 +142,7 @@ def as_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
     What comes out has its line ends at ``\\n`` bytes, whatever went in.
     """
     first = next(chunks, b"")
-    for mark, codec, _ in _MARKS:
+    for mark, codec, _ in _MARKS if marked(first) else ():
         if first.startswith(mark):
             if codec == "utf-8":
                 first = first[len(mark) :]

@@ -20,7 +20,7 @@ import anyio.to_thread
 from cantrip_acp.errors import DefinitionError, SandboxError, SandboxMissing
 from cantrip_acp.sandbox import bubblewrap, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
-from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
+from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.policy import Policy, compose
 from cantrip_acp.sandbox.repositories import git_folders, scrubbed
@@ -187,7 +187,7 @@ async def _wired(wire: GateWire, call: Call, running: Running) -> Outcome:
     """Run a command with its gates: calls are served beside it, and end with it."""
     try:
         async with anyio.create_task_group() as group:
-            session = WireSession(wire, call, group.start_soon, lambda: running.pid)
+            session = WireSession(wire, call, group, lambda: running.pid)
             session.open()
             try:
                 return await running.run()

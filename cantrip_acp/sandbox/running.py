@@ -1,0 +1,296 @@
+"""One command under way in a sandbox: started, heard, bounded, ended, and cleaned up after."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import anyio
+
+from cantrip_acp.errors import SandboxError
+from cantrip_acp.sandbox import bubblewrap, limits, probe
+from cantrip_acp.sandbox.controlgroup import ControlGroup, find_parent
+from cantrip_acp.sandbox.guarded import NEVER_MADE
+from cantrip_acp.sandbox.host import Host
+from cantrip_acp.sandbox.output import Collector, share
+from cantrip_acp.sandbox.policy import Policy
+from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree
+from cantrip_acp.sandbox.runtime import runtime
+from cantrip_acp.sandbox.standins import Standins
+
+_LONG_COMMAND = 100_000
+"""Bytes of a command that is handed over in a file: the kernel takes 128 KiB in one argument."""
+_COMMAND_FILE = "/run/command"
+_PACE = 0.01
+_PACED_FROM = 20
+"""A listener gets at most one piece in this many seconds, after the first few: a program that writes letter by letter."""
+_LIVE_MOST = 262_144
+"""Bytes of output that wait for a slow reader before the command is made to wait too."""
+
+Listener = Callable[[str, str], Awaitable[None]]
+"""Hears output while it comes: the stream's name (stdout, stderr) and cleaned text."""
+
+
+Tap = Callable[[int, bytes], None]
+"""Gets output as it came, 1 or 2 for the stream, before anything is bounded or cleaned. It may block, and then the command
+waits too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a command left behind. ``exit_code`` is 0 to 255, None where it was ended before its time."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    truncated: bool
+    timed_out: bool = False
+    ended_because: str | None = None
+    last_line: str = ""
+    duration_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a command is started with. ``key`` is what it was made from; ``encoded`` are the options as bubblewrap reads
+    them, ``filter`` the system call filter."""
+
+    key: object
+    policy: Policy
+    options: list[str]
+    encoded: bytes
+    host: Host
+    program: str
+    filter: bytes
+
+
+class Running:
+    """One command under way."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        command: str,
+        listener: Listener | None,
+        tap: Tap | None,
+        environment: Mapping[str, str],
+        timeout_ms: int | None,
+    ) -> None:
+        policy = prepared.policy
+        self._prepared = prepared
+        self._command = command
+        self._listener = listener
+        self._tap = tap
+        self._environment = environment
+        self._timeout_ms = policy.limits.timeout_ms if timeout_ms is None else min(timeout_ms, policy.limits.timeout_ms)
+        self._streams = {1: Collector(policy.limits.output), 2: Collector(policy.limits.output)}
+        self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
+        self._watchdog = limits.Watchdog(policy.limits, self._folders, count=prepared.host.uid == 0)
+        self._began = time.perf_counter()
+        self._timed_out = False
+        self._standins: list[Standins] = []
+        self._group: ControlGroup | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self.tree: Tree | None = None
+
+    @property
+    def pid(self) -> int:
+        """The host's number of the sandbox's first process, 0 before there is one."""
+        return self.tree.pid if self.tree is not None else 0
+
+    def end(self, because: str) -> None:
+        """Kill the command's whole tree at once."""
+        if self.tree is not None:
+            self.tree.end(because)
+
+    async def run(self) -> Outcome:
+        try:
+            self._start()
+            reports = 0
+            while self._tree.running:
+                await self._tree.changed()
+                reports += await self._report()
+                if reports > _PACED_FROM and self._listener is not None and self._tree.running:
+                    await anyio.sleep(_PACE)
+            await self._report()
+        finally:
+            status = self._clean()
+        await self._report(last=True)
+        if status.exit_code is None and status.ended_because is None:
+            raise probe.explain(self._streams[2].text(4096)).error()
+        return self.partial(status)
+
+    @property
+    def _tree(self) -> Tree:
+        assert self.tree is not None
+        return self.tree
+
+    def _start(self) -> None:
+        policy = self._prepared.policy
+        extra: list[str] = []
+        inherited: list[int] = []
+        try:
+            if policy.home_source is not None:
+                _ready_home(policy)
+            for root in policy.writable:
+                standing = Standins(root, NEVER_MADE, runtime().pool(root))
+                self._standins.append(standing)
+                absent = [os.path.basename(p) for p in policy.absent if os.path.dirname(p) == root]
+                runtime().holds(root)
+                standing.make(absent)
+            for name, value in self._environment.items():
+                extra += ["--setenv", name, value]
+            run = [policy.shell, "-c", self._command]
+            data = self._command.encode("utf-8", "surrogateescape")
+            if len(data) > _LONG_COMMAND:
+                script = _in_memory(data)
+                inherited.append(script)
+                run = [policy.shell, _COMMAND_FILE]
+                at_root = ["--perms", "0444", "--ro-bind-data", str(script), _COMMAND_FILE]
+                options = bubblewrap.encode([*at_root, *self._prepared.options, *extra])
+            else:
+                options = self._prepared.encoded + bubblewrap.encode(extra)
+            args = _in_memory(options)
+            inherited.append(args)
+            calls = _in_memory(self._prepared.filter)
+            inherited.append(calls)
+            argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
+            launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited)
+            self.tree = Tree(launch, Hooks(output=self._on_output, prepared=self._on_prepared))
+            inherited = []
+            self.tree.start()
+        except BaseException:
+            for fd in inherited:
+                os.close(fd)
+            raise
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(self._timeout_ms / 1000, self._on_timeout))
+        self._timers.append(loop.call_later(limits.FIRST, self._on_watch))
+
+    def _on_prepared(self, pid: int) -> None:
+        policy = self._prepared.policy
+        parent = control_groups()
+        if parent is not None:
+            bounds = policy.limits
+            try:
+                name = f"{runtime().token}-{pid}"
+                self._group = ControlGroup(parent, name, memory=bounds.memory, processes=bounds.processes + 1)
+                self._group.place(pid)
+            except OSError:
+                # Not delegated to us after all: the watchdog serves.
+                if self._group is not None:
+                    self._group.remove()
+                    self._group = None
+        limits.apply(pid, policy.limits, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
+
+    def _on_output(self, stream: int, data: bytes) -> None:
+        if self._tap is not None:
+            self._tap(stream, data)
+        collector = self._streams[stream]
+        collector.feed(data)
+        if self._listener is not None and collector.waiting > _LIVE_MOST:
+            self._tree.pause(True)
+
+    def _on_timeout(self) -> None:
+        if not self._tree.exited:
+            self._timed_out = self._tree.status.ended_because is None
+            self._tree.end(f"it ran longer than {self._timeout_ms} ms (bash_timeout_ms)")
+
+    def _on_watch(self) -> None:
+        if self._tree.exited:
+            return
+        verdict = self._watchdog.verdict(self._tree.pid) if self._tree.pid else None
+        if verdict is not None:
+            self._tree.end(f"it used {verdict}")
+            return
+        self._timers[1] = asyncio.get_running_loop().call_later(limits.INTERVAL, self._on_watch)
+
+    async def _report(self, *, last: bool = False) -> int:
+        """Hand what came to whoever listens; while they are slow, the command is too. Gives how many pieces there were."""
+        pieces = 0
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            collector = self._streams[stream]
+            if self._listener is None or not (last or collector.waiting):
+                continue
+            text = collector.finish() if last else collector.take()
+            if text:
+                pieces += 1
+                await self._listener(name, text)
+        if self.tree is not None and not last:
+            self.tree.pause(False)
+        return pieces
+
+    def _clean(self) -> Status:
+        for timer in self._timers:
+            timer.cancel()
+        status = self.tree.finish() if self.tree is not None else Status()
+        if self._group is not None:
+            if status.ended_because is None and self._group.exceeded():
+                limit = self._prepared.policy.limits.memory // (1024 * 1024)
+                status.exit_code, status.ended_because = None, f"it used more than {limit} MiB of memory"
+            self._group.remove()
+            self._group = None
+        for standing in self._standins:
+            standing.remove()
+            runtime().released(standing.folder)
+        self._standins = []
+        return status
+
+    def partial(self, status: Status | None = None) -> Outcome:
+        """What there is: the end, or what came before a cancel."""
+        if status is None:
+            status = self.tree.status if self.tree is not None else Status()
+        out, err, truncated = share(self._streams[1], self._streams[2], self._prepared.policy.limits.output)
+        return Outcome(
+            exit_code=status.exit_code,
+            stdout=out,
+            stderr=err,
+            truncated=truncated,
+            timed_out=self._timed_out,
+            ended_because=status.ended_because,
+            last_line=self._streams[1].last_line(),
+            duration_ms=(time.perf_counter() - self._began) * 1000,
+        )
+
+
+def _ready_home(policy: Policy) -> None:
+    """Make the folders of a kept home that things are mounted in; a link that a command put there instead goes."""
+    assert policy.home_source is not None
+    for below in bubblewrap.kept_folders(policy):
+        path = os.path.join(policy.home_source, below)
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+            os.unlink(path)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    for path in policy.tools:
+        if path.startswith(policy.home + "/"):
+            own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
+            if os.path.islink(own):
+                os.unlink(own)
+    for path, target in policy.links:
+        own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
+        if path.startswith(policy.home + "/") and os.path.lexists(own):
+            # Made anew by every command, and it must not be there before.
+            if os.path.isdir(own) and not os.path.islink(own):
+                raise SandboxError(f"{own} stands where the link {path} -> {target} must be; remove it")
+            os.unlink(own)
+
+
+_groups: list[str | None] = []
+
+
+def control_groups() -> str | None:
+    """Where groups can be made, None where they cannot; looked for once."""
+    if not _groups:
+        _groups.append(find_parent())
+    return _groups[0]
+
+
+def _in_memory(data: bytes) -> int:
+    """A descriptor to read the data from, from its beginning."""
+    fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -94,15 +94,12 @@ class Survey:
     root: str
     _folders: dict[str, _Folder] = field(default_factory=dict)
     _findings: Findings = field(default_factory=Findings)
-    _next: float = 0.0
     seconds: float = 0.0
     """How long the last look took."""
 
     def refresh(self) -> Findings:
-        """Look again. In a very large folder, only as often as keeps the cost below a twentieth of the time."""
+        """Look again: one `stat` a folder, and those that changed are read anew."""
         began = time.monotonic()
-        if began < self._next and all(map(os.path.lexists, self._findings.protected + self._findings.hidden)):
-            return self._findings
         seen: dict[str, _Folder] = {}
         protected: list[str] = []
         hidden: list[str] = []
@@ -130,8 +127,7 @@ class Survey:
                 linked=tuple(sorted(p for p in protected if os.path.dirname(p) == self.root and os.path.islink(p))),
             )
         self._folders = seen
-        self.seconds = spent = time.monotonic() - began
-        self._next = began + 20 * spent if spent > 0.001 else 0.0
+        self.seconds = time.monotonic() - began
         return self._findings
 
 

@@ -70,6 +70,11 @@ def complain(error: BaseException) -> int:
 
         sys.stderr.write(shared().diagnostic("".join(traceback.format_exception(error))))
     found = own(error)
+    if isinstance(error, OSError):
+        # The machine's doing, not a bug: a full disk, a folder that may not be written.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _write(f"cantrip: {where}{error.strerror or error}\n")
+        return FAILED
     if found is None:
         text = shared().diagnostic(f"{type(error).__name__}: {error}")
         _write(f"cantrip: a bug: {text}\nCANTRIP_DEBUG=1 shows where; please report it.\n")

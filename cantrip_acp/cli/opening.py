@@ -85,12 +85,18 @@ def _loom(settings: dict[str, Any], file: Path | None, state: Path) -> Loom:
 
     fsync = bool(settings.get("fsync", False))
     if file is not None:
-        if file.is_dir():
-            raise DefinitionError("this is a folder; --loom takes a file", where=str(file))
+        if file.exists() and not file.is_file():
+            what = "a folder" if file.is_dir() else "no regular file"
+            raise DefinitionError(f"this is {what}; --loom takes a file", where=str(file))
         return Loom.open(file, fsync=fsync)
     if settings.get("store") == "memory":
         return Loom.memory()
-    return Loom.open(private(state / "looms") / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
+    try:
+        folder = private(state / "looms")
+    except OSError as error:
+        mend = "--state-dir or $CANTRIP_STATE_DIR names another folder, --loom a file"
+        raise DefinitionError(f"the state folder cannot be used: {error.strerror}; {mend}", where=str(state)) from None
+    return Loom.open(folder / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
 
 
 def context_blocks(files: tuple[Path, ...]) -> tuple[ContextBlock, ...]:

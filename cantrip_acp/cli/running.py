@@ -78,9 +78,14 @@ class Running:
     async def _drive(self, intent: str, face: Face, context: Sequence[ContextBlock]) -> CastResult | None:
         with anyio.CancelScope() as scope:
             self._scope = scope
+            lost: OSError | None = None
             async with self.entity.stream(intent, context=context) as stream:
                 async for event in stream:
-                    face.event(event)
+                    lost = _shown(face, event)
+                    if lost is not None:
+                        break  # and with the block the cast ends: nobody sees what it does
+            if lost is not None:
+                raise lost
             return stream.result
         return None
 
@@ -88,6 +93,17 @@ class Running:
         self._presses += 1
         if (self._presses > 1 or not self.entity.cancel()) and self._scope is not None:
             self._scope.cancel()
+
+
+def _shown(face: Face, event: Event) -> OSError | None:
+    """Show an event; why it could not be, where the reader has left or the disk behind it is full."""
+    try:
+        face.event(event)
+    except SystemExit:  # rich's way to say that the reader has left
+        return BrokenPipeError()
+    except OSError as error:
+        return error
+    return None
 
 
 @contextmanager

@@ -254,11 +254,51 @@ def test_without_a_sandbox_it_is_status_3(tmp_path: Path, arguments: list[str]) 
         assert (last["event"], last["reason"], last["terminated"]) == ("result", "error", False)
 
 
-def test_a_reader_that_leaves_ends_the_cast(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", ["--json", ""])
+def test_a_reader_that_leaves_ends_the_cast(tmp_path: Path, flags: str) -> None:
     text = GREETER.replace("- thinking: Let me think.", "- repeat: true\n      thinking: x").replace(
-        "turns: 3", "turns: 100000"
+        "turns: 3", "turns: 1000000"
     )
-    command = " ".join([*CANTRIP, "cast", str(recipe(tmp_path, text)), "x", "--json"])
+    loom = tmp_path / "x.loom.jsonl"
+    command = " ".join([*CANTRIP, "cast", str(recipe(tmp_path, text)), "x", "--loom", str(loom), flags])
     done = subprocess.run(f"{command} | head -3", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert len(done.stdout.splitlines()) == 3
+    assert done.stderr == ""
+    with Loom.open(loom, readonly=True) as held:
+        ((_, end),) = held.casts()
+        assert end is not None
+        assert end.reason == "cancelled"
+
+
+@pytest.mark.parametrize("flags", [["--json"], []])
+def test_a_full_disk_behind_stdout(tmp_path: Path, flags: list[str]) -> None:
+    command = [*CANTRIP, "cast", str(recipe(tmp_path, GREETER)), "x", *flags]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(tmp_path: Path, closed: str) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    command = " ".join([*CANTRIP, "cast", str(recipe(tmp_path, GREETER)), "x", "--loom", str(loom), closed])
+    done = subprocess.run(command, shell=True, cwd=tmp_path, timeout=30)
+    assert done.returncode == 0
+    with Loom.open(loom, readonly=True) as held:
+        assert held.problems == ()
+
+
+@pytest.mark.parametrize("loom", ["/dev/full", ".", "/proc/x"])
+def test_a_loom_that_is_no_file(tmp_path: Path, loom: str) -> None:
+    done = run("cast", recipe(tmp_path, GREETER), "x", "--loom", loom, cwd=tmp_path)
+    assert done.status == 2
+    assert loom in done.err
+
+
+def test_a_state_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    done = run("cast", recipe(tmp_path, GREETER), "x", "--state-dir", tmp_path / "state", cwd=tmp_path)
+    assert done.status == 2
+    assert "the state folder cannot be used" in done.err

@@ -127,7 +127,7 @@ class GateExecutor:
                 is_error=reply.is_error,
                 title=reply.title,
                 locations=reply.locations,
-                diffs=reply.diffs,
+                diffs=self._masked(reply.diffs),
                 via=via,
             )
             await hub.send(finished)
@@ -153,6 +153,15 @@ class GateExecutor:
             # A third party's handler may raise anything; the entity sees it, and the log has the traceback.
             _log.exception("gate %s failed", invocation.gate.name)
             return GateReply(f"{type(error).__name__}: {error}", is_error=True)
+
+    def _masked(self, diffs: tuple[events.Diff, ...]) -> tuple[events.Diff, ...]:
+        """Diffs as a reader may see them."""
+        if not self._redactor.active:
+            return diffs
+        mask = self._redactor.text
+        return tuple(
+            events.Diff(d.path, None if d.old_text is None else mask(d.old_text), mask(d.new_text)) for d in diffs
+        )
 
     def _unavailable(self, name: str) -> str:
         available = ", ".join(self._gates)

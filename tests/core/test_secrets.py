@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 import cantrip_acp
-from cantrip_acp import Gate, Loom
-from cantrip_acp.events import as_json
+from cantrip_acp import Gate, GateReply, Loom
+from cantrip_acp.events import Diff, as_json
 from cantrip_acp.redaction import MASK, Redactor, looks_secret
 from tests.core.conftest import done, echo, make
 
@@ -93,6 +93,20 @@ def test_names_that_hold_secrets(name: str) -> None:
 @pytest.mark.parametrize("name", ["PATH", "KEYBOARD", "MONKEY", "HOME", "TOKENIZERS"])
 def test_names_that_do_not(name: str) -> None:
     assert not looks_secret(name)
+
+
+@pytest.mark.anyio
+async def test_a_diff_is_masked_too() -> None:
+    def edit() -> GateReply:
+        return GateReply("ok", diffs=(Diff("/f", f"old {SECRET}", f"new {SECRET}"), Diff("/g", None, SECRET)))
+
+    entity = make({"tool_calls": [{"gate": "edit"}]}, done(), gates=["done", Gate.of(edit)]).invoke()
+    entity.redactor = entity.executor._redactor = Redactor([SECRET])
+    async with entity.stream("go") as stream:
+        events = [as_json(e) async for e in stream]
+    assert SECRET not in json.dumps(events)
+    (shown,) = [e["diffs"] for e in events if e["event"] == "gate_result" and e["gate"] == "edit"]
+    assert shown[0]["old_text"] == f"old {MASK}"
 
 
 @pytest.mark.anyio

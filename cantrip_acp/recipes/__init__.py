@@ -49,13 +49,15 @@ def load_for_session(
     held to what is harmless until ``cantrip trust`` (`UntrustedRecipe`). Raises `DefinitionError`, and `MissingKey`
     where no crystal can be had. No loom is opened: give one, or use ``cantrip.invoke(loom=…)``.
     """
-    from cantrip_acp.recipes import build, recipe, trust
+    from cantrip_acp.recipes import build, recipe
 
     if name_or_path is None:
         found = recipe.built_in(DEFAULT, state_dir=state_dir)
     else:
         found = recipe.load(name_or_path, workspace, state_dir=state_dir)
         if not trusted:
+            from cantrip_acp.recipes import trust
+
             trust.require(found, workspace, state_dir)
     return build.build(found, workspace=workspace, loom=loom)
 

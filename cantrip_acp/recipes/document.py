@@ -5,9 +5,9 @@ What comes out is JSON data: texts, finite numbers, booleans, null, lists, and m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cantrip_acp.errors import RecipeError
 from cantrip_acp.recipes.places import KeyPath, Places, Problem
@@ -24,12 +24,15 @@ SUFFIXES = (".cantrip.yaml", ".cantrip.yml", ".cantrip.toml")
 
 @dataclass(slots=True)
 class Document:
-    """``file`` is the name that messages use, ``path`` where the text was read."""
+    """``file`` is the name that messages use, ``path`` where the text was read. The data may hold secrets."""
 
     file: str
     path: Path
-    data: Any
-    places: Places
+    data: Any = field(repr=False)
+    places: Places = field(repr=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a recipe may hold secrets and is not pickled; read it again from its path")
 
     def problem(self, path: KeyPath, message: str, *, at_key: bool = False, key: str | None = None) -> Problem:
         """What is wrong at a value (or, with ``at_key``, with the key itself)."""

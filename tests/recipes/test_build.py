@@ -8,6 +8,7 @@ import pytest
 from cantrip_acp.errors import DefinitionError, MissingKey, RecipeError
 from cantrip_acp.recipes import load, load_for_session
 from cantrip_acp.recipes.build import build
+from cantrip_acp.recipes.models.recipe import Recipe
 from tests.recipes.writing import write
 
 SCRIPT = "- {tool_calls: [{gate: done, args: {answer: from the script}}]}\n"
@@ -238,8 +239,12 @@ def test_headers_are_kept_nowhere(tmp_path: Path) -> None:
     found = load(write(tmp_path, text), state_dir=tmp_path / "state")
     assert "s3cret" not in repr(found)
     assert not list((tmp_path / "state").rglob("*.json"))
-    with pytest.raises(TypeError, match="not pickled"):
-        pickle.dumps(found)
+    assert "s3cret" not in repr(found.document)
+    model = Recipe.model_validate(found.document.data, context={})
+    assert "s3cret" not in f"{model!r} {model} {model.model_dump()} {model.model_dump_json()}"
+    for held in (found, found.document, model, model.crystal):
+        with pytest.raises(TypeError, match="not pickled"):
+            pickle.dumps(held)
     with pytest.raises(RecipeError) as caught:
         build(found)
     assert "s3cret" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 
@@ -23,3 +23,6 @@ class Model(BaseModel):
         if isinstance(data, dict) and info.context is not None:
             info.context[id(data)] = (cls.noun, tuple(cls.model_fields))
         return data
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a recipe may hold secrets and is not pickled; load it again from its path")

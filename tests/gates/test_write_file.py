@@ -17,6 +17,7 @@ from cantrip_acp.gates import draft
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.edit_file import EDIT_FILE
 from cantrip_acp.gates.write_file import WRITE_FILE
+from tests import ordinary_user
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]
@@ -277,9 +278,9 @@ def test_permission_denied(tmp_path: Path) -> None:
     (folder / "readonly.txt").chmod(0o444)
     (folder / "fixed").chmod(0o555)
     (folder / "fixed" / "old.txt").chmod(0o666)
-    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    words = [sys.executable, "-B", "-c", DENIED, str(folder)]
     done = subprocess.run(
-        [*drop, sys.executable, "-B", "-c", DENIED, folder],
+        ordinary_user.command(*words) if os.geteuid() == 0 else words,
         capture_output=True,
         text=True,
         timeout=60,

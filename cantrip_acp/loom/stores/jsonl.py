@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,14 @@ class JsonlStore:
         try:
             if not self.readonly:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+            # Non-blocking, or opening a FIFO would wait for its other end; regular files do not care.
+            self._fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
             raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            self._fd = -1
+            raise LoomError(f"cannot open loom {self.path}: it is no regular file")
         if self.readonly:
             return
         try:

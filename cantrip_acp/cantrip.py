@@ -58,6 +58,7 @@ class Cantrip:
         interceptors: Sequence[Interceptor] = (),
         contributors: Sequence[Contributor] = (),
         name: str | None = None,
+        loom_settings: Mapping[str, Any] | None = None,
     ) -> None:
         if crystal is None:
             raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)")
@@ -77,6 +78,8 @@ class Cantrip:
         self.retry = retry or RetryPolicy()
         self.interceptors = tuple(interceptors)
         self.contributors = tuple(contributors)
+        self.loom_settings: Mapping[str, Any] = dict(loom_settings or {})
+        """What a recipe says of how its loom is kept (``store``, ``fsync``), for the door that opens one."""
         self._loom = loom
         _validate(circle, self.require_done)
 
@@ -112,6 +115,7 @@ class Cantrip:
             interceptors=self.interceptors,
             contributors=self.contributors,
             name=self.name,
+            loom_settings=self.loom_settings,
         )
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from cantrip_acp import telemetry
+from cantrip_acp import folders, telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.content import read_prompt
 from cantrip_acp.acp.envelope import (
@@ -174,9 +174,10 @@ class Agent:
         workspace = check_folder(cwd)
         try:
             cantrip = self._cantrips(workspace)
-            folder = self._state_dir / "looms"
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return cantrip.invoke(loom=Loom.open(folder / f"{session_id}.loom.jsonl"))
+            if cantrip.loom_settings.get("store") == "memory":
+                return cantrip.invoke(loom=Loom.memory())
+            path = folders.private(self._state_dir / "looms") / f"{session_id}.loom.jsonl"
+            return cantrip.invoke(loom=Loom.open(path, fsync=bool(cantrip.loom_settings.get("fsync", False))))
         except MissingKey as missing:
             raise _auth_required(missing) from None
         except (CantripError, OSError) as problem:
@@ -236,7 +237,7 @@ def agent_for(
 
     A recipe named by a path was chosen by whoever started the agent, so it is trusted; one found by name is not.
     """
-    folder = Path(state_dir).expanduser().absolute() if state_dir is not None else default_state_dir()
+    folder = folders.state_dir(state_dir)
     if cantrips is None:
         from cantrip_acp.recipes import load_for_session
 
@@ -248,16 +249,6 @@ def agent_for(
             return load_for_session(chosen, workspace, folder, trusted=named_by_path)
 
     return Agent(cantrips, folder, greeted=greeted)
-
-
-def default_state_dir() -> Path:
-    """``$CANTRIP_STATE_DIR``, else the platform's state folder."""
-    chosen = os.environ.get("CANTRIP_STATE_DIR")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    import platformdirs
-
-    return platformdirs.user_state_path("cantrip")
 
 
 def _discard(loom: Loom) -> None:

@@ -53,7 +53,8 @@ def build(
     call = _call(recipe)
     circle = _circle(recipe, workspace)
     try:
-        return Cantrip(chosen, call, circle, loom=loom, retry=_retry(recipe), name=recipe.name)
+        settings = recipe.data.get("loom")
+        return Cantrip(chosen, call, circle, loom=loom, retry=_retry(recipe), name=recipe.name, loom_settings=settings)
     except DefinitionError as error:
         raise recipe.error(("circle",), str(error), at_key=True) from None
 

@@ -590,3 +590,11 @@ def test_lines_as_long_as_they_get(start: Start, folder: Path) -> None:
     assert (message["id"], message["error"]["code"]) == (None, -32700)
     assert process.memory_info().rss - before < 100_000_000
     assert agent.prompt(session)["stopReason"] == "end_turn"
+
+
+@pytest.mark.parametrize("store", ["memory", "jsonl"])
+def test_a_recipe_says_how_its_loom_is_kept(start: Start, folder: Path, tmp_path: Path, store: str) -> None:
+    state = tmp_path / "state"
+    agent = start([{"content": "Hello."}], "--state-dir", str(state), loom={"store": store, "fsync": True})
+    assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
+    assert len(list(state.glob("looms/*.jsonl"))) == (store == "jsonl")

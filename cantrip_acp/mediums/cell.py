@@ -28,6 +28,8 @@ TIMEOUT = (0.0, 0.5, 1.5)
 CANCEL = (0.0, 0.04, 0.12)
 FINISHED = (0.1, 0.2, 0.5)
 """The same once ``done`` has succeeded: the cell is stopped by that alone, as a rule within a millisecond."""
+FINISHED_BELOW = (0.0, 0.1, 0.4)
+"""The same where a command that the cell runs has called ``done``, of which the cell itself knows nothing."""
 _AT_ONCE = 64
 _LIVE_MOST = 262_144
 
@@ -122,10 +124,10 @@ class Cell:
         if self.ended is None:
             self._worker.end(because)
 
-    def finished(self) -> None:
+    def finished(self, steps: tuple[float, float, float]) -> None:
         """``done`` has succeeded: nothing more of this cell may happen."""
         if not self._over and self.ended is None:
-            self.stop(FINISHED, "done")
+            self.stop(steps, "done")
 
     # What the worker says and prints
 
@@ -168,18 +170,20 @@ class Cell:
             self._worker.send_answer({"id": message.id, **answer}, LARGEST_ANSWER)
 
     async def _gate(self, name: str, args: Mapping[str, object]) -> dict[str, object]:
-        result, is_error = await self.gate(name, dict(args))
+        result, is_error = await self.gate(name, dict(args), FINISHED)
         if self._turn.finished:
             return {"stop": True}
         return {"result": result, "error": is_error}
 
-    async def gate(self, name: str, args: dict[str, object]) -> tuple[object, bool]:
-        """Call a gate, from the cell or from a command that it runs."""
+    async def gate(
+        self, name: str, args: dict[str, object], steps: tuple[float, float, float] = FINISHED_BELOW
+    ) -> tuple[object, bool]:
+        """Call a gate, from the cell or from a command that it runs; ``steps`` end the cell where that was done."""
         if self._turn.finished:
             return "the cast is finished: no gate can be called any more", True
         record = await self._turn.gate(name, args, via=self._call.id)
         if _is_finished(self._turn):
-            self.finished()
+            self.finished(steps)
         return record.result, record.is_error
 
     def serve(self, work: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:

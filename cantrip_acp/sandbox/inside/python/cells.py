@@ -20,6 +20,7 @@ _AWAIT = 0x2000  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _TREE = 0x0400  # ast.PyCF_ONLY_AST
 _COROUTINE = 0x0080  # inspect.CO_COROUTINE
 CHECK = "__cantrip_check__"
+_VALUE = "__cantrip_value__"
 KEPT_SOURCES = 500
 
 
@@ -67,21 +68,22 @@ class Cells:
         if "except" in code:
             _stoppable(tree)
         last = tree.body[-1] if tree.body else None
-        value = None
         if isinstance(last, _ast.Expr):
-            del tree.body[-1]
-        if tree.body:
+            # One program, so that an await anywhere in it makes all of it one coroutine.
+            place = {name: getattr(last, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")}
+            tree.body[-1] = _ast.Assign([_ast.Name(_VALUE, _ast.Store(), **place)], last.value, **place)
+        try:
             self._execute(compile(tree, name, "exec", _AWAIT, dont_inherit=True))
-        if isinstance(last, _ast.Expr):
-            value = self._execute(compile(_ast.Expression(last.value), name, "eval", _AWAIT, dont_inherit=True))
-        return value
+            return self._scope.get(_VALUE)
+        finally:
+            self._scope.pop(_VALUE, None)
 
-    def _execute(self, code: CodeType) -> Any:
-        if not code.co_flags & _COROUTINE:
-            return eval(code, self._scope)  # noqa: S307 - this is what the worker is for
-        return self._await(eval(code, self._scope))  # noqa: S307
+    def _execute(self, code: CodeType) -> None:
+        result = eval(code, self._scope)  # noqa: S307 - this is what the worker is for
+        if code.co_flags & _COROUTINE:
+            self._await(result)
 
-    def _await(self, coroutine: Any) -> Any:
+    def _await(self, coroutine: Any) -> None:
         """Top-level await, on a loop that lives as long as the namespace does."""
         import asyncio
 
@@ -90,7 +92,7 @@ class Cells:
         asyncio.set_event_loop(self._loop)
         task = self._loop.create_task(coroutine)
         try:
-            return self._loop.run_until_complete(task)
+            self._loop.run_until_complete(task)
         except BaseException:
             if not task.done():
                 task.cancel()

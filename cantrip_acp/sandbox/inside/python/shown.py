@@ -128,7 +128,10 @@ def describe(error: BaseException, ours: str) -> str:
         seen: list[Any] = [shown]
         while seen:
             each = seen.pop()
-            each.stack = traceback.StackSummary.from_list([f for f in each.stack if not f.filename.startswith(ours)])
+            frames = [f for f in each.stack if not f.filename.startswith(ours)]
+            # What lies between us and the cell (an event loop) is not the entity's either.
+            first = next((n for n, f in enumerate(frames) if f.filename.startswith("<")), 0)
+            each.stack = traceback.StackSummary.from_list(frames[first:])
             seen += [e for e in (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())) if e]
         return _cut("".join(shown.format()).rstrip("\n"), ERROR)
     except Exception:  # noqa: BLE001

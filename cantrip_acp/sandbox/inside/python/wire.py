@@ -108,10 +108,13 @@ class Wire:
             self._waiting.pop(number, None)
             if self._leader is waiting:
                 self._leader = None
+            if self._leader is None:
+                # Somebody who still waits must read from now on; one who was woken for that may have left instead.
                 for other in self._waiting.values():
-                    if other.wake.locked():
-                        other.wake.release()
-                    break
+                    if other.reply is None:
+                        if other.wake.locked():
+                            other.wake.release()
+                        break
 
     def _await(self, waiting: _Waiting) -> dict[str, Any]:
         while True:

@@ -1,0 +1,190 @@
+"""State kept and opened again: what is shared stays shared, what cannot be kept is named, what did not change is not stored."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cantrip_acp.errors import SandboxError
+from cantrip_acp.mediums.snapshot import LARGEST, MemoryChunks, Snapshot, cut
+
+pytestmark = pytest.mark.anyio
+
+STATE = """
+import math, random
+from dataclasses import dataclass
+from enum import Enum
+shared = [1, 2]
+other = {'s': shared}
+k = 3
+def f(a): return a * k
+def outer():
+    n = 0
+    def inc():
+        nonlocal n
+        n += 1
+        return n
+    return inc
+inc = outer(); inc()
+@dataclass
+class Point:
+    x: int
+    def twice(self): return self.x * 2
+class Child(Point):
+    def twice(self): return super().twice() + k
+class Colour(Enum):
+    RED = 1
+p = Child(shared[0])
+red = Colour.RED
+calls = {'echo': echo}
+recursive = lambda n: 1 if n < 2 else n * recursive(n - 1)
+cycle = []; cycle.append(cycle)
+"""
+CHECKS = {
+    "f(2)": "6",
+    "other['s'] is shared": "True",
+    "shared.append(3); other": "{'s': [1, 2, 3]}",
+    "inc()": "2",
+    "p.twice(), p": "(5, Child(x=1))",
+    "isinstance(p, Point), type(p) is Child": "(True, True)",
+    "red is Colour.RED, red": "(True, <Colour.RED: 1>)",
+    "math.floor(2.5)": "2",
+    "recursive(5)": "120",
+    "cycle[0] is cycle": "True",
+    "calls['echo'] is echo, echo('x')": "(True, 'x')",
+    "k = 10; f(2), p.twice()": "(20, 12)",
+    "import inspect; inspect.getsource(f)": r"'def f(a): return a * k\n'",
+}
+
+
+async def test_the_whole_namespace_comes_back(make) -> None:
+    python, fresh = await make(), await make()
+    await python(STATE)
+    kept = await python.session.snapshot()
+    assert kept.missing == ()
+    assert {"shared", "other", "f", "p", "red"} <= set(kept.names)
+    assert "random" in kept.modules
+    await fresh.session.restore(Snapshot.of(kept.record()), python.session.chunks)
+    for code, value in CHECKS.items():
+        assert await fresh.value(code) == value, code
+
+
+async def test_the_original_goes_on_alone(make) -> None:
+    python, fresh = await make(), await make()
+    await python("x = [1]")
+    kept = await python.session.snapshot()
+    await python("x.append(2)")
+    await fresh.session.restore(kept, python.session.chunks)
+    assert (await python.value("x"), await fresh.value("x")) == ("[1, 2]", "[1]")
+
+
+async def test_what_cannot_be_kept_is_named(make) -> None:
+    python, fresh = await make(), await make()
+    await python(
+        "import threading, socket\nlock = threading.Lock()\ngen = (n for n in range(3))\nfine = 1\nnested = [[lock]]\n"
+        "class Bad:\n    def __reduce__(self): raise RuntimeError('never')\nbad = Bad()\npair = socket.socketpair()"
+    )
+    kept = await python.session.snapshot()
+    missing = dict(kept.missing)
+    assert set(missing) == {"lock", "gen", "nested", "bad", "pair"}
+    assert "RuntimeError: never" in missing["bad"]
+    await fresh.session.restore(kept, python.session.chunks)
+    assert await fresh.value("fine, Bad.__name__") == "(1, 'Bad')"
+    assert await python.value("next(gen)") == "0"
+
+
+async def test_tracebacks_still_have_their_lines(make) -> None:
+    python, fresh = await make(), await make()
+    await python("def fail():\n    return 1 / 0")
+    await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
+    error = (await fresh("fail()")).error or ""
+    assert 'File "<cell 1>", line 2, in fail\n    return 1 / 0' in error
+    assert 'File "<cell 2>"' in error
+
+
+async def test_modules_of_tmp_go_along(make) -> None:
+    python, fresh = await make(), await make()
+    await python(
+        "import sys\nopen('/tmp/own.py', 'w').write('class Thing:\\n    def hello(self): return 5\\n')\n"
+        "sys.path.append('/tmp')\nimport own\nthing = own.Thing()"
+    )
+    await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
+    assert await fresh.value("thing.hello()") == "5"
+
+
+async def test_what_did_not_change_is_not_stored_again(make) -> None:
+    python = await make()
+    await python("import random\nrows = [{'id': n, 'v': random.random()} for n in range(20_000)]\ntext = 'x'")
+    first = await python.session.snapshot()
+    again = await python.session.snapshot()
+    assert first.written == first.size > 300_000
+    assert again.written < first.size * 0.01
+    await python("rows[10_000]['v'] = 'changed'; text = 'a new text'")
+    changed = await python.session.snapshot()
+    assert 0 < changed.written < first.size * 0.9
+    store = python.session.chunks
+    assert isinstance(store, MemoryChunks)
+    assert store.size == first.written + again.written + changed.written
+
+
+async def test_an_empty_state(make) -> None:
+    python, fresh = await make(), await make()
+    kept = await python.session.snapshot()
+    assert (kept.chunks, kept.names) == ((), ())
+    await fresh("x = 1")
+    await fresh.session.restore(kept)
+    assert "NameError" in ((await fresh("x")).error or "")
+
+
+async def test_lost_changed_and_foreign_pieces(make) -> None:
+    python = await make()
+    await python("x = 1")
+    kept = await python.session.snapshot()
+    with pytest.raises(SandboxError, match="missing in its store"):
+        await python.session.restore(kept, MemoryChunks())
+    assert await python.value("x") == "1"
+
+    class Changed:
+        def put(self, key: str, data: bytes) -> bool:
+            return True
+
+        def get(self, key: str) -> bytes:
+            return python.session.chunks.get(key) + b"!"
+
+    with pytest.raises(SandboxError, match="was changed"):
+        await python.session.restore(kept, Changed())
+    with pytest.raises(SandboxError, match=r"made by Python 2\.7"):
+        await python.session.restore(Snapshot.of({**kept.record(), "python": "2.7"}))
+
+
+async def test_a_pickle_that_attacks_runs_inside(make, tmp_path) -> None:
+    """What opens it is the worker, in its sandbox."""
+    python, fresh = await make(), await make()
+    bait = tmp_path / "bait"
+    await python(
+        f"import os\nclass Evil:\n    def __reduce__(self): return os.system, ('touch {bait} /tmp/inside',)\nevil = Evil()"
+    )
+    await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
+    assert not bait.exists()
+    assert await fresh.value("import os; os.path.exists('/tmp/inside')") == "True"
+
+
+async def test_a_pickle_that_kills_its_worker(make) -> None:
+    python, fresh = await make(), await make()
+    await python("import os\nclass Evil:\n    def __reduce__(self): return os._exit, (1,)\nevil = Evil()")
+    kept = await python.session.snapshot()
+    with pytest.raises(SandboxError, match="worker was lost"):
+        await fresh.session.restore(kept, python.session.chunks)
+    assert await fresh.value("1 + 1") == "2"
+
+
+def test_cuts_follow_the_content() -> None:
+    data = random.Random(7).randbytes(500_000)
+    whole = list(cut(data))
+    assert b"".join(whole) == data
+    assert max(map(len, whole)) <= LARGEST
+    shifted = list(cut(b"something new" + data))
+    assert len(set(whole) - set(shifted)) <= 3
+    assert list(cut(b"")) == []
+    assert [len(p) for p in cut(bytes(200_000))] == [65536, 65536, 65536, 3392]

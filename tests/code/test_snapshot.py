@@ -128,6 +128,27 @@ async def test_what_did_not_change_is_not_stored_again(make) -> None:
     assert store.size == first.written + again.written + changed.written
 
 
+async def test_a_small_change_costs_a_small_piece(make) -> None:
+    python = await make()
+    await python("import random\nrows = [{'id': n, 'v': random.random(), 'name': str(n)} for n in range(20_000)]")
+    first = await python.session.snapshot()
+    await python("rows[3]['name'] = 'something else'")
+    assert (await python.session.snapshot()).written < first.size * 0.15
+
+
+async def test_large_objects_come_back_whatever_they_look_like(make) -> None:
+    python, fresh = await make(), await make()
+    await python(
+        "import pickle, hashlib\nlooks = [pickle.dumps(b'x' * n, 5) for n in (60_000, 65_000, 70_000, 500_000)]\n"
+        "looks += [b'\\x95' + (n - 9).to_bytes(8, 'little') + bytes(n - 9) for n in (65_536, 100_000)]\n"
+        "looks += [bytearray(looks[-1]), 'é' * 100_000, 'x' * 200_000]\n"
+        "def digest(): return hashlib.md5(repr(looks).encode()).hexdigest()"
+    )
+    expected = await python.value("digest()")
+    await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
+    assert await fresh.value("digest()") == expected
+
+
 async def test_an_empty_state(make) -> None:
     python, fresh = await make(), await make()
     kept = await python.session.snapshot()

@@ -7,7 +7,6 @@ silence. Only here, inside of a sandbox, is such a pickle ever opened.
 from __future__ import annotations
 
 import builtins
-import io
 import os
 import pickle
 import sys
@@ -74,10 +73,37 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 _LIVE = _Live()
 
 
-class _Nowhere(io.RawIOBase):
-    def writable(self) -> bool:
-        return True
+class _Unframed:
+    """What a pickler writes, without its frames: they begin every 64 KB, wherever that is, so that a byte more at the
+    beginning would change the whole of it. A pickle needs none."""
 
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        if not self._is_payload(piece):
+            start = 2 if piece[:1] == b"\x80" else 0
+            if piece[start : start + 1] == b"\x95":
+                size = int.from_bytes(piece[start + 1 : start + 9], "little")
+                if start + 9 + size == len(piece):
+                    piece = piece[:start] + piece[start + 9 :]
+        self._pieces.append(piece)
+        return len(data)
+
+    def _is_payload(self, piece: bytes) -> bool:
+        """Whether it is the inside of a large object, whose head was written right before it: that may look like anything."""
+        before = self._pieces[-1] if self._pieces else b""
+        return any(
+            before[-1 - width :][:1] in kinds and int.from_bytes(before[-width:], "little") == len(piece)
+            for width, kinds in ((4, (b"B", b"X")), (8, (b"\x8e", b"\x8d", b"\x96")))
+        )
+
+    def whole(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+class _Nowhere:
     def write(self, data: Any) -> int:
         return len(data)
 
@@ -104,7 +130,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
         except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
             for name in list(bindings):
                 try:
-                    _Pickler(io.BufferedWriter(_Nowhere()), worker).dump(bindings[name])
+                    _Pickler(_Nowhere(), worker).dump(bindings[name])
                 except Exception as error:  # noqa: BLE001
                     missing.append([name[:200], f"{type(error).__name__}: {error}"[:_WHY]])
                     del bindings[name]
@@ -131,10 +157,10 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
     )
 
 
-def _pickled(state: dict[str, Any], worker: Worker) -> memoryview:
-    file = io.BytesIO()
+def _pickled(state: dict[str, Any], worker: Worker) -> bytes:
+    file = _Unframed()
     _Pickler(file, worker).dump(state)
-    return file.getbuffer()
+    return file.whole()
 
 
 def restore(worker: Worker, command: dict[str, Any]) -> None:

@@ -33,10 +33,19 @@ time.perf_counter() - began
 """
 STATE = """
 import random
-rows = [{'id': n, 'name': f'row {n}', 'values': [random.random() for _ in range(4)]} for n in range(11500)]
-text = ''.join(chr(97 + n % 26) for n in range(200000))
+rows = [{'id': n, 'name': f'row {n}', 'values': [random.random() for _ in range(4)]} for n in range(3000)]
+numbers = [random.randrange(10**6) for _ in range(50_000)]
+text = ''.join(chr(97 + random.randrange(26)) for n in range(300_000))
+data = random.randbytes(200_000)
 shared = rows[:100]
 def total(): return sum(r['values'][0] for r in rows)
+"""
+PICKLE = """
+import pickle, time
+def plain():
+    began = time.perf_counter()
+    pickle.dumps((rows, numbers, text, data, shared), 5)
+    return (time.perf_counter() - began) * 1000
 """
 ECHO = "import sys\nfor line in sys.stdin: eval(line); print(1, flush=True)\n"
 
@@ -103,10 +112,11 @@ async def measure(rounds: int, samples: dict[str, list[float]]) -> None:
             await cold.close()
             spent = float(str((await cell(warm, turn, LOOP)).value))
             samples.setdefault("gate", []).append(spent * 1000 / CALLS)
-        await cell(warm, turn, STATE)
+        await cell(warm, turn, STATE + PICKLE)
         await warm.snapshot()
         for number in range(max(5, rounds // 5)):
-            await cell(warm, turn, f"rows[{number}]['name'] = 'changed'")
+            spent = float(str((await cell(warm, turn, f"rows[{number}]['name'] = 'changed'\nplain()")).value))
+            samples.setdefault("pickle", []).append(spent)
             began = time.perf_counter()
             kept = await warm.snapshot()
             took("snapshot", began)
@@ -130,6 +140,7 @@ def run(options: Options) -> Table:
     anyio.run(measure, options.rounds(100), samples)
     base = row("bubblewrap and python -I -S -c pass, bare", samples["bare"], "ms")
     pipe = row("a line to a bare Python and back", samples["pipe"], "ms")
+    plain = row("pickle.dumps of 1 MB, in the cell", samples["pickle"], "ms")
     size = f"{median(samples['size']):.2f} MB, {median(samples['written']):.0%} of it new"
     return Table(
         "code",
@@ -162,14 +173,16 @@ def run(options: Options) -> Table:
                 reached=lambda made: made.median <= 0.3,
                 note=f"means of {CALLS} calls",
             ),
+            plain,
             row(
                 "snapshot of 1 MB",
                 samples["snapshot"],
                 "ms",
+                baseline=plain,
                 goal="<= 20 ms",
                 reached=lambda made: made.median <= 20,
                 note=size,
             ),
-            row("restore of it, in a fresh worker", samples["restore"], "ms"),
+            row("restore of it, in a fresh worker", samples["restore"], "ms", baseline=plain),
         ),
     )

@@ -61,15 +61,25 @@ class Cell:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._stopping = False
         self._over = False
-        self.busy = False
-        """Whether tasks may be under way beside the cell."""
+        self._queue: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = []
 
     # Its time
 
-    def begin(self, group: anyio.abc.TaskGroup) -> None:
-        self._group = group
+    def begin(self) -> None:
         self._resume()
         self._later("watch", limits.FIRST, self._watch)
+
+    @property
+    def asks(self) -> bool:
+        """Whether something waits for tasks to be served in."""
+        return bool(self._queue)
+
+    def attend(self, group: anyio.abc.TaskGroup) -> None:
+        """From now on requests are served there."""
+        self._group = group
+        queue, self._queue = self._queue, []
+        for work, args in queue:
+            group.start_soon(work, *args)
 
     def _later(self, name: str, seconds: float, action: Callable[[], None]) -> None:
         timer = asyncio.get_running_loop().call_later(seconds, action)
@@ -142,13 +152,13 @@ class Cell:
         if message.id in self._under_way:
             return
         refusal = None
-        if self._over or self._group is None:
+        if self._over:
             refusal = "the cell has ended: no gate can be called until the next one"
         elif len(self._under_way) >= _AT_ONCE:
             refusal = f"no more than {_AT_ONCE} gate calls can be under way at once"
         elif self._calls >= MOST_CALLS:
             refusal = f"no more than {MOST_CALLS} gate calls are possible in one cell"
-        if refusal is not None or self._group is None:
+        if refusal is not None:
             self._worker.send({"id": message.id, "error": True, "result": refusal})
             return
         self._calls += 1
@@ -188,8 +198,12 @@ class Cell:
 
     def serve(self, work: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
         """Do something for the cell as long as it runs."""
-        if self._group is not None and not self._over:
-            self.busy = True
+        if self._over:
+            return
+        if self._group is None:
+            self._queue.append((work, args))
+            self._worker.tree.wake()
+        else:
             self._group.start_soon(work, *args)
 
     def output(self, stream: int, data: bytes) -> None:
@@ -201,9 +215,9 @@ class Cell:
     # Its run
 
     async def wait(self) -> None:
-        """Until the cell has ended, or its worker cannot go on."""
+        """Until the cell has ended, its worker cannot go on, or it asks for the first time."""
         tree = self._worker.tree
-        while self.ended is None and self._worker.broken is None and not tree.exited:
+        while self.ended is None and self._worker.broken is None and not tree.exited and not self._queue:
             await tree.changed()
             if self._listener is not None:
                 await self.report()

@@ -75,8 +75,15 @@ class CodeSession:
         code = program(call.args)
         if not isinstance(code, str):
             return Output(error=code.text)
-        async with self._lock:
+        try:
+            # A lock that is free is taken without a trip through the event loop.
+            self._lock.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._lock.acquire()
+        try:
             return await self._run(code, call, turn)
+        finally:
+            self._lock.release()
 
     async def _run(self, code: str, call: ToolCall, turn: TurnContext) -> Output:
         report = Report(call, turn, "python")
@@ -114,22 +121,31 @@ class CodeSession:
 
     async def _attend(self, cell: Cell, worker: Worker, code: str, turn: TurnContext) -> None:
         """Let the cell run to its end, and answer its gate calls beside it."""
+        commands = self._gate_commands(worker)
+        try:
+            command = {"t": "run", "cell": cell.number, "name": f"<cell {cell.number}>", "code": code}
+            worker.send({**command, **self._given(turn), "trace": turn.traceparent})
+            cell.begin()
+            worker.thaw()
+            await cell.wait()
+            if cell.asks:
+                await self._serve(cell)
+        finally:
+            cell.over()
+            if commands is not None and commands.used:
+                commands.close()
+                self._commands = None
+
+    async def _serve(self, cell: Cell) -> None:
+        """Go on with a cell that has asked for something; until then it needs no task beside it."""
         try:
             async with anyio.create_task_group() as group:
-                cell.begin(group)
-                commands = self._gate_commands(worker)
+                cell.attend(group)
                 try:
-                    command = {"t": "run", "cell": cell.number, "name": f"<cell {cell.number}>", "code": code}
-                    worker.send({**command, **self._given(turn), "trace": turn.traceparent})
-                    worker.thaw()
                     await cell.wait()
                 finally:
                     cell.over()
-                    if commands is not None and commands.used:
-                        commands.close()
-                        self._commands = None
-                    if cell.busy:
-                        group.cancel_scope.cancel()
+                    group.cancel_scope.cancel()
         except BaseExceptionGroup as failures:
             # One failure, of a call as a rule: nobody outside knows that there is a group.
             first: BaseException = failures

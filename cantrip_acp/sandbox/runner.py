@@ -187,7 +187,7 @@ async def _wired(wire: GateWire, call: Call, running: Running) -> Outcome:
     """Run a command with its gates: calls are served beside it, and end with it."""
     try:
         async with anyio.create_task_group() as group:
-            session = WireSession(wire, call, group, lambda: running.pid)
+            session = WireSession(wire, call, group.start_soon, lambda: running.pid)
             session.open()
             try:
                 return await running.run()

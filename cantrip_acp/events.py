@@ -117,7 +117,10 @@ class CommandStarted(Event, frozen=True, kw_only=True, tag="command"):
 
 
 class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
-    """A piece of output, cleaned for an editor: valid text without terminal control sequences."""
+    """A piece of output, cleaned for an editor: valid text without terminal control sequences.
+
+    The value of a cell's last expression comes as a last line that begins with ``=>``.
+    """
 
     call_id: str
     stream: Literal["stdout", "stderr"]
@@ -125,6 +128,8 @@ class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
 
 
 class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
+    """It has ended. ``exit_code`` of a cell is 0, or 1 where it failed."""
+
     call_id: str
     exit_code: int | None
     signal: str | None = None

@@ -60,13 +60,19 @@ class Report:
     async def end(self, output: Output, *, timed_out: bool = False) -> None:
         for stream, rest in self._held.items():
             await self._send(stream, rest)
+        exit_code = output.exit_code
+        if self._tool == "python":
+            # A cell has no status and a command no value: readers of either see what a terminal would show.
+            exit_code = 0 if output.error is None else 1
+            if output.value is not None:
+                await self._send("stdout", f"=> {output.value}\n")
         if self._turn.listening:
             await self._turn.emit(
                 events.CommandFinished(
                     **self._ids,
                     call_id=self._call.id,
-                    exit_code=output.exit_code,
-                    signal=signal_name(output.exit_code),
+                    exit_code=exit_code,
+                    signal=signal_name(exit_code),
                     truncated=output.truncated,
                     timed_out=timed_out,
                     error=self._redactor.text(output.error) if output.error is not None else None,

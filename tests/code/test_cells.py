@@ -124,11 +124,12 @@ async def test_streams_are_told_apart_and_streamed(python) -> None:
     assert (output.stdout, output.stderr) == ("out\nfrom a shell\n", "err\n")
     told = [(e.stream, e.data) for e in python.turn.events if isinstance(e, events.CommandOutput)]
     assert ("stderr", "err\n") in told
-    assert "".join(d for s, d in told if s == "stdout") == output.stdout
+    assert "".join(d for s, d in told if s == "stdout") == output.stdout + "=> 0\n"
     first, last = python.turn.events[0], python.turn.events[-1]
+    assert isinstance(last, events.CommandFinished)
+    assert (last.exit_code, last.error) == (0, None)
     assert isinstance(first, events.CommandStarted)
     assert (first.tool, first.command[:10]) == ("python", "import sys")
-    assert isinstance(last, events.CommandFinished)
 
 
 async def test_output_comes_while_the_cell_runs(make) -> None:

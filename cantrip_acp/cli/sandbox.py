@@ -63,9 +63,14 @@ def sandbox() -> None:
     "run",
     short_help="Run one command in the sandbox.",
     context_settings={"ignore_unknown_options": True},
-    **examples("cantrip sandbox run -- ls -la", "cantrip sandbox run --writable . -- 'make test | tail -5'"),
+    **examples(
+        "cantrip sandbox run -- ls -la",
+        "cantrip sandbox run --writable . -- 'make test | tail -5'",
+        "cantrip sandbox run --python -- 'import sys; sys.version'",
+    ),
 )
 @_circle_options
+@click.option("--python", is_flag=True, help="COMMAND is a Python program, or a file that holds one, run as a cell.")
 @click.option(
     "--timeout-ms", type=click.IntRange(min=1), metavar="N", help="Stop it after this long (bash_timeout_ms)."
 )
@@ -77,13 +82,19 @@ def run(
     writable: tuple[Path, ...],
     network: bool,
     timeout_ms: int | None,
+    python: bool,
 ) -> int:
     """Run COMMAND exactly as the bash medium would: one word as a shell's text, several as a program with arguments.
 
     The status is the command's own; 124 where it ran out of time, 137 where a limit killed it, 3 where there is no
     sandbox on this machine. With --recipe its gates are commands too; `cantrip_done TEXT` prints TEXT and ends.
+    With --python it is run as the code medium would run it: 1 where it fails, and no file of the workspace is visible
+    but what --writable or the recipe shows.
     """
     import anyio
+
+    if python:
+        return _python(command, cwd, recipe, writable, network, timeout_ms)
 
     circle = _circle(cwd, recipe, writable, network, timeout_ms)
     text = command[0] if len(command) == 1 else shlex.join(command)
@@ -95,6 +106,38 @@ def run(
         return outcome.exit_code
     click.echo(f"cantrip sandbox: the command was stopped: {outcome.ended_because}", err=True)
     return _TIMED_OUT if outcome.timed_out else _KILLED
+
+
+def _python(
+    words: tuple[str, ...],
+    cwd: Path | None,
+    recipe: str | None,
+    writable: tuple[Path, ...],
+    network: bool,
+    timeout_ms: int | None,
+) -> int:
+    from dataclasses import replace
+
+    import anyio
+
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.cli import pythonrun
+
+    if network:
+        raise click.UsageError("Python cells have no network; --network is for commands")
+    found = _circle(cwd, recipe, writable, False, None)
+    wards = found.wards
+    if recipe is None:
+        wards = replace(
+            wards,
+            code_writable_paths=wards.bash_writable_paths,
+            code_max_output_bytes=wards.bash_max_output_bytes,
+        )
+    if timeout_ms is not None:
+        wards = replace(wards, code_timeout_ms=min(timeout_ms, wards.code_timeout_ms))
+    medium = found.medium if found.medium.name == "code" else "code"
+    circle = Circle(medium, list(found.declared_gates), wards, workspace=found.workspace)
+    return anyio.run(pythonrun.run, circle, pythonrun.program(words, cwd or Path.cwd()))
 
 
 async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:

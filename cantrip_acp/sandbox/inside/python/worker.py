@@ -50,6 +50,7 @@ class Worker:
         self.wire = wire
         self.interrupts = interrupts
         self._streams = _Streams()
+        sys.argv[:] = [""]
         builtins.help = Help()  # type: ignore[assignment]
         module = type(sys)("__main__")
         sys.modules["__main__"] = module

@@ -1,7 +1,8 @@
-"""Control groups (version 2), where a part of the tree was delegated to us: the kernel itself then bounds memory and processes.
+"""Control groups, where we may make them: the kernel itself then bounds processes, and memory where it can.
 
-That is so in a user's systemd session. In most containers and for a service it is not; then the watchdog of `limits` serves.
-One group lives as long as one command.
+Version 2 is delegated to us in a user's systemd session, and bounds both. Root may make groups in version 1's hierarchy of
+``pids``, which bounds processes: a fork bomb of root's outruns any watchdog, and no rlimit binds root. Where there is
+neither, the watchdog of `limits` serves. One group lives as long as one command.
 """
 
 from __future__ import annotations
@@ -14,7 +15,36 @@ _FILES = ("cgroup.procs", "cgroup.subtree_control")
 
 
 def find_parent(mounts: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> str | None:
-    """The nearest folder above our own group in which we may make groups with a memory and a process limit."""
+    """The folder in which we may make groups with a process limit: version 2's, with a memory limit too, before version 1's."""
+    return _delegated(mounts, own) or _version_one(mounts, own)
+
+
+def bounds_memory(parent: str | None) -> bool:
+    """Whether groups made there have a memory limit too."""
+    return parent is not None and not _is_version_one(parent)
+
+
+def _version_one(mounts: str, own: str) -> str | None:
+    place = next((f[2] for f in (line.split(":", 2) for line in _read(own).splitlines()) if f[1:2] == ["pids"]), None)
+    for line in _read(mounts).splitlines():
+        before, _, after = line.partition(" - ")
+        fields, options = before.split(), after.split(" ", 2)
+        if place is None or options[0] != "cgroup" or len(fields) < 5 or "pids" not in options[-1].split(","):
+            continue
+        if fields[3] != "/" or ".." in place.split("/"):
+            continue
+        folder = os.path.normpath(f"{fields[4]}/{place}")
+        if _is_version_one(folder) and os.access(folder, os.W_OK):
+            return folder
+    return None
+
+
+def _is_version_one(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "tasks"))
+
+
+def _delegated(mounts: str, own: str) -> str | None:
+    """The nearest folder above our own group that was delegated to us with both controllers."""
     mount = _mount_point(mounts)
     place = _own_place(own)
     if mount is None or place is None or ".." in place.split("/"):
@@ -76,6 +106,8 @@ class ControlGroup:
         os.mkdir(self.folder)
         try:
             self._write("pids.max", str(processes))
+            if not bounds_memory(parent):
+                return
             self._write("memory.max", str(memory))
             self._write("memory.oom.group", "1")
             if os.path.exists(os.path.join(self.folder, "memory.swap.max")):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.sandbox import runner
-from cantrip_acp.sandbox.controlgroup import ControlGroup, find_parent
+from cantrip_acp.sandbox.controlgroup import ControlGroup, bounds_memory, find_parent
 from tests.sandbox.conftest import Make
 
 
@@ -62,3 +62,16 @@ async def test_a_real_group_bounds_a_command(make: Make) -> None:
         pytest.skip("no control group is delegated to this user")
     outcome = await make(sandbox_max_processes=20).run("for i in $(seq 40); do sleep 5 & done; wait")
     assert "fork" in outcome.stderr
+
+
+def test_version_one_bounds_processes(tmp_path: Path) -> None:
+    root = tmp_path / "pids"
+    (root / "us").mkdir(parents=True)
+    (root / "us" / "tasks").write_text("")
+    (tmp_path / "mountinfo").write_text(f"30 1 0:26 / {root} rw,nosuid shared:4 - cgroup cgroup rw,pids\n")
+    (tmp_path / "own").write_text("8:pids:/us\n4:memory:/elsewhere\n0::/\n")
+    parent = find_parent(str(tmp_path / "mountinfo"), str(tmp_path / "own"))
+    assert parent == str(root / "us")
+    assert not bounds_memory(parent)
+    ControlGroup(parent, "one", memory=1, processes=41)
+    assert {p.name for p in (root / "us" / "one").iterdir()} == {"pids.max"}

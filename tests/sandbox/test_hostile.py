@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox
+from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox, control_groups
 from cantrip_acp.wards import Wards
 from tests.sandbox.conftest import Make
 
@@ -219,11 +219,15 @@ async def test_a_fork_bomb_is_ended(workspace: Path) -> None:
     """Inside the process limit first shown to hold by a slow one."""
     box = Sandbox(Wards(sandbox_max_processes=40, bash_timeout_ms=5_000), workspace)
     slow = await box.run(f"for i in $(seq 60); do sleep {a_time('bomb')} & done; wait")
-    if os.getuid() == 0:
-        assert "40 processes" in (slow.ended_because or "")
-    else:
+    kept_by_the_kernel = os.getuid() != 0 or control_groups() is not None
+    if kept_by_the_kernel:
         assert "fork" in slow.stderr
+    else:
+        assert "40 processes" in (slow.ended_because or "")
     assert alive(a_time("bomb")) == []
+    if not kept_by_the_kernel:
+        # Doubling every millisecond outruns any watchdog; doctor says so, and nobody here should find out how far.
+        return
     began = time.perf_counter()
     bomb = await box.run(":(){ :|:& };:; sleep 1")
     assert time.perf_counter() - began < 15

@@ -105,6 +105,13 @@ def _sandbox() -> Iterator[Finding]:
         else:
             mend = "Do not run commands here; please report this with the output of `cantrip sandbox policy`."
             yield Finding(f"sandbox.{name}", "missing", f"NOT so: {text}", mend)
+    try:
+        anyio.run(_try_hosts)
+        text = "a list of hosts in bash_network is kept by the filtering proxy: those are reached and nothing else is"
+        yield Finding("sandbox.hosts", "ok", text)
+    except CantripError as error:
+        mend = "Use `bash_network: false` or `true` here; a list is refused, and nothing weaker is done in its place."
+        yield Finding("sandbox.hosts", "note", str(error), mend)
 
 
 def _missing(name: str, error: Exception) -> Finding:
@@ -115,6 +122,12 @@ def _missing(name: str, error: Exception) -> Finding:
     return Finding(name, "missing", text, mend)
 
 
+async def _try_hosts() -> None:
+    from cantrip_acp.sandbox import proxycheck
+
+    await proxycheck.attempt()
+
+
 async def _try_canaries() -> list[tuple[str, str, bool]]:
     from cantrip_acp.sandbox import canaries
 
@@ -122,13 +135,13 @@ async def _try_canaries() -> list[tuple[str, str, bool]]:
 
 
 def _limits() -> Iterator[Finding]:
-    from cantrip_acp.sandbox import limits
+    from cantrip_acp.sandbox import controlgroup, limits
     from cantrip_acp.sandbox.runner import control_groups
 
     yield Finding("limits", "ok", "time, CPU, file size and open files of commands are limited by the kernel")
     late = int(1000 * (limits.FIRST + limits.INTERVAL))
     group = control_groups()
-    if group is not None:
+    if controlgroup.bounds_memory(group):
         yield Finding(
             "limits.group", "ok", f"memory and processes of commands are limited by control groups in {group}"
         )
@@ -140,7 +153,9 @@ def _limits() -> Iterator[Finding]:
         "late",
         "Start the agent in a systemd user session to have the kernel keep the limit.",
     )
-    if os.getuid() == 0:
+    if group is not None:
+        yield Finding("limits.processes", "ok", f"processes of commands are limited by control groups in {group}")
+    elif os.getuid() == 0:
         yield Finding(
             "limits.processes",
             "note",

@@ -31,6 +31,13 @@ def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--network", is_flag=True, help="Give it the network. Without, there is none, not even localhost's."
         ),
         click.option(
+            "--host",
+            "hosts",
+            multiple=True,
+            metavar="HOST",
+            help="A host that may be reached by HTTP and HTTPS, as in bash_network's list; repeatable.",
+        ),
+        click.option(
             "--writable",
             multiple=True,
             metavar="PATH",
@@ -66,6 +73,7 @@ def sandbox() -> None:
     **examples(
         "cantrip sandbox run -- ls -la",
         "cantrip sandbox run --writable . -- 'make test | tail -5'",
+        "cantrip sandbox run --host pypi.org --host files.pythonhosted.org -- 'pip download -d /tmp six'",
         "cantrip sandbox run --python -- 'import sys; sys.version'",
     ),
 )
@@ -81,6 +89,7 @@ def run(
     recipe: str | None,
     writable: tuple[Path, ...],
     network: bool,
+    hosts: tuple[str, ...],
     timeout_ms: int | None,
     python: bool,
 ) -> int:
@@ -94,9 +103,9 @@ def run(
     import anyio
 
     if python:
-        return _python(command, cwd, recipe, writable, network, timeout_ms)
+        return _python(command, cwd, recipe, writable, bool(network or hosts), timeout_ms)
 
-    circle = _circle(cwd, recipe, writable, network, timeout_ms)
+    circle = _circle(cwd, recipe, writable, _reach(network, hosts), timeout_ms)
     text = command[0] if len(command) == 1 else shlex.join(command)
     outcome, answer = anyio.run(_run, circle, text)
     if answer is not None:
@@ -124,7 +133,7 @@ def _python(
     from cantrip_acp.cli import pythonrun
 
     if network:
-        raise click.UsageError("Python cells have no network; --network is for commands")
+        raise click.UsageError("Python cells have no network; --network and --host are for commands")
     found = _circle(cwd, recipe, writable, False, None)
     wards = found.wards
     if recipe is None:
@@ -199,11 +208,18 @@ async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:
 )
 @_circle_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: policy, program, arguments.")
-def policy(cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool, as_json: bool) -> None:
+def policy(
+    cwd: Path | None,
+    recipe: str | None,
+    writable: tuple[Path, ...],
+    network: bool,
+    hosts: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Print the policy of a command that would start now, why each part of it is there, and bubblewrap's arguments."""
     from cantrip_acp.mediums.bash import BashSession
 
-    circle = _circle(cwd, recipe, writable, network, None)
+    circle = _circle(cwd, recipe, writable, _reach(network, hosts), None)
     made = BashSession(circle).sandbox
     found = made.policy()
     if as_json:
@@ -218,8 +234,15 @@ def policy(cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], net
         click.echo(f"    {line}")
 
 
+def _reach(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
+    """`bash_network` as the options say it."""
+    if network and hosts:
+        raise click.UsageError("--network is the whole network, --host a part of it: give one of them")
+    return list(hosts) or network
+
+
 def _circle(
-    cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool, timeout_ms: int | None
+    cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool | list[str], timeout_ms: int | None
 ) -> Circle:
     from cantrip_acp.circle import Circle
     from cantrip_acp.wards import Wards
@@ -233,7 +256,7 @@ def _circle(
         wards = {"max_turns": 1, "bash_network": network, "bash_writable_paths": paths, **limits}
         return Circle("bash", ["done"], wards, workspace=workspace)
     if writable or network:
-        raise click.UsageError("--recipe brings its own wards; --writable and --network go without it")
+        raise click.UsageError("--recipe brings its own wards; --writable, --network and --host go without it")
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.folders import state_dir
     from cantrip_acp.recipes import build, trust
@@ -278,7 +301,7 @@ def _described(policy: Policy) -> list[str]:
             [f"{policy.home} (home), in {policy.home_source}"] if policy.home_source else [],
         ),
         ("Gates, as commands", [g for g in policy.gates if not g.startswith("cantrip_")]),
-        ("Network", ["all of it" if policy.network else "none"]),
+        ("Network", _network(policy)),
         (
             "Limits",
             [
@@ -298,6 +321,12 @@ def _described(policy: Policy) -> list[str]:
             lines.append(f"{title}:")
             lines += [f"  {e}" for e in entries]
     return lines
+
+
+def _network(policy: Policy) -> list[str]:
+    if policy.network:
+        return ["all of it"]
+    return [f"{host} (HTTP and HTTPS, through the filtering proxy)" for host in policy.hosts] or ["none"]
 
 
 def _grouped(arguments: list[str]) -> list[str]:

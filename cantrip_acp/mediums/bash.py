@@ -187,9 +187,7 @@ def present(circle: Circle) -> str:
         ),
         "- Version control data (.git), editor, agent and shell configuration (.vscode, .idea, .zed, .cantrip, .mcp.json, "
         ".bashrc …) are read-only, present or not. Files with secrets (.env, keys) read as a note that they are hidden.",
-        "- The network is available."
-        if wards.bash_network is True
-        else "- There is no network, not even to this machine.",
+        f"- {_network_text(wards)}",
         "- Standard input is empty: a program that asks a question gets no answer.",
         f"- A command may run {_seconds(wards.bash_timeout_ms)}, and then it is stopped with its output kept. "
         f"Of its output you see up to {wards.bash_max_output_bytes:,} bytes, the beginning and the end.",
@@ -236,6 +234,20 @@ def _writable_text(wards: Wards, circle: Circle) -> str:
         more = f", and so can {', '.join(others)}" if others else ""
         return f"Files in the workspace can be written{more}; what is written stays."
     return f"Files can be written in {', '.join(paths)}; what is written there stays. Everything else is read-only."
+
+
+def _network_text(wards: Wards) -> str:
+    network = wards.bash_network
+    if network is True:
+        return "The network is available."
+    if not network:
+        return "There is no network, not even to this machine."
+    assert isinstance(network, tuple)
+    return (
+        f"Of the network these hosts can be reached, by HTTP and HTTPS and nothing else: {', '.join(network)}. A proxy "
+        "does it, which curl, git, pip, npm and most programs find by themselves (HTTP_PROXY, HTTPS_PROXY). It refuses "
+        "every other host with status 403; names cannot be looked up and other connections fail."
+    )
 
 
 def _seconds(ms: int) -> str:

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from cantrip_acp.errors import DefinitionError, SandboxError
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings
 from cantrip_acp.sandbox.host import Host
+from cantrip_acp.sandbox.hosts import Allowed
 from cantrip_acp.wards import Wards
 
 WIRE = "/run/cantrip"
 """Where the gates' commands and their wiring are inside."""
+
+PROXY_PORT = 21128
+"""Where a command finds the proxy, at 127.0.0.1, if its network is a list of hosts."""
 
 MIB = 1024 * 1024
 
@@ -41,7 +45,8 @@ class Policy:
 
     ``tools``: folders and files of the user's programs, read-only. ``pinned``: folders between a writable root and
     something guarded, which cannot be renamed. ``absent``: protected names that do not exist. ``hidden``: what reads as a
-    note. ``replaced``: files that read as another file of the host's. ``home`` is the private home's path inside and
+    note. ``replaced``: files that read as another file of the host's. ``hosts``: what a filtering proxy lets through where
+    there is no other network. ``home`` is the private home's path inside and
     ``home_source`` the host folder that it keeps, if it outlives turns. ``wire`` is the host folder with the gates' wiring.
     """
 
@@ -62,6 +67,7 @@ class Policy:
     gates: tuple[str, ...]
     wire: str | None
     network: bool
+    hosts: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     shell: str
     limits: Limits
@@ -92,12 +98,7 @@ def compose(
     the user who runs this can make nothing. Raises `DefinitionError` for wards that cannot be kept.
     """
     network = wards.bash_network
-    if isinstance(network, tuple) and network:
-        raise DefinitionError(
-            "a list of hosts needs a filtering proxy, which this version does not have, and nothing weaker will do; "
-            "write true for the whole network, or false for none",
-            where="bash_network",
-        )
+    hosts = Allowed.of(network) if isinstance(network, tuple) else Allowed((), ())
     writable = _outermost(wards.bash_writable_paths)
     for root in writable:
         _check_root(root, host.home, "bash_writable_paths", writing=True)
@@ -161,7 +162,8 @@ def compose(
         gates=gates,
         wire=wire,
         network=network is True,
-        environment=_environment(host, home, bool(wire)),
+        hosts=hosts.entries,
+        environment=_environment(host, home, bool(wire), hosts),
         shell=host.shell,
         limits=Limits(
             timeout_ms=wards.bash_timeout_ms,
@@ -188,7 +190,7 @@ def _check_root(root: str, home: str, what: str, *, writing: bool) -> None:
         raise DefinitionError(f"{what}: {root} is {kind}, and is never {verb} in a sandbox; name a folder inside it")
 
 
-def _environment(host: Host, home: str, wired: bool) -> tuple[tuple[str, str], ...]:
+def _environment(host: Host, home: str, wired: bool, hosts: Allowed) -> tuple[tuple[str, str], ...]:
     """Everything that a command finds in its environment, trace context apart."""
     path = ":".join(([f"{WIRE}/bin"] if wired else []) + list(host.path))
     values = {
@@ -210,8 +212,19 @@ def _environment(host: Host, home: str, wired: bool) -> tuple[tuple[str, str], .
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "safe.directory",
         "GIT_CONFIG_VALUE_0": "*",
+        **(_through_proxy(hosts) if hosts.entries else {}),
     }
     return tuple(sorted(values.items()))
+
+
+def _through_proxy(hosts: Allowed) -> dict[str, str]:
+    """How programs find the proxy. What they serve to themselves inside does not go through it, unless the list means this
+    machine's own services."""
+    outside = hosts.loopback()
+    direct = ",".join(name for name in ("localhost", "127.0.0.1", "::1") if name not in outside)
+    values = {"NO_PROXY": direct, "NODE_USE_ENV_PROXY": "1"}
+    values.update((name, f"http://127.0.0.1:{PROXY_PORT}") for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"))
+    return {**values, **{name.lower(): value for name, value in values.items() if not name.startswith("NODE_")}}
 
 
 def _between(path: str, root: str) -> list[str]:

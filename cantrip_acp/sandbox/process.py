@@ -68,10 +68,12 @@ class _Stream:
 
 @dataclass(slots=True)
 class Hooks:
-    """What a runner hears of. ``prepared`` is called with the tree's first process before the command runs."""
+    """What a runner hears of. ``prepared`` is called with the tree's first process before the command runs; with ``hold``
+    the command waits for `Tree.release` after that."""
 
     output: Callable[[int, bytes], None]
     prepared: Callable[[int], None] = field(default=lambda pid: None)
+    hold: bool = False
 
 
 class Tree:
@@ -210,6 +212,13 @@ class Tree:
             self._hooks.prepared(pid)
         except OSError as error:
             self._end(f"its limits cannot be set ({error.strerror})")
+            return
+        if not self._hooks.hold:
+            self.release()
+
+    def release(self) -> None:
+        """Let the command run."""
+        if self._go < 0 or self.status.ended_because is not None:
             return
         self.status.started = True
         os.write(self._go, b"1")

@@ -178,21 +178,26 @@ class Sandbox:
         running = Running(prepared, command, listener, tap, environment or {}, timeout_ms)
         if started is not None:
             started(running)
-        if self._wire is None or call is None:
+        wired = self._wire is not None and call is not None
+        if not wired and not prepared.policy.hosts:
             return await running.run()
-        return await _wired(self._wire, call, running)
+        return await _served(self._wire, call, running)
 
 
-async def _wired(wire: GateWire, call: Call, running: Running) -> Outcome:
-    """Run a command with its gates: calls are served beside it, and end with it."""
+async def _served(wire: GateWire | None, call: Call | None, running: Running) -> Outcome:
+    """Run a command with its gates and its way out: both are served beside it, and end with it."""
     try:
         async with anyio.create_task_group() as group:
-            session = WireSession(wire, call, group.start_soon, lambda: running.pid)
-            session.open()
+            running.through(group.start_soon)
+            session = None
+            if wire is not None and call is not None:
+                session = WireSession(wire, call, group.start_soon, lambda: running.pid)
+                session.open()
             try:
                 return await running.run()
             finally:
-                session.close()
+                if session is not None:
+                    session.close()
                 group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
         # One failure of a call or of the command: nobody outside knows that there is a group.

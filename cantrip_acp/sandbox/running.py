@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ import anyio
 from cantrip_acp.errors import SandboxError
 from cantrip_acp.sandbox import bubblewrap, limits, probe
 from cantrip_acp.sandbox.controlgroup import ControlGroup, find_parent
+from cantrip_acp.sandbox.door import Door
 from cantrip_acp.sandbox.guarded import NEVER_MADE
 from cantrip_acp.sandbox.host import Host
+from cantrip_acp.sandbox.hosts import Allowed
 from cantrip_acp.sandbox.output import Collector, share
 from cantrip_acp.sandbox.policy import Policy
 from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree
+from cantrip_acp.sandbox.proxy import Proxy
 from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import Standins
 
@@ -33,6 +37,9 @@ _LIVE_MOST = 262_144
 Listener = Callable[[str, str], Awaitable[None]]
 """Hears output while it comes: the stream's name (stdout, stderr) and cleaned text."""
 
+
+Spawn = Callable[..., object]
+"""Starts a coroutine function with its arguments in a task group."""
 
 Tap = Callable[[int, bytes], None]
 """Gets output as it came, 1 or 2 for the stream, before anything is bounded or cleaned. It may block, and then the command
@@ -94,7 +101,14 @@ class Running:
         self._standins: list[Standins] = []
         self._group: ControlGroup | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._door: Door | None = None
+        self._no_way: str | None = None
+        self._spawn: Spawn | None = None
         self.tree: Tree | None = None
+
+    def through(self, spawn: Spawn) -> None:
+        """Where the policy lists hosts: ``spawn`` runs the proxy beside the command, and stops it afterwards."""
+        self._spawn = spawn
 
     @property
     def pid(self) -> int:
@@ -119,6 +133,8 @@ class Running:
         finally:
             status = self._clean()
         await self._report(last=True)
+        if self._no_way is not None:
+            raise SandboxError(self._no_way)
         if status.exit_code is None and status.ended_because is None:
             raise probe.explain(self._streams[2].text(4096)).error()
         return self.partial(status)
@@ -159,7 +175,11 @@ class Running:
             inherited.append(calls)
             argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
             launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited)
-            self.tree = Tree(launch, Hooks(output=self._on_output, prepared=self._on_prepared))
+            if policy.hosts:
+                self._door = Door(self._on_way, self._on_no_way)
+                self._door.start()
+            hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._door is not None)
+            self.tree = Tree(launch, hooks)
             inherited = []
             self.tree.start()
         except BaseException:
@@ -185,6 +205,24 @@ class Running:
                     self._group.remove()
                     self._group = None
         limits.apply(pid, policy.limits, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
+        if self._door is not None:
+            try:
+                self._door.open(pid)
+            except OSError as error:
+                self._on_no_way(f"the sandbox's network cannot be entered from outside ({error.strerror})")
+
+    def _on_way(self, listener: socket.socket) -> None:
+        """The proxy can be reached from inside now, and the command may run."""
+        if self._spawn is None or self._tree.exited:
+            listener.close()
+            return
+        proxy = Proxy(Allowed.of(self._prepared.policy.hosts), lambda line: self._on_output(2, f"{line}\n".encode()))
+        self._spawn(proxy.serve, listener)
+        self._tree.release()
+
+    def _on_no_way(self, why: str) -> None:
+        self._no_way = why
+        self._tree.end(why)
 
     def _on_output(self, stream: int, data: bytes) -> None:
         if self._tap is not None:
@@ -226,6 +264,8 @@ class Running:
     def _clean(self) -> Status:
         for timer in self._timers:
             timer.cancel()
+        if self._door is not None:
+            self._door.close()
         status = self.tree.finish() if self.tree is not None else Status()
         if self._group is not None:
             if status.ended_because is None and self._group.exceeded():

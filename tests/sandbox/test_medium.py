@@ -86,6 +86,7 @@ def test_the_presentation_is_stable_and_says_what_holds(workspace: Path) -> None
     assert "SUBMIT" not in text
     assert "SUBMIT" in present(bash_submit=True)
     assert "network is available" in present(bash_network=True)
+    assert "example.org, *.example.net. A proxy" in present(bash_network=["example.org", "*.example.net"])
 
 
 async def test_events_of_a_command(workspace: Path) -> None:
@@ -199,8 +200,8 @@ async def test_no_sandbox_no_run(workspace: Path, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_wards_that_cannot_be_kept_stop_the_cast(workspace: Path) -> None:
-    made = cantrip(workspace, bash("true"), bash_network=["example.org"])
-    with pytest.raises(DefinitionError, match="filtering proxy"):
+    made = cantrip(workspace, bash("true"), bash_network=["https://example.org/path"])
+    with pytest.raises(DefinitionError, match="without a scheme"):
         await made.cast("work")
 
 

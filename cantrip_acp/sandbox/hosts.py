@@ -1,0 +1,190 @@
+"""The hosts of a `bash_network` list: which names and addresses a command may reach, and which addresses never.
+
+An entry is a host (`example.org`), everything below one (`*.example.org`), or an address (`192.0.2.7`, `[2001:db8::1]`), each
+with a port of its own where that is not 80 or 443 (`example.org:8443`). Names are compared without regard to case and a final
+dot, and in their ASCII form, so that `bücher.example` and `xn--bcher-kva.example` are the same.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cantrip_acp.errors import DefinitionError
+
+PORTS = (80, 443)
+"""What an entry without a port stands for."""
+
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_LONGEST = 253
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def host_name(text: str) -> str:
+    """The one spelling of a host: a lower-case ASCII name, or an address as the standard library writes it.
+
+    Raises ValueError for what is neither. Numbers that only some resolvers take for an address (`127.1`, `0x7f000001`) are
+    neither.
+    """
+    if text.startswith("[") and text.endswith("]"):
+        return str(_plain(ipaddress.IPv6Address(_without_zone(text[1:-1]))))
+    if ":" in text:
+        return str(_plain(ipaddress.IPv6Address(_without_zone(text))))
+    name = text
+    if not name.isascii():
+        import idna
+
+        try:
+            name = idna.encode(name, uts46=True).decode("ascii")
+        except idna.IDNAError as error:
+            raise ValueError(f"{text!r} is no host name: {error}") from error
+    name = name.lower().removesuffix(".")
+    labels = name.split(".")
+    if len(name) > _LONGEST or not all(map(_LABEL.fullmatch, labels)):
+        raise ValueError(f"{text!r} is no host name")
+    if _NUMBER.fullmatch(labels[-1]):
+        return str(ipaddress.IPv4Address(name))
+    return name
+
+
+def _without_zone(text: str) -> str:
+    if "%" in text:
+        raise ValueError("an address with a zone is not taken")
+    return text
+
+
+def _plain(address: Address) -> Address:
+    """An IPv4 address that is written as an IPv6 one is the IPv4 address."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def split_port(text: str) -> tuple[str, int | None]:
+    """A host and its port, None where there is none. Raises ValueError."""
+    if text.startswith("["):
+        host, bracket, rest = text.partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is no address in brackets")
+        host, port, found = host + bracket, rest[1:], bool(rest)
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+        found = True
+    else:
+        host, port, found = text, "", False
+    if not found:
+        return host, None
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
+        raise ValueError(f"{port!r} is no port")
+    return host, int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    host: str
+    below: bool
+    ports: tuple[int, ...]
+
+    def admits(self, host: str, port: int) -> bool:
+        if port not in self.ports:
+            return False
+        return host.endswith("." + self.host) if self.below else host == self.host
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A list of hosts that may be reached. ``entries`` are as they were written."""
+
+    entries: tuple[str, ...]
+    rules: tuple[_Rule, ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[str]) -> Allowed:
+        """Raises `DefinitionError` for an entry that is no host."""
+        listed = tuple(entries)
+        return cls(listed, tuple(_rule(entry) for entry in listed))
+
+    def admits(self, host: str, port: int) -> bool:
+        """Whether a host (as `host_name` gives it) may be reached at a port."""
+        return any(rule.admits(host, port) for rule in self.rules)
+
+    def admits_address(self, address: str, port: int) -> bool:
+        """Whether a connection to this very address may be made, for a name that is listed: to any public one, and to
+        others where the list names them."""
+        return is_public(address) or self.admits(str(_plain(ipaddress.ip_address(address))), port)
+
+    def loopback(self) -> tuple[str, ...]:
+        """Which of this machine's own names the list has."""
+        return tuple(sorted({r.host for r in self.rules if r.host == "localhost" or _is_loopback(r.host)}))
+
+    def shown(self) -> str:
+        return ", ".join(self.entries)
+
+
+def _rule(entry: str) -> _Rule:
+    text = entry.strip()
+    try:
+        if "://" in text or "/" in text or "@" in text:
+            raise ValueError("write the host alone, without a scheme, a path or a user")
+        host, port = split_port(text) if text.count(":") < 2 or text.startswith("[") else (text, None)
+        below = host.startswith("*.")
+        if host in ("", "*"):
+            raise ValueError("name a host, or write `bash_network: true` for the whole network")
+        if "*" in host[1:] or (host.startswith("*") and not below):
+            raise ValueError("`*` may only stand first and for whole labels, as in `*.example.org`")
+        name = host_name(host[2:] if below else host)
+        if below and ("." not in name or _is_address(name)):
+            raise ValueError(f"`{host}` is too wide; name a domain, as in `*.example.org`")
+    except ValueError as error:
+        raise DefinitionError(f"{entry!r}: {error}", where="bash_network") from error
+    return _Rule(name, below, PORTS if port is None else (port,))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+# Written out, because what the standard library calls global has changed between its versions.
+_CLOSED = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "224.0.0.0/4", "240.0.0.0/4",
+        # A cloud's own services, at an address that looks public.
+        "168.63.129.16/32",
+    )
+)  # fmt: skip
+_OPEN_6 = ipaddress.ip_network("2000::/3")
+_CLOSED_6 = tuple(
+    ipaddress.ip_network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16")
+)
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""IPv4 by a gateway of the network: as public as the address in its last 32 bits."""
+
+
+@lru_cache(maxsize=1024)
+def is_public(address: str) -> bool:
+    """Whether an address is one of the internet's: not this machine's, a local network's or a cloud's own services'."""
+    try:
+        found = _plain(ipaddress.ip_address(address))
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv4Address):
+        return not any(found in network for network in _CLOSED)
+    if found in _TRANSLATED:
+        return is_public(str(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)))
+    return found in _OPEN_6 and not any(found in network for network in _CLOSED_6)

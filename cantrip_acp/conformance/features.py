@@ -92,7 +92,11 @@ def _cantrip_takes(parameter: str) -> bool:
 
 FEATURES = (
     Feature("the code medium", lambda case: medium_of(case) == "code", _medium("code")),
-    Feature("the monty medium", lambda case: medium_of(case) == "monty", _medium("monty")),
+    Feature(
+        "the monty medium",
+        lambda case: medium_of(case) == "monty",
+        lambda: _medium("monty")() and find_spec("pydantic_monty") is not None,
+    ),
     Feature("delegation (call_agent)", _delegates, _gate("call_agent")),
     Feature("forks", _forks, lambda: hasattr(import_module("cantrip_acp.cantrip").Cantrip, "fork")),
     Feature("folding", lambda case: bool(case.setup.get("folding")), lambda: _cantrip_takes("folding")),

@@ -41,22 +41,16 @@ _NAMED = 20
 class CodeSession:
     """State lives in the worker, and outlives turns and casts (CIRCLE-9)."""
 
+    worker_type: type[Worker] = Worker
+
     def __init__(self, circle: Circle, *, python: str | None, loom: bool, chunks: ChunkStore | None = None) -> None:
         self._circle = circle
         self._loom = loom
         self.chunks: ChunkStore = chunks if chunks is not None else MemoryChunks()
         base = str(circle.workspace) if circle.workspace is not None else None
         self._interpreter = interpreter.find(python, runner.machine(), base)
-        reached = reach(circle.wards, circle.workspace)
-        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
-        self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
-        self.sandbox = Sandbox(
-            reached.wards,
-            reached.workspace,
-            wire=self._wire,
-            host=self._interpreter.on(runner.machine()),
-            more_readable=reached.readable,
-        )
+        self._wire: GateWire | None = None
+        self.sandbox = self._make_sandbox()
         self._lock = anyio.Lock()
         self._worker: Worker | None = None
         self._cell: Cell | None = None
@@ -67,6 +61,19 @@ class CodeSession:
         self._context: list[dict[str, Any]] | None = None
         self._context_cast: str | None = None
         self._note: str | None = None
+
+    def _make_sandbox(self) -> Sandbox:
+        circle = self._circle
+        reached = reach(circle.wards, circle.workspace)
+        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
+        self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
+        return Sandbox(
+            reached.wards,
+            reached.workspace,
+            wire=self._wire,
+            host=self._interpreter.on(runner.machine()),
+            more_readable=reached.readable,
+        )
 
     # Cells
 
@@ -266,12 +273,21 @@ class CodeSession:
         return worker
 
     async def _start(self) -> Worker:
-        worker = Worker(
+        worker = self.worker_type(
             self.sandbox,
             self._interpreter,
             self._circle.wards.code_memory_mb,
             Listening(output=self._on_output, said=self._on_said),
         )
+        try:
+            await worker.start(self._settings(), {})
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def _settings(self) -> dict[str, Any]:
+        """What a worker is told first."""
         gates = [
             {
                 "name": name,
@@ -281,18 +297,12 @@ class CodeSession:
             }
             for shown, name in self._circle.tool_names.items()
         ]
-        settings = {
+        return {
             "gates": gates,
             "loom": self._loom,
             "prefix": self._interpreter.prefix,
             "system_packages": self._interpreter.system_packages,
         }
-        try:
-            await worker.start(settings, {})
-        except BaseException:
-            worker.close()
-            raise
-        return worker
 
     def _on_output(self, stream: int, data: bytes) -> None:
         if self._cell is not None:

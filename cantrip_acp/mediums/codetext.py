@@ -128,12 +128,7 @@ def present(circle: Circle, *, loom: bool) -> str:
         "KeyboardInterrupt, and its variables are kept. All processes together may use "
         f"{wards.code_memory_mb:,} MiB of memory. Of printed output you see up to {wards.code_max_output_bytes:,} bytes.",
     ]
-    functions = []
-    for shown, name in circle.tool_names.items():
-        gate = circle.gates[name]
-        first = gate.description.split("\n")[0].strip()
-        call = shown if not keyword.iskeyword(shown) else f'globals()["{shown}"]'
-        functions.append(f"- `{call}({_signature(gate)})`" + (f": {first}" if first else ""))
+    functions = functions_of(circle)
     if functions:
         lines += [
             "",
@@ -153,6 +148,17 @@ def present(circle: Circle, *, loom: bool) -> str:
             "task at once. `submit_answer(answer)` is the same.",
         ]
     return "\n".join(lines)
+
+
+def functions_of(circle: Circle) -> list[str]:
+    """A line for each gate: how it is called and what it does."""
+    functions = []
+    for shown, name in circle.tool_names.items():
+        gate = circle.gates[name]
+        first = gate.description.split("\n")[0].strip()
+        call = shown if not keyword.iskeyword(shown) else f'globals()["{shown}"]'
+        functions.append(f"- `{call}({_signature(gate)})`" + (f": {first}" if first else ""))
+    return functions
 
 
 def _files(circle: Circle) -> str:

@@ -12,6 +12,7 @@ BUILT_IN: dict[str, str] = {
     "conversation": "cantrip_acp.mediums.conversation:ConversationMedium",
     "bash": "cantrip_acp.mediums.bash:BashMedium",
     "code": "cantrip_acp.mediums.code:CodeMedium",
+    "monty": "cantrip_acp.mediums.monty:MontyMedium",
 }
 
 

@@ -35,7 +35,7 @@ from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import Standins
 
 INSIDE = "/run/cantrip-python"
-_BOOT = f"import sys; sys.path.insert(0, {INSIDE!r}); from _cantrip.worker import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+_BOOT = f"import sys; sys.path.insert(0, {INSIDE!r}); from _cantrip.%s import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 LARGEST_ANSWER = 64 * MIB
 _MOST_QUEUED = 128 * MIB
 _NONSENSE = 1_000
@@ -57,8 +57,10 @@ class Listening:
 class Worker:
     """Make it, `start` it, let it run with `thaw`, stop it with `freeze`, and `close` it in any case.
 
-    ``broken`` says why it can be used no more; None while it can.
+    ``broken`` says why it can be used no more; None while it can. ``program`` is the module of ours that runs in it.
     """
+
+    program = "worker"
 
     def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: Listening) -> None:
         prepared = sandbox.policy()
@@ -156,7 +158,7 @@ class Worker:
                     "-X",
                     "utf8",
                     "-c",
-                    _BOOT,
+                    _BOOT % self.program,
                     str(their_in),
                     str(their_out),
                 ),

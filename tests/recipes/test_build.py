@@ -150,10 +150,6 @@ def test_a_bad_script_names_its_own_place(tmp_path: Path) -> None:
         (recipe("loom: {store: sqlite:x.db}\n"), ":4:15: loom.store: a loom in sqlite is not available"),
         (recipe(gates="[done, {python: g.py}]"), ":2:26: circle.gates[1].python: gates from a Python file"),
         (recipe(gates="[done, call_agent]"), ":2:17: circle.gates[1]: gate call_agent is not available"),
-        (
-            recipe().replace("circle:\n", "circle:\n  medium: monty\n"),
-            ":2:11: circle.medium: medium monty is not available",
-        ),
     ],
 )
 def test_what_this_version_lacks_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:

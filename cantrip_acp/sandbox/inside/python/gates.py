@@ -60,7 +60,7 @@ class Gates:
         gate = spec["name"]
 
         def function(*args: Any, **named: Any) -> Any:
-            return self._call(gate, _arguments(shown, properties, required, args, named))
+            return self._call(gate, arguments(shown, properties, required, args, named))
 
         function.__name__ = function.__qualname__ = shown
         function.__module__ = "gates"
@@ -110,7 +110,7 @@ class Gates:
                 continue
 
 
-def _arguments(
+def arguments(
     shown: str, properties: dict[str, Any], required: frozenset[str], args: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
     order = list(properties)
@@ -147,4 +147,4 @@ def _takes_null(schema: dict[str, Any]) -> bool:
     return kinds == "null" or (isinstance(kinds, list) and "null" in kinds) or any(map(_takes_null, options))
 
 
-__all__ = ["Done", "GateError", "Gates"]
+__all__ = ["Done", "GateError", "Gates", "arguments"]

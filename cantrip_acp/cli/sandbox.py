@@ -208,6 +208,7 @@ async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:
 )
 @_circle_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: policy, program, arguments.")
+@click.option("--seatbelt", is_flag=True, help="Print it as a profile for macOS's sandbox-exec instead (never tried).")
 def policy(
     cwd: Path | None,
     recipe: str | None,
@@ -215,6 +216,7 @@ def policy(
     network: bool,
     hosts: tuple[str, ...],
     as_json: bool,
+    seatbelt: bool,
 ) -> None:
     """Print the policy of a command that would start now, why each part of it is there, and bubblewrap's arguments."""
     from cantrip_acp.mediums.bash import BashSession
@@ -222,6 +224,13 @@ def policy(
     circle = _circle(cwd, recipe, writable, _reach(network, hosts), None)
     made = BashSession(circle).sandbox
     found = made.policy()
+    if seatbelt:
+        from cantrip_acp.sandbox.seatbelt import profile
+
+        rendered = profile(found, home="/private/tmp/cantrip/home", temporary="/private/tmp/cantrip/tmp")
+        lines = [f"; {name} = {path}" for name, path in rendered.parameters]
+        click.echo("\n".join([rendered.text, "; The parameters (-D):", *lines]))
+        return
     if as_json:
         data = {"policy": asdict(found), "program": made.program, "arguments": made.arguments()}
         click.echo(json.dumps(data, indent=2))

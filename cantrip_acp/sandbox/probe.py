@@ -41,6 +41,12 @@ NOT_LINUX = Cause(
     f"there is no sandbox for {sys.platform} in this version, and commands never run without one.",
     "Use Linux, or WSL 2 on Windows.",
 )
+MACOS = Cause(
+    "macos-untried",
+    "commands do not run on macOS yet: their policy can be written as a sandbox-exec profile, but nobody has tried that "
+    "profile, nor how a command's whole process tree is ended there.",
+    "Use Linux, in a virtual machine for example.",
+)
 APPARMOR = Cause(
     "apparmor-restricts-user-namespaces",
     "AppArmor forbids bubblewrap to make a user namespace (kernel.apparmor_restrict_unprivileged_userns=1).",
@@ -75,6 +81,8 @@ def find_bubblewrap(path: str = _TRUSTED) -> str:
 
     Raises `SandboxMissing`.
     """
+    if sys.platform == "darwin":
+        raise MACOS.error()
     if sys.platform != "linux":
         raise NOT_LINUX.error()
     found = shutil.which("bwrap", path=path)

@@ -1,6 +1,7 @@
 """Small attacks that the sandbox must stop, each with a control that shows the attack itself works.
 
-They run in one real sandbox over a bait folder of our own: what is readable must be read, what is not must not be.
+They run in one real sandbox over a bait folder of our own: what is readable must be read, what is not must not be. They are
+run once per process before the first command or cell, and by `cantrip doctor`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import tempfile
 from dataclasses import dataclass
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.errors import SandboxError, SandboxMissing
 from cantrip_acp.sandbox.runner import Sandbox
 from cantrip_acp.wards import Wards
 
@@ -30,14 +31,18 @@ _SCRIPT = r"""
 say() { if [ "$2" = 0 ]; then echo "$1 yes"; else echo "$1 no"; fi; }
 [ "$(cat control)" = control ]; say read_control $?
 (echo written > out/file) 2>/dev/null; say write_control $?
+grep -qs HOME= /proc/self/environ; say environment_control $?
+cat /proc/self/cmdline | cmp -s - control; [ $? = 1 ]; say processes_control $?
+grep -qs 'sl *local_address' /proc/net/tcp; say network_control $?
+grep -qs '^Seccomp:.*2' /proc/self/status; say filter_control $?
 cat @BAIT@ >/dev/null 2>&1; say read_outside $?
 (mkdir -p @FOLDER@; echo x > @FOLDER@/outside) 2>/dev/null
 (echo x > /usr/cantrip-canary) 2>/dev/null; say write_outside $?
 (echo x > file) 2>/dev/null; say write_readable $?
-mkdir out/.git 2>/dev/null; say make_git $?
-tr '\0' '\n' </proc/1/environ 2>/dev/null | grep -q CANTRIP_CANARY; say environment $?
-grep -qs 'cantrip-[s]entinel' /proc/[0-9]*/cmdline; say processes $?
-(exec 3<>/dev/tcp/127.0.0.1/@PORT@) 2>/dev/null; say network $?
+(mkdir -p out/.git && echo x > out/.git/config) 2>/dev/null; say make_git $?
+grep -qs CANTRIP_CANARY /proc/1/environ /proc/self/environ; say environment $?
+cat /proc/@PID@/cmdline 2>/dev/null | cmp -s - cmdline; say processes $?
+grep -qs ':@HEX@ 0*:0000 0A' /proc/net/tcp || (exec 3<>/dev/tcp/127.0.0.1/@PORT@) 2>/dev/null; say network $?
 unshare -U true 2>/dev/null; say namespaces $?
 (echo 0 > /proc/sys/kernel/panic) 2>/dev/null; say kernel $?
 """
@@ -62,13 +67,36 @@ async def attempt() -> list[Result]:
         wards = Wards(bash_writable_paths=(bait.out,), bash_timeout_ms=20_000)
         outcome = await Sandbox(wards, bait.workspace).run(bait.script())
         seen = dict(line.split() for line in outcome.stdout.splitlines() if len(line.split()) == 2)
-        if seen.get("read_control") != "yes" or seen.get("write_control") != "yes":
+        failed = [name for name in _CONTROLS if seen.get(f"{name}_control") != "yes"]
+        if failed:
             words = outcome.stderr.strip() or outcome.ended_because or f"status {outcome.exit_code}"
-            raise SandboxError(f"a command in the sandbox could not do what it may: {words}")
+            raise SandboxError(f"a command in the sandbox could not do what it may ({', '.join(failed)}): {words}")
         results = [Result(name, text, seen.get(name) == "no") for name, text in _TEXTS.items()]
         return [*results, Result("host", "nothing was left on this machine but what may be written", bait.untouched())]
     finally:
         bait.remove()
+
+
+async def require() -> None:
+    """Raise `SandboxMissing` unless there is a sandbox here and every one of them was stopped."""
+    try:
+        results = await attempt()
+    except SandboxMissing:
+        raise
+    except (SandboxError, OSError) as error:
+        raise SandboxMissing(f"the sandbox could not be tried: {error}") from error
+    broken = [result.text for result in results if not result.held]
+    if broken:
+        raise SandboxMissing(
+            f"a sandbox was made, but it does not hold on this machine. What was tried shows that this is NOT so: "
+            f"{'; '.join(broken)}.",
+            mend="Run `cantrip doctor` for all that was tried, and report it with the output of `cantrip sandbox policy`.",
+        )
+
+
+_CONTROLS = ("read", "write", "environment", "processes", "network", "filter")
+"""What must succeed inside, so that a probe that fails says something: reading and writing where that is allowed, and the
+files of the kernel that the probes look at."""
 
 
 class _Bait:
@@ -79,17 +107,37 @@ class _Bait:
         self.workspace = os.path.join(self.folder, "workspace")
         self.out = os.path.join(self.workspace, "out")
         os.makedirs(self.out)
-        for path, text in ((f"{self.workspace}/control", "control"), (f"{self.folder}/bait", "secret")):
-            with open(path, "w", encoding="ascii") as file:
-                file.write(text)
+        for path, data in (
+            (f"{self.workspace}/control", b"control"),
+            (f"{self.workspace}/cmdline", _command_line()),
+            (f"{self.folder}/bait", b"secret"),
+        ):
+            with open(path, "wb") as file:
+                file.write(data)
         self._listener = socket.create_server(("127.0.0.1", 0))
         os.environ["CANTRIP_CANARY"] = "1"
+        self._prove()
+
+    def _prove(self) -> None:
+        """Outside of the sandbox, each thing can be done that must fail inside. Raises `SandboxError` where it cannot."""
+        with open(f"{self.folder}/bait", encoding="ascii") as file:
+            bait = file.read()
+        os.mkdir(f"{self.folder}/outside")
+        os.rmdir(f"{self.folder}/outside")
+        with socket.create_connection(self._listener.getsockname(), timeout=5):
+            self._listener.accept()[0].close()
+        if bait != "secret":
+            raise SandboxError(
+                "the bait cannot be read outside of the sandbox either, so its protection cannot be shown"
+            )
 
     def script(self) -> str:
         values = {
             "@BAIT@": shlex.quote(f"{self.folder}/bait"),
             "@FOLDER@": shlex.quote(self.folder),
             "@PORT@": str(self._listener.getsockname()[1]),
+            "@HEX@": f"{self._listener.getsockname()[1]:04X}",
+            "@PID@": str(os.getpid()),
         }
         script = _SCRIPT
         for name, value in values.items():
@@ -98,9 +146,18 @@ class _Bait:
 
     def untouched(self) -> bool:
         left = os.listdir(self.out), sorted(os.listdir(self.workspace)), sorted(os.listdir(self.folder))
-        return left == (["file"], ["control", "out"], ["bait", "workspace"])
+        return left == (["file"], ["cmdline", "control", "out"], ["bait", "workspace"])
 
     def remove(self) -> None:
         self._listener.close()
         os.environ.pop("CANTRIP_CANARY", None)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _command_line() -> bytes:
+    """This process's own, which anybody on this machine can read."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise SandboxError(f"/proc cannot be read here: {error.strerror}") from error

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.errors import DefinitionError, SandboxError, SandboxMissing
+from cantrip_acp.errors import DefinitionError, SandboxError
 from cantrip_acp.sandbox import bubblewrap, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
@@ -232,20 +232,13 @@ _checked = False
 
 
 async def check() -> None:
-    """Raise `SandboxMissing` where this machine cannot give a sandbox; a real one is tried, once per process."""
+    """Raise `SandboxMissing` where this machine cannot give a sandbox that holds: one is attacked, once per process."""
     global _checked
     if _checked:
         return
-    try:
-        outcome = await Sandbox(Wards(bash_timeout_ms=10_000), None).run("exit 7")
-    except SandboxMissing:
-        raise
-    except SandboxError as error:
-        raise SandboxMissing(str(error)) from error
-    if outcome.exit_code != 7:
-        raise SandboxMissing(
-            f"a sandbox was made, but a command in it fails: {outcome.stderr or outcome.ended_because}"
-        )
+    from cantrip_acp.sandbox import canaries
+
+    await canaries.require()
     _checked = True
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.attack.attack import Attack, control, held
 from tests.attack.scene import Scene
-from tests.attack.weaken import covered, option, options, read_only, unseen, writable_root, without
+from tests.attack.weaken import covered, option, options, read_only, unseen, without, writable_root
 
 _READ = 'grep -rqs "@HALF@""@REST@" {0} && broke read'
 

@@ -79,7 +79,7 @@ ATTACKS = [
     Attack(
         "see what the machine is called",
         "[ \"$(uname -n)\" = sandbox ] || broke named $(uname -n)",
-        options("a host name of its own", lambda args, _: [*args[: args.index("--hostname")], *args[args.index("--hostname") + 2 :]]),
+        option("--hostname", "sandbox"),
     ),
     Attack(
         "use the machine's shared memory segments",

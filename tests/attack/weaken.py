@@ -113,7 +113,7 @@ def filtered(name: str, make: Callable[[], bytes]) -> Defence:
 
     @contextlib.contextmanager
     def removed(scene: Scene) -> Iterator[None]:
-        with mock.patch.object(seccomp, "program", lambda machine: make()):
+        with mock.patch.object(seccomp, "program", return_value=make()):
             yield
 
     return Defence(name, removed)

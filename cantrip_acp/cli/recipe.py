@@ -190,6 +190,7 @@ def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | No
 
 def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str, Any]:
     from cantrip_acp.recipes.build import _call
+    from cantrip_acp.recipes.inspect import gate_files
 
     return {
         "name": found.name,
@@ -204,6 +205,7 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
             {"name": gate.name, "signature": gate.signature(), "description": gate.description}
             for gate in circle.gates.values()
         ],
+        "gate_files": gate_files(found),
         "wards": circle.wards.declared(),
         "retry": found.data.get("retry", {}),
         "loom": found.data.get("loom", {"store": "jsonl"}),
@@ -230,6 +232,10 @@ def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
     part(f"circle: {about['medium']}")
     for gate in circle.gates.values():
         screen.line((gate.signature(), "bold"), ("  " + gate.description.split("\n")[0], "dim"), indent=2)
+    for file in about["gate_files"]:
+        screen.line(
+            ("and the gates of ", "dim"), (file, "bold"), ("  which is not run to show a recipe", "dim"), indent=2
+        )
     part("wards")
     for key, value in about["wards"].items():
         screen.line((f"{key}  ", "dim"), json.dumps(value, ensure_ascii=False), indent=2)

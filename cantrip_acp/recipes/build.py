@@ -22,6 +22,7 @@ from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.recipes import crystals
 from cantrip_acp.recipes.places import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
+from cantrip_acp.recipes.rules import gate_name
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
@@ -78,7 +79,6 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
         yield ("circle", "medium"), f"medium {medium} is {NOT_YET} (here: {', '.join(mediums.names())})"
     for index, gate in enumerate(circle["gates"]):
         if isinstance(gate, dict) and "python" in gate:
-            yield ("circle", "gates", index, "python"), f"gates from a Python file are {NOT_YET}"
             continue
         name = gate if isinstance(gate, str) else gate["name"]
         if name not in gates.BUILT_IN and name not in gates.names():
@@ -109,10 +109,38 @@ def _call(recipe: Recipe) -> Call:
     return Call(**call)
 
 
-def _circle(recipe: Recipe, workspace: Path | None) -> Circle:
+def _circle(recipe: Recipe, workspace: Path | None, *, gate_files: bool = True) -> Circle:
+    """``gate_files``: whether Python files of gates are run, which only a recipe may have that trust has let pass."""
     circle = recipe.data["circle"]
-    bound: list[Gate | str] = [_gate(gate) for gate in circle["gates"]]
+    bound: list[Gate | str] = []
+    taken = {name for gate in circle["gates"] if (name := gate_name(gate)) is not None}
+    for index, gate in enumerate(circle["gates"]):
+        if isinstance(gate, dict) and "python" in gate:
+            bound += _from_file(recipe, index, gate["python"], taken) if gate_files else []
+        else:
+            bound.append(_gate(gate))
     return Circle(circle.get("medium", "conversation"), bound, circle["wards"], workspace=workspace)
+
+
+def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[Gate]:
+    """The gates of a Python file, none of which may have a name that is ``taken``; theirs are from now on."""
+    from cantrip_acp.recipes import gatefiles
+
+    place = ("circle", "gates", index, "python")
+    path = recipe.beside(file)
+    try:
+        recipe.files.read(path)
+    except DefinitionError as error:
+        raise recipe.error(place, f"the file of gates: {error}") from None
+    found = gatefiles.load(path, recipe.files)
+    for gate in found:
+        name = gates.ALIASES.get(gate.name, gate.name)
+        if name in taken:
+            raise recipe.error(
+                place, f"{file} exports a gate {gate.name!r}, and the circle has one of that name already"
+            )
+        taken.add(name)
+    return found
 
 
 def _gate(gate: Any) -> Gate | str:

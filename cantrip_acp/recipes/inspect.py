@@ -10,6 +10,7 @@ from cantrip_acp.circle import Circle
 from cantrip_acp.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import build, crystals, trust
 from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.places import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, Source, read
 
 
@@ -41,6 +42,9 @@ def check(path: Path, *, file: str | None = None, source: Source = "path") -> Re
         build._call(recipe)
     except RecipeError as error:
         problems += error.places
+    for index, gate in enumerate(recipe.data["circle"]["gates"]):
+        if isinstance(gate, dict) and "python" in gate:
+            problems += _file_problems(recipe, ("circle", "gates", index, "python"), gate["python"])
     given = recipe.data.get("crystal")
     # A script is part of the recipe; whether a provider's key is set here is not.
     if given is not None and crystals.options_of(given)["provider"] == "scripted":
@@ -53,6 +57,19 @@ def check(path: Path, *, file: str | None = None, source: Source = "path") -> Re
     return Report(shown, tuple(problems), notes)
 
 
+def _file_problems(recipe: Recipe, place: KeyPath, file: str) -> list[str]:
+    """What can be seen to be wrong with a file of gates without running it."""
+    path = recipe.beside(file)
+    try:
+        compile(recipe.files.read(path), str(path), "exec", dont_inherit=True)
+    except DefinitionError as error:
+        return [str(recipe.problem(place, f"the file of gates: {error}"))]
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        return [f"{path}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}"]
+    return []
+
+
 def circle_of(recipe: Recipe, workspace: Path) -> Circle:
     """The circle over a folder, without a crystal. Raises `RecipeError` for what this version lacks."""
     missing = [
@@ -60,7 +77,14 @@ def circle_of(recipe: Recipe, workspace: Path) -> Circle:
     ]
     if missing:
         raise RecipeError(missing)
-    return build._circle(recipe, workspace)
+    # Looking runs nobody's code.
+    return build._circle(recipe, workspace, gate_files=False)
+
+
+def gate_files(recipe: Recipe) -> list[str]:
+    """The Python files of gates that a recipe names, as it names them."""
+    listed = recipe.data["circle"]["gates"]
+    return [gate["python"] for gate in listed if isinstance(gate, dict) and "python" in gate]
 
 
 def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:

@@ -148,7 +148,6 @@ def test_a_bad_script_names_its_own_place(tmp_path: Path) -> None:
             ":4:21: crystal.provider: provider human is not built into this version",
         ),
         (recipe("loom: {store: sqlite:x.db}\n"), ":4:15: loom.store: a loom in sqlite is not available"),
-        (recipe(gates="[done, {python: g.py}]"), ":2:26: circle.gates[1].python: gates from a Python file"),
         (recipe(gates="[done, call_agent]"), ":2:17: circle.gates[1]: gate call_agent is not available"),
     ],
 )

@@ -66,7 +66,7 @@ def present(circle: Circle) -> str:
         f"- Modules: {', '.join(MODULES)}. No others can be imported or installed.",
         f"- Not in this language: {', '.join(LACKING)}. Write such things with plain functions, lists and dicts.",
         f"- A cell may run {seconds(wards.code_timeout_ms)}, not counting the time in the functions below; a cell that is "
-        "stopped is undone: variables are then as they were before it. They may use "
+        "stopped, or has no memory left, is undone: variables are then as they were before it. They may use "
         f"{heap_mb(wards):,} MiB of memory. Of printed output you see up to {wards.code_max_output_bytes:,} bytes.",
     ]
     functions = functions_of(circle)

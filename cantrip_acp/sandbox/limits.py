@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cantrip_acp.sandbox.policy import Limits
@@ -60,25 +60,64 @@ class Use:
 def measure(pid: int, folders: Iterable[str] = ()) -> Use:
     """What the tree of a sandbox uses. ``pid`` is its first process, seen from the host; ``folders`` are its private
     file systems, seen from inside."""
-    try:
-        namespace = os.readlink(f"/proc/{pid}/ns/pid")
-    except OSError:
-        return Use(0, 0)
     processes = memory = 0
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    for name in _tree(pid):
+        processes += 1
         try:
-            if os.readlink(f"/proc/{name}/ns/pid") != namespace:
-                continue
-            processes += 1
             with open(f"/proc/{name}/statm", "rb") as file:
                 fields = file.read().split()
-            # Shared pages are counted once, in the file systems below, or belong to files.
+            # Shared pages are counted once, in the file systems below, or belong to files, or are told by `shared`.
             memory += (int(fields[1]) - int(fields[2])) * _PAGE
         except (OSError, IndexError, ValueError):
             continue
     return Use(processes, memory + _file_systems(pid, folders))
+
+
+def _tree(pid: int) -> Iterator[str]:
+    """Numbers of the processes of a sandbox."""
+    try:
+        namespace = os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                yield name
+        except OSError:
+            continue
+
+
+def shared(pid: int) -> int:
+    """Bytes of memory that processes of a tree may share and that no file system holds: mapped, whether used or not.
+
+    A page of it need not be in any process's own count, so what the machine has of it is the other bound (see `Watchdog`).
+    """
+    sizes: dict[bytes, int] = {}
+    for name in _tree(pid):
+        try:
+            with open(f"/proc/{name}/maps", "rb") as file:
+                for line in file:
+                    if b" /dev/zero (deleted)" in line or b" /SYSV" in line:
+                        begin, end = line.split(b" ", 1)[0].split(b"-")
+                        inode = b" ".join(line.split()[3:5])
+                        sizes[inode] = max(sizes.get(inode, 0), int(end, 16) - int(begin, 16))
+        except (OSError, ValueError):
+            continue
+    return sum(sizes.values())
+
+
+def _machine_shares() -> int:
+    """Bytes of memory that processes of the whole machine share, file systems in memory included."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                if line.startswith(b"Shmem:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        pass
+    return 0
 
 
 def _file_systems(pid: int, folders: Iterable[str]) -> int:
@@ -106,6 +145,9 @@ class Watchdog:
         use = measure(pid, self._folders)
         if self._count and use.processes > self._limits.processes + 1:
             return f"more than {self._limits.processes} processes at once (sandbox_max_processes)"
-        if use.memory > self._limits.memory:
+        memory = use.memory
+        if memory <= self._limits.memory < memory + (machine := _machine_shares()):
+            memory += min(machine, shared(pid))
+        if memory > self._limits.memory:
             return f"more than {self._limits.memory // (1024 * 1024)} MiB of memory"
         return None

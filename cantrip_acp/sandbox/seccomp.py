@@ -58,7 +58,7 @@ X86_64 = Machine(
     foreign_bit=0x40000000,
     numbers={
         **_SINCE_5_0,
-        "ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "ptrace": 101, "syslog": 103, "uselib": 134,
+        "ioctl": 16, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "ptrace": 101, "syslog": 103, "uselib": 134,
         "personality": 135, "ustat": 136, "sysfs": 139, "vhangup": 153, "modify_ldt": 154, "pivot_root": 155,
         "_sysctl": 156, "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166,
         "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172,
@@ -67,7 +67,7 @@ X86_64 = Machine(
         "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "migrate_pages": 256, "unshare": 272,
         "move_pages": 279, "perf_event_open": 298, "fanotify_init": 300, "fanotify_mark": 301, "name_to_handle_at": 303,
         "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
-        "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
+        "kcmp": 312, "finit_module": 313, "kexec_file_load": 320, "memfd_create": 319, "bpf": 321, "userfaultfd": 323,
     },
 )  # fmt: skip
 
@@ -80,8 +80,9 @@ AARCH64 = Machine(
         "delete_module": 106, "clock_settime": 112, "syslog": 116, "ptrace": 117, "reboot": 142, "sethostname": 161,
         "setdomainname": 162, "settimeofday": 170, "adjtimex": 171, "lookup_dcookie": 18, "socket": 198,
         "socketpair": 199, "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220, "swapon": 224,
-        "swapoff": 225, "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "fanotify_init": 262,
+        "swapoff": 225, "shmget": 194, "migrate_pages": 238, "move_pages": 239, "perf_event_open": 241, "fanotify_init": 262,
         "fanotify_mark": 263, "name_to_handle_at": 264, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
+        "memfd_create": 279,
         "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "bpf": 280,
         "userfaultfd": 282, "kexec_file_load": 294,
     },
@@ -89,12 +90,16 @@ AARCH64 = Machine(
 
 MACHINES: Mapping[str, Machine] = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 
-CONDITIONAL = ("socket", "socketpair", "ioctl", "clone", "personality")
+LARGEST_SEGMENT = 65_536
+"""Bytes of one System V segment: a segment needs no process, so that nobody could count it; there are at most 4,096."""
+
+CONDITIONAL = ("socket", "socketpair", "ioctl", "clone", "personality", "shmget")
 """Calls that are denied by their arguments; every other one in a table is denied as a whole."""
 
 UNKNOWN_TO_PROGRAMS = frozenset({"clone3", "statmount", "listmount", "open_tree_attr", "io_uring_setup",
-                                 "io_uring_enter", "io_uring_register"})  # fmt: skip
-"""Denied as unknown (ENOSYS), so that programs fall back to what came before: for clone3 its flags cannot be seen."""
+                                 "io_uring_enter", "io_uring_register", "memfd_create"})  # fmt: skip
+"""Denied as unknown (ENOSYS), so that programs fall back to what came before: for clone3 its flags cannot be seen, and memory
+in a file without a name, held by a descriptor alone, could be counted by nobody (a file in /tmp or /dev/shm is)."""
 
 
 def unknown_architecture(machine: str) -> Cause:
@@ -223,10 +228,24 @@ def _personality() -> list[Instruction]:
     return [_load(0), *_one_of(PERSONALITIES, errno.EPERM), _return(ALLOW)]
 
 
+def _shmget() -> list[Instruction]:
+    size_high = (_LOAD, 0, 0, _ARGUMENTS + 8 * 1 + 4)
+    return [
+        size_high,
+        (_EQUAL, 1, 0, 0),
+        _deny(errno.EINVAL),
+        _load(1),
+        (_AT_LEAST, 0, 1, LARGEST_SEGMENT + 1),
+        _deny(errno.EINVAL),
+        _return(ALLOW),
+    ]
+
+
 _CHECKS = {
     "socket": _socket,
     "socketpair": _socketpair,
     "ioctl": _ioctl,
     "clone": _clone,
     "personality": _personality,
+    "shmget": _shmget,
 }

@@ -112,6 +112,12 @@ def test_terminals_namespaces_and_personalities(machine: str) -> None:
     assert decide(program, arch, numbers["personality"], 0x0400000) == error(errno.EPERM)
 
 
+def test_segments_are_small(machine: str) -> None:
+    program, number, arch = seccomp.program(machine), seccomp.MACHINES[machine].numbers["shmget"], AUDIT[machine]
+    for size, allowed in ((0, True), (56, True), (65_536, True), (65_537, False), (1 << 31, False), (1 << 32, False)):
+        assert decide(program, arch, number, 0, size) == (seccomp.ALLOW if allowed else error(errno.EINVAL)), size
+
+
 def test_an_unknown_architecture_has_no_sandbox() -> None:
     with pytest.raises(SandboxMissing, match="riscv64"):
         seccomp.program("riscv64")
@@ -151,7 +157,7 @@ def test_decisions_are_those_of_libseccomp(machine: str) -> None:
     theirs = _export(library, context)
     ours = seccomp.program(machine)
     for number in range(seccomp.NEWEST + 1):
-        if number in unknown or number in (numbers["socket"], numbers["socketpair"], numbers["personality"]):
+        if number in unknown or number in [numbers[n] for n in ("socket", "socketpair", "personality", "shmget")]:
             continue
         for arguments in ((), (0, 0x5412), (0, 0x541C | 1 << 40), (0x10000011, 0), (0x01200011, 0x5401), (0x7E020000,)):
             assert decide(ours, arch, number, *arguments) == decide(theirs, arch, number, *arguments), (

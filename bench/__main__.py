@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.measure import Table
 from bench.options import Options
 
-NAMES = ("turns", "memory", "start", "prompt", "updates", "bash", "gate", "code", "append")
+NAMES = ("turns", "memory", "start", "prompt", "updates", "bash", "defences", "gate", "code", "append")
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 

@@ -107,6 +107,11 @@ class Tree:
     def exited(self) -> bool:
         return self._process is not None and self._outer < 0
 
+    @property
+    def alive(self) -> bool:
+        """Whether its first process lives at this moment: what was seen under its number until now was it."""
+        return self._inner >= 0 and not _wait(self._inner, 0)
+
     def start(self) -> None:
         """Start it; returns when the program runs. Raises `SandboxError` where it cannot be started."""
         out_r, out_w = os.pipe()

@@ -241,7 +241,8 @@ class Running:
         if self._tree.exited:
             return
         verdict = self._watchdog.verdict(self._tree.pid) if self._tree.pid else None
-        if verdict is not None:
+        # Should it have ended meanwhile, its number may be somebody else's by now, and so is what was measured.
+        if verdict is not None and self._tree.alive:
             self._tree.end(f"it used {verdict}")
             return
         self._timers[1] = asyncio.get_running_loop().call_later(limits.INTERVAL, self._on_watch)

@@ -56,7 +56,7 @@ def test_doctor_finds_a_sandbox(home: Path) -> None:
 @pytest.mark.timeout(300)
 def test_isolation_hostility_and_gates(home: Path) -> None:
     """The suites themselves, as nobody."""
-    names = ("test_isolation.py", "test_hostile.py", "test_gatewire.py", "test_workloads.py")
+    names = ("test_isolation.py", "test_hostile.py", "test_gatewire.py", "test_workloads.py", "test_network.py")
     done = as_nobody(
         home,
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={home}/t", "--rootdir", str(ROOT),

@@ -67,7 +67,7 @@ class Attack:
         """The attack as one cell of the code medium: Python as it is, shell by a subprocess."""
         if self.python:
             return f"{PYTHON}\n{scene.fill(self.program)}\nprint('TRI' + 'ED')"
-        return f"import subprocess\nsubprocess.run(['sh', '-c', {self.command(scene)!r}])"
+        return f"import subprocess\nsubprocess.run(['bash', '-c', {self.command(scene)!r}])"
 
     def succeeded(self, scene: Scene, text: str) -> bool:
         return BROKE in text or (self.host is not None and self.host(scene))

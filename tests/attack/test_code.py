@@ -17,7 +17,11 @@ ATTACKS = [
     for table in (test_kernel, test_network, test_processes, test_files, test_history)
     for attack in table.ATTACKS
     # Prepared scenes and wards of commands are the shell's; what a cell can do is in the others.
-    if not attack.name.startswith(_NOT_HERE) and not attack.wards and attack.prepare is None and not attack.ends
+    if not attack.name.startswith(_NOT_HERE)
+    and not attack.wards
+    and attack.prepare is None
+    and not attack.ends
+    and attack.writable
     # `sub` and the workspace itself are not shown to cells unless a ward says so, which the next table says.
 ]
 CONTROLS = [a for a in ATTACKS if a.outer is None and a.python and "without the network" not in a.name][::4]

@@ -306,7 +306,9 @@ class Worker:
 
     def watch(self) -> str | None:
         """What its tree uses too much of, None where it keeps its limits."""
-        return self._watchdog.verdict(self.first) if self.first else None
+        verdict = self._watchdog.verdict(self.first) if self.first else None
+        # Of a tree that has ended meanwhile nothing was measured, but perhaps of another with its number.
+        return verdict if self.tree.alive else None
 
     def end(self, because: str) -> None:
         """Kill it and all that it started, at once."""

@@ -9,20 +9,12 @@ from tests.attack import test_files, test_history, test_kernel, test_network, te
 from tests.attack.attack import TRIED, Attack
 from tests.attack.scene import Scene
 
-_NOT_HERE = (
-    "a pair of datagram",  # its own event loop may have such a pair; the rest of the attack is the same
-)
 ATTACKS = [
     attack
     for table in (test_kernel, test_network, test_processes, test_files, test_history)
     for attack in table.ATTACKS
-    # Prepared scenes and wards of commands are the shell's; what a cell can do is in the others.
-    if not attack.name.startswith(_NOT_HERE)
-    and not attack.wards
-    and attack.prepare is None
-    and not attack.ends
-    and attack.writable
-    # `sub` and the workspace itself are not shown to cells unless a ward says so, which the next table says.
+    # What needs a ward of commands, a scene of its own or a workspace that is shown only is tried from the shell.
+    if attack.writable and not attack.wards and attack.prepare is None and not attack.ends
 ]
 CONTROLS = [a for a in ATTACKS if a.outer is None and a.python and "without the network" not in a.name][::4]
 

@@ -150,6 +150,8 @@ def _python(
 
 
 async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:
+    import anyio
+
     from cantrip_acp import telemetry
     from cantrip_acp.events import EventHub
     from cantrip_acp.gates.contract import as_text
@@ -173,6 +175,8 @@ async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:
         if name == "done" and not record.is_error:
             answers.append(as_text(record.result))
             running[0].end("done")
+            # A dying shell that still got an answer would print it too, and run on until the kill has reached it.
+            await anyio.sleep_forever()
         return record.result, record.is_error
 
     def tap(stream: int, data: bytes) -> None:

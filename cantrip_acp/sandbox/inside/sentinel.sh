@@ -39,13 +39,22 @@ for round in 1 2 3 4; do
 done
 IFS=$newline
 set -f
-for folder in $folders; do
-  for name in "$@"; do
-    # A stand-in is an empty folder with the sticky bit. Another process may have commands running here: then it stays,
-    # and that process removes it.
-    [ -k "$folder/$name" ] || continue
-    if command -v flock >/dev/null; then flock -n -x "$folder" rmdir "$folder/$name"; else rmdir "$folder/$name"; fi
+# Again for up to ten seconds: a sandbox that is dying slowly still holds its lock and its mounts.
+round=0
+while [ $round -lt 100 ]; do
+  left=
+  for folder in $folders; do
+    for name in "$@"; do
+      # A stand-in is an empty folder with the sticky bit. Another process may have commands running here: then it stays,
+      # and that process removes it.
+      [ -k "$folder/$name" ] || continue
+      if command -v flock >/dev/null; then flock -n -x "$folder" rmdir "$folder/$name"; else rmdir "$folder/$name"; fi
+      if [ -k "$folder/$name" ]; then left=yes; fi
+    done
   done
+  [ -n "$left" ] || break
+  round=$((round + 1))
+  sleep 0.1
 done 2>/dev/null
 for ours in "$runtime" $more; do
   case $ours in */cantrip-*) rm -rf "$ours" ;; esac

@@ -19,7 +19,7 @@ from tests.ordinary_user import NOBODY, ROOT
 @pytest.fixture
 def home() -> Iterator[Path]:
     """A folder that both users can reach, unlike pytest's own."""
-    folder = Path(tempfile.mkdtemp(prefix="cantrip-user-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="cantrip-attacks-as-nobody-", dir="/tmp"))
     os.chown(folder, NOBODY, NOBODY)
     folder.chmod(0o755)
     yield folder

@@ -65,6 +65,10 @@ class Terminal:
         return self.seen[start : self._at]
 
     def type(self, text: str) -> None:
+        if text == "\x03":
+            # CPython notices a signal that comes between readline's prompt and its wait with the next key only, and no
+            # person is that quick.
+            time.sleep(0.3)
         os.write(self._fd, text.encode())
 
     def wait(self, timeout: float = 30) -> int:

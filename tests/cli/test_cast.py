@@ -201,7 +201,10 @@ def test_a_cast_in_the_sandbox(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_records_and_leaves_with_130(tmp_path: Path, number: int) -> None:
     loom = tmp_path / "x.loom.jsonl"
-    process = start("cast", recipe(tmp_path, SLEEPER), "x", "--json", "--loom", loom, cwd=tmp_path)
+    # A text of this test's own: the same test with another signal may run beside it.
+    mark = f"not reached {os.getpid()} {number}"
+    written = recipe(tmp_path, SLEEPER.replace("not reached", mark))
+    process = start("cast", written, "x", "--json", "--loom", loom, cwd=tmp_path)
     assert process.stdout is not None
     for line in process.stdout:
         if json.loads(line)["event"] == "command_output":
@@ -218,7 +221,7 @@ def test_a_signal_cancels_records_and_leaves_with_130(tmp_path: Path, number: in
         assert thread.leaf.reason == "cancelled"
         assert thread.leaf.observation.output is not None
         assert thread.leaf.observation.output.stdout == "begun\n"
-    alive = subprocess.run(["pgrep", "-f", "sleep 60; echo not reached"], capture_output=True, text=True)
+    alive = subprocess.run(["pgrep", "-f", mark], capture_output=True, text=True)
     assert alive.stdout == ""
 
 

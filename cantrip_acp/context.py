@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cantrip_acp.crystals.contract import Message
+import msgspec
+
+from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import observed
 from cantrip_acp.loom.turn import Output, Turn
 
@@ -31,12 +33,14 @@ class ContextBlock:
     """Something for the crystal to see besides call, capabilities and intent: a document, a note, pinned knowledge.
 
     It is content, never authority. ``source`` says who added it, ``title`` what it is, ``uri`` where it came from.
+    An image, a sound or a document has ``attachment`` in place of a text; it goes with the intent itself.
     """
 
-    text: str
+    text: str = ""
     title: str = ""
     source: str = "user"
     uri: str | None = None
+    attachment: Attachment | None = None
 
     def render(self) -> str:
         """The block as the crystal reads it."""
@@ -73,16 +77,19 @@ class Context:
     def begin(self, intent: str, blocks: Sequence[ContextBlock] = ()) -> None:
         """A cast starts. Blocks are system messages, so that the intent is the first user message (INTENT-2)."""
         for block in blocks:
-            self.messages.append(Message("system", block.render(), kind="context"))
-        self.messages.append(Message("user", intent, kind="intent"))
+            if block.attachment is None:
+                self.messages.append(Message("system", block.render(), kind="context"))
+        attached = tuple(block.attachment for block in blocks if block.attachment is not None)
+        self.messages.append(Message("user", intent, kind="intent", attachments=attached))
 
-    def add(self, turn: Turn, provider: Any = None) -> None:
-        """A turn has ended: what was said, and what came of it. ``provider`` is what its crystal needs back verbatim."""
-        self.messages.extend(self.render(turn, provider))
+    def add(self, turn: Turn) -> None:
+        """A turn has ended: what was said, and what came of it."""
+        self.messages.extend(self.render(turn))
 
-    def render(self, turn: Turn, provider: Any = None) -> list[Message]:
+    def render(self, turn: Turn) -> list[Message]:
         """A turn as messages; a function of its record alone, so that a loom gives back what the crystal saw."""
         said = turn.utterance
+        provider = said.provider if said.provider is not msgspec.UNSET else None
         out = [Message("assistant", said.content, said.tool_calls, thinking=said.thinking, provider=provider)]
         if not said.tool_calls:
             if not turn.terminated and not turn.truncated:

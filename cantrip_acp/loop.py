@@ -154,9 +154,10 @@ class CastRun:
         )
         for block in self.blocks:
             text = entity.redactor.text(block.text)
-            loom.append(
-                ContextRecord(new_id("x"), entity.id, self.id, block.source, block.title, text, block.uri, now())
-            )
+            record = ContextRecord(new_id("x"), entity.id, self.id, block.source, block.title, text, block.uri, now())
+            if block.attachment is not None:
+                record = msgspec.structs.replace(record, mime=block.attachment.mime, data=block.attachment.data)
+            loom.append(record)
         entity.context.begin(self.intent, self.blocks)
         if entity.hub.active:
             intent = entity.redactor.text(self.intent)
@@ -191,6 +192,9 @@ class CastRun:
             return "done"
         if response.refused:
             return "refusal"
+        if not response.tool_calls and response.stop_reason == "length":
+            # Cut at the crystal's own limit: half an answer is none.
+            return "max_tokens"
         if not response.tool_calls and not self.entity.require_done:
             return "text"
         if wards.max_total_tokens is not None and self.usage.total_tokens >= wards.max_total_tokens:
@@ -260,7 +264,7 @@ class CastRun:
         entity.loom.append(record)
         entity.sequence += 1
         entity.last_turn = record.id
-        entity.context.add(record, turn.response.provider)
+        entity.context.add(record)
         self.turns += 1
         self._gates.update(turn.gate_calls)
         if turn.response.content:

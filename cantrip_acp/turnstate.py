@@ -122,10 +122,15 @@ class TurnState:
             programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
             code = "\n".join(p for p in programs if p is not None) if programs else None
         usage = response.usage
-        utterance, outputs = Utterance(response.content, response.thinking, response.tool_calls, code), self.outputs
+        provider = response.provider if response.provider is not None else msgspec.UNSET
+        utterance = Utterance(response.content, response.thinking, response.tool_calls, code, provider)
+        outputs = self.outputs
         if run.entity.redactor.active:
             redact = run.entity.redactor.text
             utterance = _redacted(utterance, redact)
+            if provider is not msgspec.UNSET and run.entity.redactor.data(provider) != provider:
+                # What is signed cannot be masked and stay valid: the crystal gets its words back as plain ones.
+                utterance = msgspec.structs.replace(utterance, provider=msgspec.UNSET)
             outputs = [_redacted(o, redact) for o in outputs]
         return Turn(
             id=self.id,
@@ -150,6 +155,7 @@ class TurnState:
                 now(),
                 response.model or run.entity.crystal.model,
                 run.trace.trace_id,
+                response.stop_reason or msgspec.UNSET,
             ),
             terminated=reason in TERMINATIONS,
             truncated=reason is not None and reason not in TERMINATIONS,

@@ -25,12 +25,27 @@ class ToolCall(msgspec.Struct, frozen=True):
     args: str = "{}"
 
 
+class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something in a prompt that is not text. ``data`` is base64; ``uri`` and ``title`` say where it came from.
+
+    A model that does not take its ``kind`` sees a note in its place (`crystals.attachments`).
+    """
+
+    kind: Literal["image", "audio", "document"]
+    mime: str
+    data: str
+    uri: str | None = None
+    title: str = ""
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a query.
 
     ``tool_calls`` and ``thinking`` belong to the assistant; ``tool_call_id``, ``name`` and ``is_error`` to a tool's answer.
     ``kind`` says where it comes from: call, capabilities, context, intent, turn, nudge or fold.
-    ``provider`` is what a provider needs back verbatim (signatures of thinking, reasoning items).
+    ``provider`` is what a provider needs back verbatim (signatures of thinking, reasoning items): a mapping whose
+    ``family`` names who said it, so that any other provider passes it over (CRYSTAL-6, the swap).
+    ``attachments`` belong to a user's message and stand before its text.
     """
 
     role: Role
@@ -42,6 +57,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     thinking: str | None = None
     kind: str = "turn"
     provider: Any = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
@@ -53,7 +69,11 @@ class ToolDefinition(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one query, or of many added up. ``cost`` is in US dollars, None where no price is known."""
+    """Tokens of one query, or of many added up. ``cost`` is in US dollars, None where no price is known.
+
+    ``prompt_tokens`` is all that the model read: ``cached_tokens`` (read from a cache) and ``cache_write_tokens`` are
+    parts of it. ``reasoning_tokens`` are a part of ``completion_tokens``.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -86,16 +106,24 @@ class Usage(msgspec.Struct, frozen=True):
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cached_tokens": self.cached_tokens,
+            "cache_write_tokens": self.cache_write_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
             "total_tokens": self.total_tokens,
             "cost": self.cost,
         }
+
+
+STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter")
+"""The reasons for which a response ends, by one set of words for all providers."""
 
 
 class Response(msgspec.Struct, frozen=True):
     """What a crystal answers: at least one of ``content`` and ``tool_calls`` (CRYSTAL-3).
 
     ``tool_results`` are ids of tool results that a provider claims to carry; each must answer a known call.
-    ``refused`` is true where the provider declined to answer.
+    ``refused`` is true where the provider declined to answer. ``stop_reason`` is one of `STOPS`, or the provider's own
+    word where none of them fits; ``length`` says that the response was cut at its limit of tokens.
+    ``provider`` comes back with the assistant's message of every later query; see `Message`. JSON data only.
     """
 
     content: str | None = None
@@ -113,7 +141,8 @@ class Query(msgspec.Struct, frozen=True):
     """One question to a crystal.
 
     ``messages`` is the whole context, first to last; it belongs to the caller, who appends to it after the query:
-    a crystal neither changes nor keeps it. ``intent`` is the text of the current cast.
+    a crystal neither changes nor keeps it. ``intent`` is the text of the current cast. Where ``request_id`` is given, the
+    request carries it as the header ``X-ACP-Model-Request-ID``.
     """
 
     messages: Sequence[Message]
@@ -123,6 +152,7 @@ class Query(msgspec.Struct, frozen=True):
     intent: str = ""
     entity_id: str = ""
     trace_id: str = ""
+    request_id: str = ""
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -138,7 +168,11 @@ Emit = Callable[[Delta], Awaitable[None]]
 
 @runtime_checkable
 class Crystal(Protocol):
-    """The model. ``context_window`` is in tokens, None where it is not known."""
+    """The model. ``context_window`` is in tokens, None where it is not known.
+
+    A crystal may have two methods more: ``prepare()`` does what the first query would wait for (importing an SDK); it may
+    block, is called in a thread, and more than once. ``async aclose()`` ends its connections; it can be asked again after.
+    """
 
     @property
     def name(self) -> str: ...

@@ -37,12 +37,16 @@ TERMINATIONS: frozenset[str] = frozenset({"done", "text"})
 
 
 class Utterance(msgspec.Struct, frozen=True):
-    """What the entity said. ``code`` is the program or command, where the medium has one."""
+    """What the entity said. ``code`` is the program or command, where the medium has one.
+
+    ``provider`` is what its provider needs back verbatim (`Message.provider`); the key is absent where there is none.
+    """
 
     content: str | None = None
     thinking: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     code: str | None = None
+    provider: Any = msgspec.UNSET
 
 
 class GateRecord(msgspec.Struct, frozen=True):
@@ -87,7 +91,10 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class TurnMetadata(msgspec.Struct, frozen=True):
-    """Tokens, cost (US dollars or null), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9)."""
+    """Tokens, cost (US dollars or null), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
+
+    ``stop_reason`` is why the crystal stopped speaking, where it said so.
+    """
 
     tokens_prompt: int = 0
     tokens_completion: int = 0
@@ -97,6 +104,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     timestamp: str = ""
     model: str | None = None
     trace_id: str | None = None
+    stop_reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
@@ -176,6 +184,9 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
     text: str
     uri: str | None = None
     timestamp: str = ""
+    mime: str | msgspec.UnsetType = msgspec.UNSET
+    data: str | msgspec.UnsetType = msgspec.UNSET
+    """Base64, with its ``mime``: an image, sound or document, which has no ``text``."""
 
 
 class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):

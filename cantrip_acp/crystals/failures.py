@@ -1,0 +1,99 @@
+"""What providers answer in place of a response, as errors of the contract (PROD-2, CRYSTAL-2).
+
+One set of rules for all families: a provider's file gives the status, the headers and the body that its SDK caught.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from cantrip_acp.errors import ContextLimitError, CrystalError
+from cantrip_acp.redaction import shared
+
+OVERLOADED = 529
+"""Anthropic's status for an overloaded service; also inside a stream, as an event without a status."""
+
+_LONGEST = 600
+"""Characters of a provider's own words that an error repeats."""
+
+_TOO_LONG = re.compile(
+    r"prompt is too long|context[_ ]length|context window|maximum context|too many (?:input )?tokens"
+    r"|input token count.{0,40}exceeds|exceeds? the (?:maximum|available) (?:context|number of tokens|input)"
+    r"|request too large for model|input is too long|exceed_context_size|reduce the length of the (?:messages|input|prompt)",
+    re.IGNORECASE,
+)
+_MENDS = {
+    401: "check the key",
+    402: "the account has no credit left",
+    403: "the key may not do this; check its permissions and the region",
+    404: "check the model's name and base_url",
+    413: "the request is too large",
+}
+
+
+def refused(
+    who: str, status: int, message: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
+) -> CrystalError:
+    """An HTTP status that is no success.
+
+    ``who`` names provider and model, ``message`` is the provider's own text, ``code`` its own word for the kind of failure
+    (such as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``).
+    """
+    words = said(message)
+    if status in (400, 413, 422, 500) and _TOO_LONG.search(f"{code or ''} {message}"):
+        return ContextLimitError(f"{who}: the messages do not fit the model's context window: {words}")
+    mend = _MENDS.get(status)
+    text = f"{who} answered {status}{f' ({mend})' if mend else ''}: {words or 'no explanation'}"
+    spent = code == "insufficient_quota"
+    return CrystalError(
+        text,
+        status=status,
+        # 408 and 409 are worth another try as well; a spent quota is 429, but does not fill up by waiting.
+        retryable=False if spent else True if status in (408, 409, OVERLOADED) else None,
+        retry_after=retry_after(headers or {}),
+    )
+
+
+def broken(who: str, error: BaseException, *, sent: bool = False) -> CrystalError:
+    """A connection that could not be made or that was lost. ``sent``: part of a response had come already."""
+    words = said(str(error)) or type(error).__name__
+    what = "the stream was cut before the response's end" if sent else "no connection, or it was lost"
+    return CrystalError(f"{who}: {what}: {words}", retryable=True)
+
+
+def silent(who: str, seconds: float | None = None) -> CrystalError:
+    """A time-out."""
+    after = f" for {seconds:g} seconds" if seconds else ""
+    return CrystalError(f"{who}: no answer{after} (time-out)", retryable=True)
+
+
+def unreadable(who: str, what: str) -> CrystalError:
+    """A response that is not what the provider's protocol says; asking again may help."""
+    return CrystalError(f"{who} sent what cannot be read: {said(what)}", retryable=True)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, by ``retry-after-ms`` or ``Retry-After`` (seconds or a date); None where there is none."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    try:
+        if (ms := lower.get("retry-after-ms")) is not None:
+            return max(0.0, float(ms) / 1000)
+        value = lower.get("retry-after")
+        if value is None:
+            return None
+        try:
+            return max(0.0, float(value))
+        except ValueError:
+            return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def said(message: Any) -> str:
+    """A provider's own words for an error: one line, not too long, without secrets."""
+    text = " ".join(str(message).split())
+    return shared().diagnostic(text if len(text) <= _LONGEST else text[:_LONGEST] + " …")

@@ -1,0 +1,57 @@
+"""What is known of models: windows, limits, prices, abilities.
+
+The table ships as data (`models.json`) and is corrected by the user's own. An unknown model works with `UNKNOWN`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cantrip_acp.crystals.contract import Usage
+
+
+class Price(msgspec.Struct, frozen=True):
+    """US dollars for a million tokens. ``cached`` and ``cache_write`` are None where they cost what input costs."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cached: float | None = None
+    cache_write: float | None = None
+
+    def cost(self, usage: Usage) -> float:
+        """What a query cost, in US dollars."""
+        fresh = max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens)
+        cached = self.input if self.cached is None else self.cached
+        written = self.input if self.cache_write is None else self.cache_write
+        total = (
+            fresh * self.input
+            + usage.cached_tokens * cached
+            + usage.cache_write_tokens * written
+            + usage.completion_tokens * self.output
+        )
+        return total / 1_000_000
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One model.
+
+    ``context_window`` and ``max_output`` are in tokens, None where not known; ``price`` None where not known.
+    ``tools``: takes tool definitions (else gate calls are asked for and parsed in text). ``images``, ``audio``,
+    ``documents``: takes such attachments. ``reasoning``: thinks before it answers, by an effort or a budget.
+    ``sampling``: takes temperature and top_p. ``known``: stands in the table, and is no assumption.
+    """
+
+    context_window: int | None = None
+    max_output: int | None = None
+    price: Price | None = None
+    tools: bool = True
+    images: bool = False
+    audio: bool = False
+    documents: bool = False
+    reasoning: bool = False
+    sampling: bool = True
+    known: bool = False
+
+
+UNKNOWN = ModelInfo()
+"""What is assumed of a model that no table knows: it takes tools, nothing but text, and its window and price are not known."""

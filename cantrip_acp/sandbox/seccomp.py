@@ -31,6 +31,12 @@ NEW_NAMESPACES = 0x7E020000
 TERMINAL_IOCTLS = (0x5412, 0x541C, 0x5423)
 """TIOCSTI types into the terminal, TIOCLINUX pastes into it, TIOCSETD loads line disciplines."""
 
+SET_ID = 0o6000
+"""The bits of a mode that make a program run as its file's owner or group, whoever starts it."""
+
+CREATES = 0o100 | 0o20000000
+"""O_CREAT and the kernel's own O_TMPFILE: without one of them, open's mode is not looked at."""
+
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 NEWEST = 469
@@ -49,8 +55,8 @@ class Machine:
 _SINCE_5_0: Mapping[str, int] = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "pidfd_getfd": 438,
-    "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447, "process_mrelease": 448,
-    "statmount": 457, "listmount": 458, "lsm_set_self_attr": 460, "open_tree_attr": 467,
+    "openat2": 437, "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447, "process_mrelease": 448,
+    "fchmodat2": 452, "statmount": 457, "listmount": 458, "lsm_set_self_attr": 460, "open_tree_attr": 467,
 }  # fmt: skip
 
 X86_64 = Machine(
@@ -58,6 +64,8 @@ X86_64 = Machine(
     foreign_bit=0x40000000,
     numbers={
         **_SINCE_5_0,
+        "open": 2, "openat": 257, "creat": 85, "chmod": 90, "fchmod": 91, "fchmodat": 268, "mkdir": 83, "mkdirat": 258,
+        "mknod": 133, "mknodat": 259,
         "ioctl": 16, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "ptrace": 101, "syslog": 103, "uselib": 134,
         "personality": 135, "ustat": 136, "sysfs": 139, "vhangup": 153, "modify_ldt": 154, "pivot_root": 155,
         "_sysctl": 156, "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166,
@@ -75,6 +83,7 @@ AARCH64 = Machine(
     audit=0xC00000B7,
     numbers={
         **_SINCE_5_0,
+        "openat": 56, "fchmod": 52, "fchmodat": 53, "mkdirat": 34, "mknodat": 33,
         "ioctl": 29, "umount2": 39, "mount": 40, "pivot_root": 41, "nfsservctl": 42, "chroot": 51, "vhangup": 58,
         "quotactl": 60, "acct": 89, "personality": 92, "unshare": 97, "kexec_load": 104, "init_module": 105,
         "delete_module": 106, "clock_settime": 112, "syslog": 116, "ptrace": 117, "reboot": 142, "sethostname": 161,
@@ -93,13 +102,27 @@ MACHINES: Mapping[str, Machine] = {"x86_64": X86_64, "amd64": X86_64, "aarch64":
 LARGEST_SEGMENT = 65_536
 """Bytes of one System V segment: a segment needs no process, so that nobody could count it; there are at most 4,096."""
 
-CONDITIONAL = ("socket", "socketpair", "ioctl", "clone", "personality", "shmget")
-"""Calls that are denied by their arguments; every other one in a table is denied as a whole."""
+MODES: Mapping[str, int] = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "mkdir": 1,
+    "mkdirat": 2,
+    "mknod": 1,
+    "mknodat": 2,
+    "creat": 1,
+}
+"""Calls with a mode, and which argument it is. A file that was left in a writable folder with one of `SET_ID`'s bits would
+run as us on the host, for whoever starts it."""
 
-UNKNOWN_TO_PROGRAMS = frozenset({"clone3", "statmount", "listmount", "open_tree_attr", "io_uring_setup",
-                                 "io_uring_enter", "io_uring_register", "memfd_create"})  # fmt: skip
-"""Denied as unknown (ENOSYS), so that programs fall back to what came before: for clone3 its flags cannot be seen, and memory
-in a file without a name, held by a descriptor alone, could be counted by nobody (a file in /tmp or /dev/shm is)."""
+CONDITIONAL = ("openat", "open", *MODES, "socket", "socketpair", "ioctl", "clone", "personality", "shmget")
+"""Calls that are denied by their arguments, the most frequent first; every other one in a table is denied as a whole."""
+
+UNKNOWN_TO_PROGRAMS = frozenset({"clone3", "statmount", "listmount", "open_tree_attr", "io_uring_setup", "openat2",
+                                 "fchmodat2", "io_uring_enter", "io_uring_register", "memfd_create"})  # fmt: skip
+"""Denied as unknown (ENOSYS), so that programs fall back to what came before: clone3's flags and openat2's mode cannot be
+seen, fchmodat2 is younger than most programs, and memory in a file without a name, held by a descriptor alone, could be
+counted by nobody (a file in /tmp or /dev/shm is)."""
 
 
 def unknown_architecture(machine: str) -> Cause:
@@ -145,7 +168,9 @@ def _filter(machine: Machine) -> list[Instruction]:
     if machine.foreign_bit is not None:
         out += [(_AT_LEAST, 0, 1, machine.foreign_bit), _return(KILL)]
     for name in CONDITIONAL:
-        block = _CHECKS[name]()
+        if name not in numbers:
+            continue
+        block = _mode(MODES[name]) if name in MODES else _CHECKS[name]()
         out += [(_EQUAL, 0, len(block), numbers[name]), *block]
     for name, number in sorted(numbers.items(), key=lambda item: item[1]):
         if name not in CONDITIONAL:
@@ -241,7 +266,18 @@ def _shmget() -> list[Instruction]:
     ]
 
 
+def _mode(argument: int) -> list[Instruction]:
+    return [_load(argument), (_ANY_BIT, 0, 1, SET_ID), _deny(errno.EPERM), _return(ALLOW)]
+
+
+def _creating(flags: int) -> list[Instruction]:
+    """A mode that counts only where something is made."""
+    return [_load(flags), (_ANY_BIT, 1, 0, CREATES), _return(ALLOW), *_mode(flags + 1)]
+
+
 _CHECKS = {
+    "open": lambda: _creating(1),
+    "openat": lambda: _creating(2),
     "socket": _socket,
     "socketpair": _socketpair,
     "ioctl": _ioctl,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from tests.attack import test_files, test_history, test_kernel, test_network, test_processes
+from tests.attack import test_files, test_history, test_kernel, test_network, test_processes, test_setid
 from tests.attack.attack import TRIED, Attack
 from tests.attack.scene import Scene
 
 ATTACKS = [
     attack
-    for table in (test_kernel, test_network, test_processes, test_files, test_history)
+    for table in (test_kernel, test_network, test_processes, test_files, test_history, test_setid)
     for attack in table.ATTACKS
     # What needs a ward of commands, a scene of its own or a workspace that is shown only is tried from the shell.
     if attack.writable and not attack.wards and attack.prepare is None and not attack.ends

@@ -118,6 +118,22 @@ def test_segments_are_small(machine: str) -> None:
         assert decide(program, arch, number, 0, size) == (seccomp.ALLOW if allowed else error(errno.EINVAL)), size
 
 
+def test_modes_with_set_id_bits(machine: str) -> None:
+    program, arch, numbers = seccomp.program(machine), AUDIT[machine], seccomp.MACHINES[machine].numbers
+    modes = [0, 0o644, 0o1777, 0o777, 0o100644, 0o4000, 0o4755, 0o2755, 0o6777, 0o106755, 0o2000 | 1 << 40]
+    for name, at in seccomp.MODES.items():
+        if name in numbers:
+            for mode in modes:
+                allowed = seccomp.ALLOW if not mode & 0o6000 else error(errno.EPERM)
+                assert decide(program, arch, numbers[name], *[0] * at, mode) == allowed, (name, oct(mode))
+    for name, at in {"open": 1, "openat": 2}.items():
+        if name in numbers:
+            for flags, mode in itertools.product((0, 2, 0o100, 0o102, 0o20200000, 0o1100 | 1 << 35, 1 << 35), modes):
+                allowed = not mode & 0o6000 or not flags & 0o20000100
+                got = decide(program, arch, numbers[name], *[0] * at, flags, mode)
+                assert (got == seccomp.ALLOW) == allowed, (name, oct(flags), oct(mode))
+
+
 def test_an_unknown_architecture_has_no_sandbox() -> None:
     with pytest.raises(SandboxMissing, match="riscv64"):
         seccomp.program("riscv64")
@@ -154,16 +170,31 @@ def test_decisions_are_those_of_libseccomp(machine: str) -> None:
     for bit in range(32):
         if seccomp.NEW_NAMESPACES & (1 << bit):
             _rule(library, context, error(errno.EPERM), native["clone"], (0, "masked", 1 << bit, 1 << bit))
+    for bit in (0o4000, 0o2000):
+        for name, at in seccomp.MODES.items():
+            if name in numbers:
+                _rule(library, context, error(errno.EPERM), native[name], (at, "masked", bit, bit))
+        for name, at in {"open": 1, "openat": 2}.items():
+            for creates in (0o100, 0o20000000) if name in numbers else ():
+                where = ((at, "masked", creates, creates), (at + 1, "masked", bit, bit))
+                _rule(library, context, error(errno.EPERM), native[name], *where)
     theirs = _export(library, context)
     ours = seccomp.program(machine)
     for number in range(seccomp.NEWEST + 1):
         if number in unknown or number in [numbers[n] for n in ("socket", "socketpair", "personality", "shmget")]:
             continue
-        for arguments in ((), (0, 0x5412), (0, 0x541C | 1 << 40), (0x10000011, 0), (0x01200011, 0x5401), (0x7E020000,)):
+        for arguments in _ARGUMENTS:
             assert decide(ours, arch, number, *arguments) == decide(theirs, arch, number, *arguments), (
                 number,
                 arguments,
             )
+
+
+_ARGUMENTS = (
+    (), (0, 0x5412), (0, 0x541C | 1 << 40), (0x10000011, 0), (0x01200011, 0x5401), (0x7E020000,),
+    (0, 0o4755), (0, 0o2000, 0), (0, 0, 0o6755), (0, 0o644, 0o755), (0, 0o102, 0o4644), (0, 0o20200002, 0o2644),
+    (0, 0, 0o100, 0o4755), (0, 0, 0o20200000, 0o2700), (0, 0, 0o100, 0o755), (0, 0, 0, 0o4755),
+)  # fmt: skip
 
 
 class _Comparison(ctypes.Structure):
@@ -216,7 +247,8 @@ async def test_the_kernel_keeps_it(make: Make) -> None:
     if machine not in AUDIT:
         pytest.skip(f"no table for {machine}")
     names = ("ptrace", "bpf", "io_uring_setup", "clone3", "keyctl", "mount", "unshare", "setns", "userfaultfd",
-             "perf_event_open", "process_vm_readv", "open_tree", "kexec_load", "init_module", "pidfd_getfd")  # fmt: skip
+             "perf_event_open", "process_vm_readv", "open_tree", "openat2",
+             "fchmodat2", "kexec_load", "init_module", "pidfd_getfd")  # fmt: skip
     numbers = {n: seccomp.MACHINES[machine].numbers[n] for n in names}
     outcome = await make().run("python3 - <<'EOF'\n" + TRIES.replace("{numbers!r}", repr(numbers)) + "EOF")
     seen = dict(line.split() for line in outcome.stdout.splitlines())

@@ -27,6 +27,7 @@ class Turn:
     traceparent = f"00-{trace_id}-{'0' * 15}1-00"
     depth = 0
     finished = False
+    folded = 0
     listening = False
     context: tuple[ContextBlock, ...] = ()
 

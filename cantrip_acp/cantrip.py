@@ -18,6 +18,7 @@ from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.entity import CastStream, Entity
 from cantrip_acp.errors import DefinitionError
+from cantrip_acp.folding import Folding
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loop import CastResult
 
@@ -33,6 +34,7 @@ class Cantrip:
 
     ``call`` left out is an empty call; ``loom`` left out is one in memory that all casts share. ``interceptors`` may answer
     in any gate's place, ``contributors`` add context to each cast; both belong to the host, never to the entity.
+    ``folding`` says when earlier turns are folded: at 80 % of the crystal's window where nothing else is given (PROD-4).
 
     Raises `DefinitionError`, checked in the order crystal, call, circle: "cantrip requires a crystal", "cantrip requires
     a call", "cantrip requires a circle" (CANTRIP-1), "circle must have a done gate" (CIRCLE-1), "cantrip must have at
@@ -59,6 +61,7 @@ class Cantrip:
         contributors: Sequence[Contributor] = (),
         name: str | None = None,
         loom_settings: Mapping[str, Any] | None = None,
+        folding: Folding | Mapping[str, Any] | None = None,
     ) -> None:
         if crystal is None:
             raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)")
@@ -80,6 +83,7 @@ class Cantrip:
         self.contributors = tuple(contributors)
         self.loom_settings: Mapping[str, Any] = dict(loom_settings or {})
         """What a recipe says of how its loom is kept (``store``, ``fsync``), for the door that opens one."""
+        self.folding = Folding.of(folding)
         self._loom = loom
         _validate(circle, self.require_done)
 
@@ -116,6 +120,7 @@ class Cantrip:
             contributors=self.contributors,
             name=self.name,
             loom_settings=self.loom_settings,
+            folding=self.folding,
         )
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message
+from cantrip_acp.folding import CHARS_PER_TOKEN, Digest, explained, tokens_of
 from cantrip_acp.gates.contract import observed
-from cantrip_acp.loom.turn import Output, Turn
+from cantrip_acp.loom.turn import GateRecord, Output, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.call import Call
@@ -26,6 +27,11 @@ NUDGE = "No gate was called. Go on, and call done with the answer when the task 
 
 SKIPPED = "[not run: done ended the cast before this call]"
 INTERRUPTED = "[not run: the cast was stopped before this call]"
+EPHEMERAL = "[ephemeral:{gate}]"
+"""What stands for the result of an ephemeral gate in what the crystal sees; the loom has it whole (PROD-5, D-010)."""
+
+_LEAST = 2_000
+"""Characters of a text that compaction leaves alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +69,180 @@ Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
 """Adds context blocks when a cast begins; they stand before its intent and in the loom as ``context`` records."""
 
 
+class _Opening:
+    """A cast as it stands in the context: what was pinned before its intent, and the intent."""
+
+    __slots__ = ("intent", "messages")
+
+    def __init__(self, intent: str, messages: list[Message]) -> None:
+        self.intent = intent
+        self.messages = messages
+
+
+class _Entry:
+    """A turn that is not folded. ``number`` counts the entity's turns from 1; ``opening`` is its cast."""
+
+    __slots__ = ("messages", "number", "opening", "tokens", "turn")
+
+    def __init__(self, number: int, turn: Turn, opening: _Opening | None, messages: list[Message]) -> None:
+        self.number = number
+        self.turn = turn
+        self.opening = opening
+        self.messages = messages
+        self.tokens = sum(map(tokens_of, messages))
+
+
 class Context:
-    """The messages of one entity. ``messages`` belongs to this object; crystals read it and keep nothing."""
+    """The messages of one entity. ``messages`` belongs to this object; crystals read it and keep nothing.
+
+    ``folded`` is how many of the entity's turns, its first ones, a summary stands for.
+    """
 
     def __init__(self, call: Call, circle: Circle) -> None:
         self.messages: list[Message] = []
+        self.folded = 0
         self._circle = circle
         if call.system_prompt is not None:
             self.messages.append(Message("system", call.system_prompt, kind="call"))
         if circle.presentation:
             self.messages.append(Message("system", circle.presentation, kind="capabilities"))
+        self._head = tuple(self.messages)
+        self._fixed = (
+            sum(map(tokens_of, self._head))
+            + sum(len(str(tool.parameters)) + len(tool.description) for tool in circle.tools) // CHARS_PER_TOKEN
+        )
+        self._opening: _Opening | None = None
+        self._entries: list[_Entry] = []
+        self._digest = Digest()
+        self._summary: str | None = None
+        self._counted = 0
+        """Tokens of the context up to the last query, by the provider's count; 0 where it gave none."""
+        self._since = 0
+        """The estimate of what came after that."""
 
     def begin(self, intent: str, blocks: Sequence[ContextBlock] = ()) -> None:
         """A cast starts. Blocks are system messages, so that the intent is the first user message (INTENT-2)."""
-        for block in blocks:
-            if block.attachment is None:
-                self.messages.append(Message("system", block.render(), kind="context"))
+        messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
-        self.messages.append(Message("user", intent, kind="intent", attachments=attached))
+        messages.append(Message("user", intent, kind="intent", attachments=attached))
+        self._opening = _Opening(intent, messages)
+        self._extend(messages)
 
     def add(self, turn: Turn) -> None:
         """A turn has ended: what was said, and what came of it."""
-        self.messages.extend(self.render(turn))
+        messages = self.render(turn)
+        self._entries.append(_Entry(self.folded + len(self._entries) + 1, turn, self._opening, messages))
+        used = turn.metadata.tokens_prompt + turn.metadata.tokens_completion
+        if used:
+            # What was said is in the count of completion tokens; what came of it is still to be counted.
+            self._counted, self._since = used, 0
+            self._extend(messages[:1], counted=True)
+            self._extend(messages[1:])
+        else:
+            self._extend(messages)
+
+    def _extend(self, messages: Sequence[Message], *, counted: bool = False) -> None:
+        self.messages.extend(messages)
+        if not counted:
+            self._since += sum(map(tokens_of, messages))
+
+    @property
+    def tokens(self) -> int:
+        """How large the context is: by the provider's last count where there is one, and by an estimate of the rest."""
+        return self._counted + self._since if self._counted else self._fixed + self._since
+
+    @property
+    def unfolded(self) -> int:
+        """How many turns stand here as they were."""
+        return len(self._entries)
+
+    def sizes(self) -> list[int]:
+        """The estimated tokens of each turn that is not folded, in order."""
+        return [entry.tokens for entry in self._entries]
+
+    def foldable(self, keep: int) -> list[tuple[int, Turn]]:
+        """The turns that a fold which keeps ``keep`` would take away, with their numbers."""
+        return [(e.number, e.turn) for e in self._entries[: len(self._entries) - keep]]
+
+    def fold(self, keep: int, summary: str | None, variable: str | None) -> str:
+        """Put a summary in the place of all turns but the last ``keep``; the summary's message as it stands there.
+
+        ``summary`` None makes a digest by rule. Call and capabilities stay as they are (LOOM-6, CALL-5), and so does the
+        intent of every cast that still has a turn here. What is folded stays in the loom (LOOM-5).
+        """
+        count = len(self._entries) - keep
+        gone, self._entries = self._entries[:count], self._entries[count:]
+        last: _Opening | None = None
+        for entry in gone:
+            first_of_cast = entry.opening is not None and entry.opening is not last
+            self._digest.add(
+                entry.number, entry.turn, entry.opening.intent if first_of_cast and entry.opening else None
+            )
+            last = entry.opening
+        self.folded += len(gone)
+        self._summary = explained(1, self.folded, summary or self._digest.text(), variable)
+        self._rebuild(last)
+        return self._summary
+
+    def _rebuild(self, last: _Opening | None) -> None:
+        """The messages anew: head, intent, summary, turns. ``last`` is the cast of the last turn that was folded."""
+        first = self._entries[0].opening if self._entries else self._opening
+        self.messages.clear()
+        self.messages.extend(self._head)
+        summary = self._summary or ""
+        if first is last and first is not None:
+            # In the middle of a cast: its intent stays above the summary of how it began.
+            self.messages.extend(first.messages)
+            self.messages.append(Message("user", summary, kind="fold"))
+        else:
+            # Before the first user message, which is an intent (INTENT-2).
+            self.messages.append(Message("system", summary, kind="fold"))
+            if first is not None:
+                self.messages.extend(first.messages)
+        opening = first
+        for entry in self._entries:
+            if entry.opening is not opening and entry.opening is not None:
+                opening = entry.opening
+                self.messages.extend(opening.messages)
+            self.messages.extend(entry.messages)
+        if self._opening is not opening and self._opening is not None:
+            self.messages.extend(self._opening.messages)
+        # The provider has counted none of this yet.
+        self._counted, self._since = 0, sum(map(tokens_of, self.messages[len(self._head) :]))
+
+    def compact(self, most: int) -> int:
+        """Cut the longest texts of turns until the context is estimated at ``most`` tokens; how many were cut.
+
+        The last resort where folding is not enough: one turn can be larger than a window. What is cut is marked, and whole
+        in the loom; call, capabilities and intents are never cut.
+        """
+        cut = 0
+        while self.tokens > most:
+            at = [
+                i for i, m in enumerate(self.messages) if m.kind in ("turn", "fold") and len(m.content or "") > _LEAST
+            ]
+            if not at:
+                break
+            index = max(at, key=lambda i: len(self.messages[i].content or ""))
+            message = self.messages[index]
+            text = message.content or ""
+            over = (self.tokens - most) * CHARS_PER_TOKEN + 200
+            left = max(_LEAST // 2, len(text) - over)
+            shown = f"{text[: left // 2]}\n[… {len(text) - left:,} characters cut here; the loom has them]\n{text[-(left // 2) :]}"
+            shorter = msgspec.structs.replace(message, content=shown)
+            self._replace(message, shorter)
+            self._counted = 0
+            self._since = sum(map(tokens_of, self.messages[len(self._head) :]))
+            cut += 1
+        return cut
+
+    def _replace(self, old: Message, new: Message) -> None:
+        self.messages[next(i for i, m in enumerate(self.messages) if m is old)] = new
+        for entry in self._entries:
+            for i, message in enumerate(entry.messages):
+                if message is old:
+                    entry.messages[i] = new
+                    entry.tokens = sum(map(tokens_of, entry.messages))
 
     def render(self, turn: Turn) -> list[Message]:
         """A turn as messages; a function of its record alone, so that a loom gives back what the crystal saw."""
@@ -111,9 +269,15 @@ class Context:
                 failed = output is not None and (output.error is not None or output.exit_code not in (0, None))
             else:
                 record = answers.get(call.id)
-                text = observed(record) if record is not None else None
+                text = self._observed(record) if record is not None else None
                 failed = record is not None and record.is_error
             if text is None:
                 text = SKIPPED if turn.terminated else INTERRUPTED
             out.append(Message("tool", text, tool_call_id=call.id, name=call.gate, is_error=failed))
         return out
+
+    def _observed(self, record: GateRecord) -> str:
+        gate = self._circle.gates.get(record.gate)
+        if gate is not None and gate.ephemeral and not record.is_error:
+            return EPHEMERAL.format(gate=record.gate)
+        return observed(record)

@@ -40,6 +40,7 @@ class Entity:
         self.circle = cantrip.circle
         self.require_done = cantrip.require_done
         self.retry = cantrip.retry
+        self.folding = cantrip.folding
         self.loom = loom
         self.depth = depth
         self.hub = EventHub()

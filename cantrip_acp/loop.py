@@ -20,7 +20,8 @@ import msgspec
 from cantrip_acp import events, telemetry
 from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
-from cantrip_acp.errors import CantripError, CrystalError, LoomError
+from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError
+from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Turn, new_id, now
 from cantrip_acp.turnstate import TurnState
@@ -171,7 +172,7 @@ class CastRun:
             await anyio.lowlevel.checkpoint()
             turn = TurnState(self, time.perf_counter())
             self.queries += 1
-            turn.response = response = self._classified(await self._ask())
+            turn.response = response = self._classified(await self._answered())
             self._turn = turn
             self.usage = self.usage + response.usage
             self.entity.usage = self.entity.usage + response.usage
@@ -206,6 +207,17 @@ class CastRun:
         return None
 
     # One turn
+
+    async def _answered(self) -> Response:
+        """A response to all that the entity knows; folds first where it has become too much (PROD-4)."""
+        await make_room(self)
+        try:
+            return await self._ask()
+        except ContextLimitError as refusal:
+            # The provider counts otherwise than we do. Once more with less; where nothing can go, the error stands.
+            if not await make_more_room(self, refusal):
+                raise
+            return await self._ask()
 
     async def _ask(self) -> Response:
         entity = self.entity

@@ -79,10 +79,13 @@ class TurnState:
     def context(self) -> Sequence[ContextBlock]:
         return self._run.blocks
 
+    @property
+    def folded(self) -> int:
+        return self._run.entity.context.folded
+
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         entity = self._run.entity
-        # The first of the path is the root: the call, which is no turn.
-        path = entity.loom.path(entity.last_turn)[1:] if entity.last_turn else []
+        path = entity.loom.acted(entity.last_turn) if entity.last_turn else []
         return len(path), [msgspec.to_builtins(entity.loom.turn(i)) for i in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:

@@ -28,6 +28,8 @@ def program(words: tuple[str, ...], folder: Path) -> str:
 class LoneTurn:
     """A turn without an entity: output goes to the terminal as it comes, gates are called for real."""
 
+    folded = 0
+
     def __init__(self, circle: Circle) -> None:
         from cantrip_acp import telemetry
         from cantrip_acp.events import EventHub

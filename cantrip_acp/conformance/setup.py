@@ -41,9 +41,9 @@ class Scene:
 
     def build(self) -> None:
         """Lay out the files and load the scripts; raises `DefinitionError` for what is not valid."""
-        if self._setup.get("folding") or any(key.startswith("child_") for key, _ in crystals_of(self._case)):
+        if any(key.startswith("child_") for key, _ in crystals_of(self._case)):
             # Never to be run as if it had not been asked for.
-            raise DefinitionError("folding and children's crystals are not set up by this version of the runner")
+            raise DefinitionError("children's crystals are not set up by this version of the runner")
         _lay_out(self._setup.get("filesystem") or {}, self.stand_in)
         for key, script in crystals_of(self._case):
             self.crystals[key] = _crystal(script)
@@ -66,7 +66,7 @@ class Scene:
     def cantrip(self, crystal: str | None = None) -> Cantrip:
         """The case's cantrip, with another of its crystals where one is named."""
         model = self.named(crystal) if crystal is not None else self.main
-        options: dict[str, Any] = {"loom": self.loom, "retry": self.retry}
+        options: dict[str, Any] = {"loom": self.loom, "retry": self.retry, "folding": self._setup.get("folding")}
         if "call" in self._setup and self._setup["call"] is None:
             return Cantrip(model, None, None, **options)
         if model is None or self._setup.get("circle") is None:

@@ -200,6 +200,10 @@ class Loom:
         path.reverse()
         return path
 
+    def acted(self, leaf_id: str) -> list[str]:
+        """The ids of a path in which the crystal spoke, without the call and folds."""
+        return [i for i in self.path(leaf_id) if self._heads[i].role == "crystal"]
+
     def thread(self, leaf_id: str) -> Thread:
         """The path from the root to any turn (LOOM-10)."""
         return Thread(tuple(self.turn(i) for i in self.path(leaf_id)))

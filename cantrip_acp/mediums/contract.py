@@ -57,6 +57,11 @@ class TurnContext(Protocol):
         """What was given with the cast beside its intent."""
         ...
 
+    @property
+    def folded(self) -> int:
+        """How many of the entity's turns, its first ones, a summary stands for in what the crystal sees."""
+        ...
+
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         """How many turns the entity has behind it, and up to ``count`` of them from ``start`` as plain data (LOOM-11)."""
         ...

@@ -48,6 +48,7 @@ class Turn:
     trace_id = "0" * 31 + "1"
     traceparent = f"00-{trace_id}-{'0' * 15}1-00"
     depth = 0
+    folded = 0
 
     def __init__(self, wards: Wards, gates: Mapping[str, Callable[..., Any]]) -> None:
         self.wards = wards

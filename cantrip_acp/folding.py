@@ -1,0 +1,242 @@
+"""When earlier turns are folded, and what stands for them (§6.8, LOOM-5, LOOM-6, PROD-4, D-007).
+
+Folding changes what the crystal sees and nothing else: the turns stay in the loom. The summary is marked, so that the
+entity never takes it for what really was said, and is made by rule unless a summarizer is named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from cantrip_acp.crystals.contract import Crystal, Message
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.loom.turn import Turn
+
+CHARS_PER_TOKEN = 3
+"""Characters that are taken for one token where no provider counted: on the safe side for prose and code."""
+
+KEEP_TURNS = 2
+"""Turns that stay verbatim where ``trigger_after_turns`` asks for a fold and ``keep_turns`` says nothing else."""
+
+_KEEP_FRACTION = 0.3
+"""How much of the window the turns that stay may fill where tokens ask for a fold."""
+
+_FULL_FRACTION = 0.9
+"""More of the window than this is never sent: what does not fit is cut, with a mark (compaction)."""
+
+_DIGEST_CHARS = 6_000
+_LINE_CHARS = 200
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """The policy of a cantrip.
+
+    ``at_fraction`` of the crystal's window, by the provider's own count, asks for a fold; so do ``trigger_at_tokens`` and
+    ``trigger_after_turns`` (before query n + 1). Whichever holds first (D-007). ``keep_turns`` stay as they are: by default
+    `KEEP_TURNS` for the trigger by turns, and as many as fill 30 % of the window for tokens. ``summarizer`` is a crystal
+    that writes the summary; without it the summary is a digest by rule, which costs no query.
+    """
+
+    at_fraction: float = 0.8
+    trigger_after_turns: int | None = None
+    trigger_at_tokens: int | None = None
+    keep_turns: int | None = None
+    summarizer: Crystal | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.at_fraction <= 1:
+            raise DefinitionError(f"folding.at_fraction is {self.at_fraction!r}; it is more than 0 and at most 1")
+        for name in ("trigger_after_turns", "trigger_at_tokens", "keep_turns"):
+            value = getattr(self, name)
+            least = 0 if name == "keep_turns" else 1
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise DefinitionError(f"folding.{name} is {value!r}; it is a whole number from {least}")
+
+    @classmethod
+    def of(cls, value: Folding | Mapping[str, Any] | None) -> Folding:
+        """A policy from its mapping; an unknown key is a `DefinitionError`."""
+        if value is None:
+            return cls()
+        if isinstance(value, Folding):
+            return value
+        known = {f.name for f in fields(cls)}
+        for key in value:
+            if key not in known:
+                raise DefinitionError(f"unknown key {key!r} in folding; known: {', '.join(sorted(known))}")
+        return cls(**value)
+
+    def limit(self, window: int | None) -> int | None:
+        """Tokens of context from which on turns are folded; None where nothing says so."""
+        limits = [] if window is None else [int(window * self.at_fraction)]
+        if self.trigger_at_tokens is not None:
+            limits.append(self.trigger_at_tokens)
+        return min(limits, default=None)
+
+    def asks(self, turns: int, tokens: int, window: int | None) -> bool:
+        """Whether a context of so many unfolded turns and tokens is to be folded before the next query."""
+        if self.trigger_after_turns is not None and turns >= self.trigger_after_turns:
+            return True
+        limit = self.limit(window)
+        return limit is not None and tokens >= limit
+
+    def kept(self, sizes: Sequence[int], tokens: int, window: int | None) -> int | None:
+        """How many of the unfolded turns stay, the last ones; None where nothing asks for a fold.
+
+        ``sizes`` are the unfolded turns' estimated tokens, in order; ``tokens`` is the size of the whole context.
+        """
+        turns = len(sizes)
+        by_turns = self.trigger_after_turns is not None and turns >= self.trigger_after_turns
+        limit = self.limit(window)
+        by_tokens = limit is not None and tokens >= limit
+        if turns == 0 or not (by_turns or by_tokens):
+            return None
+        choices = []
+        if by_turns:
+            choices.append(min(KEEP_TURNS if self.keep_turns is None else self.keep_turns, turns - 1))
+        if by_tokens and limit is not None:
+            room, fits = int((window or limit) * _KEEP_FRACTION), 0
+            for size in reversed(sizes[1:]):
+                room -= size
+                if room < 0:
+                    break
+                fits += 1
+            choices.append(fits if self.keep_turns is None else min(self.keep_turns, turns - 1))
+        return min(choices)
+
+
+def largest(window: int) -> int:
+    """Tokens beyond which a context is cut before it is sent."""
+    return int(window * _FULL_FRACTION)
+
+
+def tokens_of(message: Message) -> int:
+    """An estimate of a message's tokens, rather too high than too low."""
+    chars = len(message.content or "") + len(message.thinking or "") + 16
+    for call in message.tool_calls:
+        chars += len(call.args) + len(call.gate) + 16
+    # Scripts other than Latin take more tokens for a character.
+    if message.content and not message.content.isascii():
+        chars += len(message.content.encode("utf-8", "replace")) - len(message.content)
+    return chars // CHARS_PER_TOKEN + 1_500 * len(message.attachments)
+
+
+def mark(first: int, last: int) -> str:
+    """The words by which an entity knows a summary from what was really said."""
+    return f"[Folded: turns {first}-{last}]"
+
+
+def explained(first: int, last: int, summary: str, variable: str | None) -> str:
+    """The message that stands in the place of turns ``first`` to ``last``."""
+    where = f" They are whole in the variable `{variable}`." if variable else ""
+    return (
+        f"{mark(first, last)}\nA summary stands here for these turns; it is no verbatim record.{where}\n\n"
+        f"{summary.strip()}"
+    )
+
+
+class Digest:
+    """The rule-based summary of all that was folded so far; grows by each fold and stays small."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._gates: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._intents: list[str] = []
+        self._lines: list[str] = []
+
+    def add(self, number: int, turn: Turn, intent: str | None) -> None:
+        """Take in turn ``number`` (from 1); ``intent`` where it is the first turn of its cast."""
+        self.turns += 1
+        if intent:
+            self._intents.append(_line(intent))
+        for record in turn.observation.results:
+            self._gates[record.gate] += 1
+            if record.is_error:
+                self._errors[record.gate] += 1
+        self._lines.append(f"{number}. {_told(turn)}")
+        del self._lines[: -_LAST_LINES * 2]
+
+    def text(self) -> str:
+        """The digest: intents, gates, and a line for each of the last turns that were folded."""
+        parts = []
+        if self._intents:
+            earlier = len(self._intents) - 12
+            shown = self._intents[-12:]
+            head = f"Intents (the {earlier} before these are left out):" if earlier > 0 else "Intents:"
+            parts.append("\n".join((head, *(f"- {i}" for i in shown))))
+        if self._gates:
+            calls = ", ".join(
+                f"{gate} ×{n}" + (f" ({self._errors[gate]} failed)" if self._errors[gate] else "")
+                for gate, n in self._gates.most_common(20)
+            )
+            parts.append(f"Gates called: {calls}.")
+        lines = self._lines[-_LAST_LINES:]
+        while lines and sum(map(len, lines)) > _DIGEST_CHARS:
+            lines = lines[1:]
+        if lines:
+            left = self.turns - len(lines)
+            head = f"What was done ({left} earlier turns are left out):" if left > 0 else "What was done:"
+            parts.append("\n".join((head, *lines)))
+        return "\n\n".join(parts)
+
+
+def _told(turn: Turn) -> str:
+    """A turn in one line: what was said, what was done, what came of it."""
+    said, observation = turn.utterance, turn.observation
+    parts = []
+    if said.content:
+        parts.append(_line(said.content))
+    if said.code:
+        parts.append(f"ran: {_line(said.code)}")
+    for record in observation.results[:4]:
+        outcome = f"failed: {_line(str(record.result), 80)}" if record.is_error else "ok"
+        parts.append(f"{record.gate}({_line(str(record.args), 60)}) {outcome}")
+    if len(observation.results) > 4:
+        parts.append(f"and {len(observation.results) - 4} calls more")
+    if observation.output is not None:
+        output = observation.output
+        if output.error:
+            parts.append(f"error: {_line(output.error, 100)}")
+        elif output.exit_code not in (None, 0):
+            parts.append(f"exit status {output.exit_code}")
+        elif output.stdout.strip():
+            parts.append(f"output: {_line(output.stdout, 100)}")
+    return "; ".join(parts) or "nothing"
+
+
+def _line(text: str, most: int = _LINE_CHARS) -> str:
+    line = " ".join(text[: most * 8].split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+REQUEST = (
+    "Summarize the part of your work that is shown above, for yourself: it will be taken out of your context, and your "
+    "summary will stand in its place. Keep what is needed to go on: the goal, decisions and their reasons, facts found "
+    "(with exact names, paths and numbers), what was changed, what failed, and what is still to be done. Be brief. "
+    "Answer with the summary alone."
+)
+"""What a summarizer is asked."""
+
+
+def transcript(turns: Iterable[tuple[int, Turn]], most: int) -> str:
+    """Turns as plain text for a summarizer, each cut so that all of them stay within ``most`` characters."""
+    listed = list(turns)
+    share = max(200, most // max(1, len(listed)))
+    parts = []
+    for number, turn in listed:
+        said, observation = turn.utterance, turn.observation
+        texts = [said.content or "", *(f"{c.gate}: {c.args}" for c in said.tool_calls)]
+        texts += [f"-> {'error: ' if r.is_error else ''}{r.result}" for r in observation.results]
+        if observation.output is not None:
+            output = observation.output
+            texts += [f"-> {t}" for t in (output.stdout, output.stderr, output.error or "") if t]
+        body = "\n".join(t for t in texts if t)
+        if len(body) > share:
+            body = f"{body[: share // 2]}\n[…]\n{body[-share // 2 :]}"
+        parts.append(f"[turn {number}]\n{body}")
+    return "\n\n".join(parts)

@@ -1,0 +1,117 @@
+"""Making room before a query: the fold of a cast that runs, in its context, its loom and its events (§6.8, PROD-4).
+
+The policy is `folding.Folding`; this is what happens when it asks for a fold, or when a provider says that the messages
+do not fit after all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from cantrip_acp import events
+from cantrip_acp.crystals.contract import Delta, Message, Query
+from cantrip_acp.errors import ContextLimitError, CrystalError
+from cantrip_acp.folding import CHARS_PER_TOKEN, REQUEST, largest, transcript
+from cantrip_acp.loom.turn import FoldRecord, Turn, TurnMetadata, Utterance, new_id, now
+
+if TYPE_CHECKING:
+    from cantrip_acp.loop import CastRun
+
+_log = logging.getLogger(__name__)
+
+VARIABLE = "folded_turns"
+"""Where a code circle finds the folded turns, each as it stands in the loom."""
+
+
+async def make_room(run: CastRun) -> None:
+    """Fold where the policy asks for it, then cut what still does not fit. Cheap where there is nothing to do."""
+    entity = run.entity
+    context, policy, window = entity.context, entity.folding, entity.crystal.context_window
+    if policy.asks(context.unfolded, context.tokens, window):
+        keep = policy.kept(context.sizes(), context.tokens, window)
+        if keep is not None:
+            await _fold(run, keep)
+    if window is not None and context.tokens > (most := largest(window)):
+        context.compact(most)
+
+
+async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
+    """After a provider refused the messages as too long: fold all but the last turn, and cut. False where nothing helps."""
+    context = run.entity.context
+    before = context.tokens
+    window = refusal.limit or run.entity.crystal.context_window
+    if context.unfolded > 1:
+        await _fold(run, 1)
+    # A window that nobody knows, or a count that was wrong: half of what was refused.
+    context.compact(min(before // 2, largest(window) if window else before // 2))
+    return context.tokens < before
+
+
+async def _fold(run: CastRun, keep: int) -> None:
+    entity = run.entity
+    context = entity.context
+    began = time.perf_counter()
+    gone = context.foldable(keep)
+    if not gone:
+        return
+    summary = await _summary(run, keep)
+    variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
+    shown = entity.redactor.text(context.fold(keep, summary, variable))
+    loom = entity.loom
+    loom.append(FoldRecord(new_id("f"), entity.id, run.id, tuple(turn.id for _, turn in gone), shown, now()))
+    fold = Turn(
+        id=new_id("t"),
+        parent_id=entity.last_turn,
+        cantrip_id=entity.cantrip_id,
+        entity_id=entity.id,
+        cast_id=run.id,
+        role="fold",
+        utterance=Utterance(shown),
+        metadata=TurnMetadata(
+            duration_ms=max((time.perf_counter() - began) * 1000, 0.001),
+            timestamp=now(),
+            model=entity.folding.summarizer.model if summary and entity.folding.summarizer else None,
+            trace_id=run.trace.trace_id,
+        ),
+    )
+    loom.append(fold)
+    entity.last_turn = fold.id
+    if entity.hub.active:
+        await entity.hub.send(
+            events.Folded(
+                entity_id=entity.id, cast_id=run.id, depth=entity.depth, first=1, last=context.folded, summary=shown
+            )
+        )
+
+
+async def _summary(run: CastRun, keep: int) -> str | None:
+    """What the summarizer makes of the turns that go; None where there is none or it fails, and the digest serves."""
+    entity = run.entity
+    crystal = entity.folding.summarizer
+    if crystal is None:
+        return None
+    window = crystal.context_window
+    most = int(window * 0.6) * CHARS_PER_TOKEN if window else 400_000
+    earlier = next((m.content for m in entity.context.messages if m.kind == "fold" and m.content), None)
+    parts = [f"The intent: {run.intent}"]
+    if earlier:
+        parts.append(f"Your summary of what was before:\n{earlier}")
+    parts += [transcript(entity.context.foldable(keep), most), REQUEST]
+    messages = [Message("user", "\n\n".join(parts))]
+    if entity.call.system_prompt is not None:
+        messages.insert(0, Message("system", entity.call.system_prompt, kind="call"))
+    query = Query(messages, intent=run.intent, entity_id=entity.id, trace_id=run.trace.trace_id)
+    try:
+        response = await crystal.query(query, _silently)
+    except CrystalError as error:
+        _log.warning("the summarizer failed, a digest by rule stands in: %s", entity.redactor.diagnostic(str(error)))
+        return None
+    run.usage = run.usage + response.usage
+    entity.usage = entity.usage + response.usage
+    return response.content
+
+
+async def _silently(delta: Delta) -> None:
+    """A summary is no message of the entity: nobody reads it as it comes."""

@@ -112,6 +112,7 @@ class Circle:
         """What the loom keeps of it."""
         return {
             "medium": self.medium.name,
+            **getattr(self.medium, "options", {}),
             "gates": [gate.record() for gate in self.gates.values()],
             "wards": self.wards.declared(),
             "workspace": str(self.workspace) if self.workspace is not None else None,

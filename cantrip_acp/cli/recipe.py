@@ -97,7 +97,7 @@ def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
     from cantrip_acp.cli.app import DONE, USAGE
     from cantrip_acp.recipes import inspect
 
-    reports = [inspect.check(path, file=shown) for path, shown in _chosen(targets, cwd)]
+    reports = [inspect.check(path, file=shown, workspace=cwd.resolve()) for path, shown in _chosen(targets, cwd)]
     for report in reports:
         if as_json:
             click.echo(json.dumps(_as_json(report)))
@@ -201,6 +201,8 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
         "crystal": crystal,
         "call": _call(found).record(),
         "medium": circle.medium.name,
+        **({"code_python": found.data["circle"]["code_python"]} if "code_python" in found.data["circle"] else {}),
+        **({"loom_object": True} if found.data["circle"].get("loom") else {}),
         "gates": [
             {"name": gate.name, "signature": gate.signature(), "description": gate.description}
             for gate in circle.gates.values()
@@ -230,6 +232,10 @@ def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
         for line in lines if len(lines) > 1 else ():
             screen.line(line, indent=4)
     part(f"circle: {about['medium']}")
+    if "code_python" in about:
+        screen.line(("cells run in ", "dim"), about["code_python"], indent=2)
+    if about.get("loom_object"):
+        screen.line(("the entity sees its own history as ", "dim"), "loom", indent=2)
     for gate in circle.gates.values():
         screen.line((gate.signature(), "bold"), ("  " + gate.description.split("\n")[0], "dim"), indent=2)
     for file in about["gate_files"]:

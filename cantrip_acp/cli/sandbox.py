@@ -17,6 +17,7 @@ from cantrip_acp.cli.commands import Suggesting, examples
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
+    from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.sandbox.policy import Policy
     from cantrip_acp.sandbox.runner import Outcome
 
@@ -75,10 +76,16 @@ def sandbox() -> None:
         "cantrip sandbox run --writable . -- 'make test | tail -5'",
         "cantrip sandbox run --host pypi.org --host files.pythonhosted.org -- 'pip download -d /tmp six'",
         "cantrip sandbox run --python -- 'import sys; sys.version'",
+        "cantrip sandbox run --python --code-python /usr/bin/python3 -- 'import sys; sys.executable'",
     ),
 )
 @_circle_options
 @click.option("--python", is_flag=True, help="COMMAND is a Python program, or a file that holds one, run as a cell.")
+@click.option(
+    "--code-python",
+    metavar="PATH|venv",
+    help="With --python: the Python to run it in, as a recipe's code_python. Default: the one that cantrip runs on.",
+)
 @click.option(
     "--timeout-ms", type=click.IntRange(min=1), metavar="N", help="Stop it after this long (bash_timeout_ms)."
 )
@@ -92,6 +99,7 @@ def run(
     hosts: tuple[str, ...],
     timeout_ms: int | None,
     python: bool,
+    code_python: str | None,
 ) -> int:
     """Run COMMAND exactly as the bash medium would: one word as a shell's text, several as a program with arguments.
 
@@ -103,7 +111,9 @@ def run(
     import anyio
 
     if python:
-        return _python(command, cwd, recipe, writable, bool(network or hosts), timeout_ms)
+        return _python(command, cwd, recipe, writable, bool(network or hosts), timeout_ms, code_python)
+    if code_python is not None:
+        raise click.UsageError("--code-python goes with --python")
 
     circle = _circle(cwd, recipe, writable, _reach(network, hosts), timeout_ms)
     text = command[0] if len(command) == 1 else shlex.join(command)
@@ -124,6 +134,7 @@ def _python(
     writable: tuple[Path, ...],
     network: bool,
     timeout_ms: int | None,
+    code_python: str | None,
 ) -> int:
     from dataclasses import replace
 
@@ -131,6 +142,7 @@ def _python(
 
     from cantrip_acp.circle import Circle
     from cantrip_acp.cli import pythonrun
+    from cantrip_acp.mediums.code import CodeMedium
 
     if network:
         raise click.UsageError("Python cells have no network; --network and --host are for commands")
@@ -144,7 +156,9 @@ def _python(
         )
     if timeout_ms is not None:
         wards = replace(wards, code_timeout_ms=min(timeout_ms, wards.code_timeout_ms))
-    medium = found.medium if found.medium.name == "code" else "code"
+    medium: Medium = found.medium if found.medium.name == "code" else CodeMedium(python=code_python)
+    if recipe is not None and code_python is not None:
+        raise click.UsageError("--recipe brings its own Python (code_python); --code-python goes without it")
     circle = Circle(medium, list(found.declared_gates), wards, workspace=found.workspace)
     return anyio.run(pythonrun.run, circle, pythonrun.program(words, cwd or Path.cwd()))
 

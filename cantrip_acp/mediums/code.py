@@ -6,7 +6,7 @@ of it is what it asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.crystals.contract import Response, ToolCall, ToolDefinition
 from cantrip_acp.mediums import codetext
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class CodeMedium:
     """Python in a sandbox.
 
-    ``python`` is the interpreter of the cells: a program, a virtual environment's folder, or a name on PATH; by default
-    the one that this package runs on. ``loom`` shows the entity its own history as ``loom`` (LOOM-11). ``chunks`` is
-    where snapshots' pieces are kept; by default in memory, each session its own.
+    ``python`` is the interpreter of the cells: a program, a virtual environment's folder, a name on PATH, or ``venv`` for
+    the workspace's own environment; by default the one that this package runs on. ``loom`` shows the entity its own history
+    as ``loom`` (LOOM-11). ``chunks`` is where snapshots' pieces are kept; by default in memory, each session its own.
     """
 
     name = "code"
@@ -33,6 +33,20 @@ class CodeMedium:
         self._python = python
         self._loom = loom
         self._chunks = chunks
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What differs from the medium that the name alone gives, by the keys of a recipe."""
+        given = {"code_python": self._python, "loom": self._loom or None}
+        return {key: value for key, value in given.items() if value is not None}
+
+    def check(self, circle: Circle) -> None:
+        """Raise `DefinitionError` where the interpreter that was named cannot be had, before anything runs."""
+        if self._python is not None:
+            from cantrip_acp.sandbox import interpreter, runner
+
+            base = str(circle.workspace) if circle.workspace is not None else None
+            interpreter.find(self._python, runner.machine(), base)
 
     def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
         return (ToolDefinition(name=codetext.TOOL, description=codetext.DESCRIPTION, parameters=codetext.PARAMETERS),)

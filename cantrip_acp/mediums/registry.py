@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from typing import Any
 
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.mediums.contract import Medium
@@ -23,17 +24,17 @@ def names() -> list[str]:
     return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.mediums"))})
 
 
-def find(name: str) -> Medium:
-    """A medium of that name; raises `DefinitionError` with the nearest known name."""
+def find(name: str, **options: Any) -> Medium:
+    """A medium of that name, made with those options; raises `DefinitionError` with the nearest known name."""
     target = BUILT_IN.get(name)
     if target is not None:
         module, _, attribute = target.partition(":")
-        built_in: Medium = getattr(importlib.import_module(module), attribute)()
+        built_in: Medium = getattr(importlib.import_module(module), attribute)(**options)
         return built_in
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="cantrip_acp.mediums", name=name):
-        added: Medium = entry.load()()
+        added: Medium = entry.load()(**options)
         return added
     near = difflib.get_close_matches(str(name), names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

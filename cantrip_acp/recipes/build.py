@@ -27,6 +27,7 @@ from cantrip_acp.recipes.rules import gate_name
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.mediums.contract import Medium
 
 NOT_YET = "not available in this version yet"
 
@@ -53,6 +54,9 @@ def build(
     chosen = crystal if crystal is not None else crystals.crystal_for(recipe)
     call = _call(recipe)
     circle = _circle(recipe, workspace)
+    wrong = unfit(recipe, circle)
+    if wrong is not None:
+        raise wrong
     try:
         settings = recipe.data.get("loom")
         return Cantrip(chosen, call, circle, loom=loom, retry=_retry(recipe), name=recipe.name, loom_settings=settings)
@@ -119,7 +123,31 @@ def _circle(recipe: Recipe, workspace: Path | None, *, gate_files: bool = True) 
             bound += _from_file(recipe, index, gate["python"], taken) if gate_files else []
         else:
             bound.append(_gate(gate))
-    return Circle(circle.get("medium", "conversation"), bound, circle["wards"], workspace=workspace)
+    return Circle(_medium(circle), bound, circle["wards"], workspace=workspace)
+
+
+def _medium(circle: dict[str, Any]) -> Medium | str:
+    name: str = circle.get("medium", "conversation")
+    options: dict[str, Any] = {}
+    if "code_python" in circle:
+        options["python"] = circle["code_python"]
+    if circle.get("loom"):
+        options["loom"] = True
+    return mediums.find(name, **options) if options else name
+
+
+def unfit(recipe: Recipe, circle: Circle) -> RecipeError | None:
+    """Why the interpreter that the recipe names for cells cannot be had in this circle's workspace; None where it can."""
+    if "code_python" not in recipe.data["circle"]:
+        return None
+    from cantrip_acp.mediums.code import CodeMedium
+
+    if isinstance(circle.medium, CodeMedium):
+        try:
+            circle.medium.check(circle)
+        except DefinitionError as error:
+            return recipe.error(("circle", "code_python"), str(error).removeprefix("code_python: "))
+    return None
 
 
 def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[Gate]:

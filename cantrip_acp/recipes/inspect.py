@@ -27,8 +27,11 @@ class Report:
         return not self.problems
 
 
-def check(path: Path, *, file: str | None = None, source: Source = "path") -> Report:
-    """Everything that is wrong with a recipe file and with the files that it names, as ``file:line:column: …``."""
+def check(path: Path, *, file: str | None = None, source: Source = "path", workspace: Path | None = None) -> Report:
+    """Everything that is wrong with a recipe file and with the files that it names, as ``file:line:column: …``.
+
+    ``workspace`` is where it would be used; what is missing there alone is a note.
+    """
     shown = file if file is not None else str(path)
     try:
         recipe = read(path, source, Files(), file=shown)
@@ -45,6 +48,9 @@ def check(path: Path, *, file: str | None = None, source: Source = "path") -> Re
     for index, gate in enumerate(recipe.data["circle"]["gates"]):
         if isinstance(gate, dict) and "python" in gate:
             problems += _file_problems(recipe, ("circle", "gates", index, "python"), gate["python"])
+    if workspace is not None and "code_python" in recipe.data["circle"] and not notes:
+        unfit = build.unfit(recipe, build._circle(recipe, workspace, gate_files=False))
+        notes += unfit.places if unfit is not None else ()
     given = recipe.data.get("crystal")
     # A script is part of the recipe; whether a provider's key is set here is not.
     if given is not None and crystals.options_of(given)["provider"] == "scripted":

@@ -34,6 +34,7 @@ def breaches(data: Any) -> Iterator[Breach]:
         yield from _both(call, ("call",), "require_done_tool", "require_done")
     circle = data.get("circle")
     if isinstance(circle, dict):
+        yield from _of_code(circle)
         yield from _gates(circle, call)
         yield from _wards(circle)
 
@@ -57,6 +58,23 @@ def _crystal(crystal: Any, path: KeyPath) -> Iterator[Breach]:
 
 
 SCRIPTED = {"oneOf": [{"required": ["responses"]}, {"required": ["script"]}]}
+
+
+CODE_KEYS = ("code_python", "loom")
+"""Keys of a circle that say something of the code medium alone."""
+
+
+def _of_code(circle: dict[str, Any]) -> Iterator[Breach]:
+    medium = circle.get("medium", "conversation")
+    for key in CODE_KEYS:
+        if key in circle and medium != "code" and isinstance(medium, str):
+            yield ("circle", key), f"{key} is for the code medium; this circle's is {medium}", True
+
+
+OF_CODE = {
+    "if": {"anyOf": [{"required": [key]} for key in CODE_KEYS]},
+    "then": {"properties": {"medium": {"const": "code"}}, "required": ["medium"]},
+}
 
 
 def gate_name(gate: Any) -> str | None:

@@ -84,6 +84,14 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
         yield ("loom", "store"), "it writes the record to a place of its own choice"
+    python = data["circle"].get("code_python")
+    # Nothing of it runs outside the sandbox, so the workspace's own may be named; another's folder would be shown to cells.
+    # A word is the workspace's environment or a program on PATH. What a link in the workspace leads to is judged by
+    # whoever opens it (`sandbox.interpreter`), for trusted recipes too.
+    if python is not None and ("/" in python or python[:1] in ("~", ".")):
+        folder_of = python if os.path.isdir(workspace / Path(python).expanduser()) else os.path.dirname(python)
+        if outside(folder_of or ".", workspace):
+            yield ("circle", "code_python"), "the interpreter is outside the workspace"
     for index, gate in enumerate(data["circle"]["gates"]):
         at: KeyPath = ("circle", "gates", index)
         options = gate if isinstance(gate, dict) else {"name": gate}

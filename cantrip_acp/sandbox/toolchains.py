@@ -8,6 +8,7 @@ and never the places beside them where credentials lie.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "condabin", "scripts", "Scripts"})
 _PREFIX_SIGNS = ("lib", "lib64", "libexec", "share", "include", "conda-meta", "pyvenv.cfg", "pkg", "lib/node_modules")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+_PYTHON = re.compile(r"(?:python|pypy|graalpy)[0-9.]*[a-z]{0,2}(?:-[a-z0-9]+)?")
 _NEVER = frozenset({"/", "/home", "/root", "/opt", "/srv", "/mnt", "/media", "/tmp", "/var", "/var/tmp", "/run", "/etc",
                     "/dev", "/proc", "/sys", "/boot", "/Users", "/nix", "/snap", "/data", "/workspace"})  # fmt: skip
 """Folders that are never shown as a whole, whatever lies in them."""
@@ -44,8 +46,9 @@ class Tools:
     links: tuple[tuple[str, str], ...]
 
 
-def find_tools(path: Iterable[str], home: str, more: Iterable[str] = ()) -> Tools:
-    """What the entries of PATH need. ``more`` are further prefixes to show (a runtime, a virtual environment)."""
+def find_tools(path: Iterable[str], home: str, more: Iterable[str] = (), programs: Iterable[str] = ()) -> Tools:
+    """What the entries of PATH need. ``more`` are further prefixes to show (a runtime, a virtual environment),
+    ``programs`` single ones."""
     roots: dict[str, None] = {}
     links: dict[str, str] = {}
     entries: dict[str, None] = {}
@@ -62,8 +65,11 @@ def find_tools(path: Iterable[str], home: str, more: Iterable[str] = ()) -> Tool
             _show(prefix, home, roots, links)
             for interpreter in ("bin/python", "bin/python3"):
                 program = os.path.join(prefix, interpreter)
-                if os.path.islink(program):
+                # A link in somebody's repository may lead to anything; only to a Python is it followed.
+                if os.path.islink(program) and is_python(os.path.realpath(program)):
                     _show(program, home, roots, links)
+    for program in programs:
+        _show(program, home, roots, links)
     kept = [
         r for r in sorted(roots) if not _within_any(r, (o for o in roots if o != r)) and not _within_any(r, _SYSTEM)
     ]
@@ -72,6 +78,11 @@ def find_tools(path: Iterable[str], home: str, more: Iterable[str] = ()) -> Tool
     )
     shown = tuple(sorted((p, t) for p, t in links.items() if not _within_any(p, kept) and not _within_any(p, _SYSTEM)))
     return Tools(path=visible, roots=tuple(kept), links=shown)
+
+
+def is_python(path: str) -> bool:
+    """Whether a real path is a program with a Python's name. What it holds is not looked at."""
+    return _PYTHON.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _show(path: str, home: str, roots: dict[str, None], links: dict[str, str]) -> None:

@@ -35,7 +35,13 @@ from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import Standins
 
 INSIDE = "/run/cantrip-python"
-_BOOT = f"import sys; sys.path.insert(0, {INSIDE!r}); from _cantrip.%s import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+_OLDEST = (3, 10)
+# What is before the import is read by any Python that knows the options: it has to say what is wrong with itself.
+_BOOT = (
+    f"import sys; sys.version_info >= {_OLDEST} or sys.exit('it is Python %%s; cells need {_OLDEST[0]}.{_OLDEST[1]} or newer'"
+    f" %% sys.version.split()[0]); sys.path.insert(0, {INSIDE!r}); "
+    "from _cantrip.%s import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
 LARGEST_ANSWER = 64 * MIB
 _MOST_QUEUED = 128 * MIB
 _NONSENSE = 1_000
@@ -121,8 +127,9 @@ class Worker:
         if status.exit_code is None and status.ended_because is None:
             raise probe.explain(self._words()).error()
         raise SandboxError(
-            f"{self._interpreter.program} could not be started as a code worker in the sandbox "
-            f"({status.ended_because or f'exit status {status.exit_code}'}): {self._words().strip() or 'it said nothing'}"
+            f"{self._interpreter.program} could not be started as the Python of cells in the sandbox "
+            f"({status.ended_because or f'exit status {status.exit_code}'}): {self._words().strip() or 'it said nothing'}. "
+            "Nothing in a cell can mend that: the circle's code_python must name a Python that works"
         )
 
     def _words(self) -> str:

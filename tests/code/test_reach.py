@@ -141,4 +141,4 @@ async def test_an_interpreter_that_is_none(chosen: str, words: str) -> None:
 async def test_a_program_that_is_no_python_is_said(make) -> None:
     python = await make(medium=CodeMedium(python="/bin/true"))
     output = await python("1")
-    assert "/bin/true could not be started as a code worker" in (output.error or "")
+    assert "/bin/true could not be started as the Python of cells" in (output.error or "")

@@ -46,6 +46,18 @@ def test_the_published_files_are_current() -> None:
     assert compiled.SHIPPED.read_text(encoding="utf-8") == publish.compiled_text(), stale
 
 
+def test_keys_of_the_code_medium() -> None:
+    for medium, right in (("code", True), ("bash", False), ("monty", False), (None, False)):
+        for key, value in (("code_python", "venv"), ("loom", True), ("loom", "off")):
+            data = smallest()
+            data["circle"] |= {key: value} | ({"medium": medium} if medium else {})
+            assert agree(data) == right
+    for value in ("", " ", 3, ["venv"], None):
+        data = smallest()
+        data["circle"] |= {"medium": "code", "code_python": value}
+        assert not agree(data)
+
+
 def test_the_smallest_and_the_largest() -> None:
     assert agree(smallest())
     assert agree(largest())

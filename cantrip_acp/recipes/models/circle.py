@@ -131,5 +131,13 @@ class Circle(Model):
     medium: Annotated[str, one_of(names.medium_names(), "medium")] = Field(
         default="conversation", description="What the entity works in."
     )
+    code_python: PathText = Field(
+        default="",
+        description="The Python of the code medium's cells: venv (the workspace's own virtual environment), the folder of "
+        "one, a program, or a name on PATH; relative to the session's folder. Without it, the one that cantrip runs on.",
+    )
+    loom: Flag = Field(
+        default=False, description="Show the entity its own history: `loom` in the code medium (LOOM-11)."
+    )
     gates: list[Gate] = Field(description="Ways out of the medium; done is always among them.")
     wards: list[Ward] = Field(description="Restrictions, one a list item; max_turns is always among them.")

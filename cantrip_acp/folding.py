@@ -105,7 +105,8 @@ class Folding:
                 if room < 0:
                     break
                 fits += 1
-            choices.append(fits if self.keep_turns is None else min(self.keep_turns, turns - 1))
+            # The last turn stays, however large: what it just learned is what an entity goes on with.
+            choices.append(max(fits, 1) if self.keep_turns is None else min(self.keep_turns, turns - 1))
         return min(choices)
 
 

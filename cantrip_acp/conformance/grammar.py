@@ -130,7 +130,11 @@ GATE = Shape(
 )
 WARD = _map(dict.fromkeys(WARDS, TEXTS))
 CIRCLE = _map(
-    {"type": PLAIN, "medium": PLAIN, "gates": _list(GATE), "wards": Shape(WARD.keys, items=WARD, scalar=False)}
+    {
+        **dict.fromkeys(("type", "medium", "loom", "code_python"), PLAIN),
+        "gates": _list(GATE),
+        "wards": Shape(WARD.keys, items=WARD, scalar=False),
+    }
 )
 CALL = _map(
     {

@@ -19,6 +19,7 @@ from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.wards import WARDS
 
 _SWITCH = {"on": True, "off": False}
@@ -86,7 +87,12 @@ class Scene:
         if given.get("type") not in (None, medium):
             raise DefinitionError(f"a circle has one medium, not both {medium!r} and {given['type']!r}")
         gates = [testgates.make(gate, self.stand_in) for gate in given.get("gates") or []]
-        return Circle(medium, gates, self._wards(given.get("wards")), workspace=self.stand_in)
+        options = {"python": given.get("code_python"), "loom": _switch(given.get("loom")) or None}
+        options = {key: value for key, value in options.items() if value is not None}
+        if options and medium != "code":
+            raise DefinitionError(f"code_python and loom are for the code medium; this circle's is {medium}")
+        made = mediums.find(medium, **options) if options else medium
+        return Circle(made, gates, self._wards(given.get("wards")), workspace=self.stand_in)
 
     def _wards(self, given: Any) -> list[Any]:
         items = [given] if isinstance(given, Mapping) else given or []

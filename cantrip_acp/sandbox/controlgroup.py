@@ -3,12 +3,18 @@
 Version 2 is delegated to us in a user's systemd session, and bounds both. Root may make groups in version 1's hierarchy of
 ``pids``, which bounds processes: a fork bomb of root's outruns any watchdog, and no rlimit binds root. Where there is
 neither, the watchdog of `limits` serves. One group lives as long as one command.
+
+Moving another process into a group makes the kernel wait until no processor is in the middle of a fork: 8 to 20 ms on a
+quiet machine, with our event loop standing still. A thread that moves itself waits for nothing, and version 1 lets a single
+thread move: there ours goes in, starts the sandbox, which is born in the group, and comes out again, in 0.1 ms.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _NEEDED = frozenset({"memory", "pids"})
 _FILES = ("cgroup.procs", "cgroup.subtree_control")
@@ -82,50 +88,77 @@ def _own_place(own: str) -> str | None:
     return None
 
 
-def confine(parent: str | None, name: str, pid: int, *, memory: int, processes: int) -> ControlGroup | None:
-    """Put a sandbox's first process into a group of its own; None where groups are not delegated to us after all."""
-    if parent is None:
-        return None
-    group: ControlGroup | None = None
+def make(parent: str, name: str, *, memory: int, processes: int) -> ControlGroup | None:
+    """A group for a sandbox that is about to start; None where groups are not delegated to us after all."""
     try:
-        group = ControlGroup(parent, name, memory=memory, processes=processes)
-        group.place(pid)
+        return ControlGroup(parent, name, memory=memory, processes=processes)
     except OSError:
-        if group is not None:
-            group.remove()
         return None
-    return group
 
 
 class ControlGroup:
-    """One command's group."""
+    """One command's group. A sandbox is born in it (`entered`) where that can be, and else moved there (`placed`)."""
 
     def __init__(self, parent: str, name: str, *, memory: int, processes: int) -> None:
-        """Raises OSError where the kernel refuses one of the limits; then there is no group."""
+        """``memory`` in bytes; ``processes`` of the command, bubblewrap's own are allowed beside them.
+
+        Raises OSError where the kernel refuses one of the limits; then there is no group.
+        """
         self.folder = os.path.join(parent, name)
+        self._parent = parent
+        self._by_thread = _is_version_one(parent)
+        self._joined = False
         os.mkdir(self.folder)
         try:
-            self._write("pids.max", str(processes))
-            if not bounds_memory(parent):
+            # A sandbox that is born in its group has bubblewrap's outer process there too, beside its inner one.
+            _write(f"{self.folder}/pids.max", b"%d" % (processes + (2 if self._by_thread else 1)))
+            if self._by_thread:
                 return
-            self._write("memory.max", str(memory))
-            self._write("memory.oom.group", "1")
-            if os.path.exists(os.path.join(self.folder, "memory.swap.max")):
-                self._write("memory.swap.max", "0")
+            _write(f"{self.folder}/memory.max", b"%d" % memory)
+            _write(f"{self.folder}/memory.oom.group", b"1")
+            if os.path.exists(f"{self.folder}/memory.swap.max"):
+                _write(f"{self.folder}/memory.swap.max", b"0")
         except OSError:
             self.remove()
             raise
 
-    def _write(self, name: str, text: str) -> None:
-        with open(os.path.join(self.folder, name), "w", encoding="ascii") as file:
-            file.write(text)
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """What this thread starts in the meantime is born in the group, where the kernel lets single threads move.
 
-    def place(self, pid: int) -> None:
-        """Put a process there; what it starts from now on is there too."""
-        self._write("cgroup.procs", str(pid))
+        Raises OSError where it does not let us out again.
+        """
+        if not self._by_thread:
+            yield
+            return
+        try:
+            _write(f"{self.folder}/tasks", b"0")
+        except OSError:
+            # Not delegated to us after all.
+            yield
+            return
+        try:
+            yield
+        finally:
+            _write(f"{self._parent}/tasks", b"0")
+        self._joined = True
+
+    def placed(self, pid: int) -> ControlGroup | None:
+        """This group with a sandbox's first process in it, which is moved there unless it was born there; what it starts
+        from now on is there too. None, and no group, where the kernel refuses."""
+        if not self._joined:
+            try:
+                _write(f"{self.folder}/cgroup.procs", b"%d" % pid)
+            except OSError:
+                self.remove()
+                return None
+            self._joined = True
+        return self
 
     def exceeded(self) -> bool:
         """Whether the kernel ended the command for its memory."""
+        if self._by_thread:
+            return False
         events = dict(line.split() for line in _read(os.path.join(self.folder, "memory.events")).splitlines())
         return int(events.get("oom_kill", "0")) > 0
 
@@ -139,6 +172,14 @@ class ControlGroup:
                 return
             except OSError:
                 time.sleep(0.001)
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
 
 
 def _read(path: str) -> str:

@@ -20,6 +20,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from cantrip_acp.errors import SandboxError
@@ -35,13 +36,14 @@ GONE_WITHIN = 1.0
 class Launch:
     """What to start: a program with its arguments, under a name of ours, and the descriptors that its options name.
 
-    ``inherited`` are closed here once the program has them.
+    ``inherited`` are closed here once the program has them. The program is started ``within`` what is given.
     """
 
     program: str
     argv: Sequence[str]
     inherited: Sequence[int] = ()
     folder: str = "/"
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(slots=True)
@@ -125,18 +127,22 @@ class Tree:
         # barrier must not open by itself.
         argv[at:at] = ["--json-status-fd", str(status_w), "--block-fd", str(go_r), "--sync-fd", str(go_w)]
         try:
-            self._process = subprocess.Popen(
-                argv,
-                executable=self._launch.program,
-                stdin=subprocess.DEVNULL,
-                stdout=out_w,
-                stderr=err_w,
-                env={},
-                cwd=self._launch.folder,
-                pass_fds=(status_w, go_r, go_w, *self._launch.inherited),
-                start_new_session=True,
-            )
+            with self._launch.within():
+                self._process = subprocess.Popen(
+                    argv,
+                    executable=self._launch.program,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out_w,
+                    stderr=err_w,
+                    env={},
+                    cwd=self._launch.folder,
+                    pass_fds=(status_w, go_r, go_w, *self._launch.inherited),
+                    start_new_session=True,
+                )
         except OSError as error:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
             for fd in (out_r, err_r, status_r, go_w):
                 os.close(fd)
             raise SandboxError(f"cannot start {self._launch.program}: {error.strerror}") from error

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import anyio
 
 from cantrip_acp.errors import SandboxError
-from cantrip_acp.sandbox import bubblewrap, limits, probe
-from cantrip_acp.sandbox.controlgroup import ControlGroup, find_parent
+from cantrip_acp.sandbox import bubblewrap, controlgroup, limits, probe
+from cantrip_acp.sandbox.controlgroup import ControlGroup
 from cantrip_acp.sandbox.door import Door
-from cantrip_acp.sandbox.guarded import NEVER_MADE
+from cantrip_acp.sandbox.guarded import places
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.hosts import Allowed
 from cantrip_acp.sandbox.output import Collector, share
@@ -151,11 +151,10 @@ class Running:
         try:
             if policy.home_source is not None:
                 _ready_home(policy)
-            for root in policy.writable:
-                standing = Standins(root, NEVER_MADE, runtime().pool(root))
+            for folder, names, absent in places(policy.writable, policy.absent):
+                standing = Standins(folder, names, runtime().pool(folder))
                 self._standins.append(standing)
-                absent = [os.path.basename(p) for p in policy.absent if os.path.dirname(p) == root]
-                runtime().holds(root)
+                runtime().holds(folder)
                 standing.make(absent)
             for name, value in self._environment.items():
                 extra += ["--setenv", name, value]
@@ -175,6 +174,13 @@ class Running:
             inherited.append(calls)
             argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
             launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited)
+            bounds = policy.limits
+            if (parent := control_groups()) is not None:
+                self._group = controlgroup.make(
+                    parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
+                )
+            if self._group is not None:
+                launch.within = self._group.entered
             if policy.hosts:
                 self._door = Door(self._on_way, self._on_no_way)
                 self._door.start()
@@ -192,18 +198,8 @@ class Running:
 
     def _on_prepared(self, pid: int) -> None:
         policy = self._prepared.policy
-        parent = control_groups()
-        if parent is not None:
-            bounds = policy.limits
-            try:
-                name = f"{runtime().token}-{pid}"
-                self._group = ControlGroup(parent, name, memory=bounds.memory, processes=bounds.processes + 1)
-                self._group.place(pid)
-            except OSError:
-                # Not delegated to us after all: the watchdog serves.
-                if self._group is not None:
-                    self._group.remove()
-                    self._group = None
+        if self._group is not None:
+            self._group = self._group.placed(pid)
         limits.apply(pid, policy.limits, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
         if self._door is not None:
             try:
@@ -325,7 +321,7 @@ _groups: list[str | None] = []
 def control_groups() -> str | None:
     """Where groups can be made, None where they cannot; looked for once."""
     if not _groups:
-        _groups.append(find_parent())
+        _groups.append(controlgroup.find_parent())
     return _groups[0]
 
 

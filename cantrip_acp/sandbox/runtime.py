@@ -45,6 +45,7 @@ class Runtime:
         os.chmod(note, 0o444)
         self._note = note
         self._pools: dict[int, Pool | None] = {}
+        self._groups = ""
         reader, self._sentinel = os.pipe()
         self._sentinel_lives, writer = os.pipe()
         script = files("cantrip_acp.sandbox.inside").joinpath("sentinel.sh").read_text("utf-8")
@@ -99,6 +100,14 @@ class Runtime:
         path = os.path.join(self.folder, f"{kind}{self._count}")
         os.mkdir(path, 0o700)
         return path
+
+    def group_name(self, parent: str) -> str:
+        """A new name for a control group below ``parent``, which the sentinel knows as ours."""
+        if self._groups != parent:
+            self._groups = parent
+            self._tell(f"%{parent}")
+        self._count += 1
+        return f"{self.token}-{self._count}"
 
     def pool(self, folder: str) -> Pool | None:
         """Where stand-ins for a folder wait: some place of ours on its file system, if there is one."""

@@ -22,11 +22,11 @@ import anyio
 import msgspec
 
 from cantrip_acp.errors import SandboxError
-from cantrip_acp.sandbox import bubblewrap, leftovers, limits, messages, probe
-from cantrip_acp.sandbox.controlgroup import ControlGroup, confine
+from cantrip_acp.sandbox import bubblewrap, controlgroup, leftovers, limits, messages, probe
+from cantrip_acp.sandbox.controlgroup import ControlGroup
 from cantrip_acp.sandbox.frames import BYTES, JSON, FrameError, Frames
 from cantrip_acp.sandbox.gatewire import LARGEST_REQUEST
-from cantrip_acp.sandbox.guarded import NEVER_MADE
+from cantrip_acp.sandbox.guarded import places
 from cantrip_acp.sandbox.interpreter import Interpreter
 from cantrip_acp.sandbox.policy import MIB, Policy
 from cantrip_acp.sandbox.process import Hooks, Launch, Tree
@@ -141,11 +141,10 @@ class Worker:
         our_in, their_out = os.pipe()
         inherited = [their_in, their_out]
         try:
-            for root in self._policy.writable:
-                standing = Standins(root, NEVER_MADE, runtime().pool(root))
+            for folder, names, absent in places(self._policy.writable, self._policy.absent):
+                standing = Standins(folder, names, runtime().pool(folder))
                 self._standins.append(standing)
-                absent = [os.path.basename(p) for p in self._policy.absent if os.path.dirname(p) == root]
-                runtime().holds(root)
+                runtime().holds(folder)
                 standing.make(absent)
             extra: list[str] = []
             for name, value in environment.items():
@@ -170,8 +169,16 @@ class Worker:
                     str(their_out),
                 ),
             ]
+            launch = Launch(program=self._sandbox.program, argv=argv, inherited=inherited)
+            bounds = self._policy.limits
+            if (parent := control_groups()) is not None:
+                self._group = controlgroup.make(
+                    parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
+                )
+            if self._group is not None:
+                launch.within = self._group.entered
             self._tree = Tree(
-                Launch(program=self._sandbox.program, argv=argv, inherited=inherited),
+                launch,
                 Hooks(output=self._on_output, prepared=self._on_prepared),
             )
             inherited = []
@@ -191,8 +198,8 @@ class Worker:
 
     def _on_prepared(self, pid: int) -> None:
         bounds = self._policy.limits
-        name = f"{runtime().token}-{pid}"
-        self._group = confine(control_groups(), name, pid, memory=bounds.memory, processes=bounds.processes + 1)
+        if self._group is not None:
+            self._group = self._group.placed(pid)
         # Processor time adds up over a worker's life; each cell has its wall clock.
         limits.apply(
             pid, replace(bounds, timeout_ms=10**12), cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0

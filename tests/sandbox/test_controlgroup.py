@@ -8,6 +8,7 @@ import pytest
 
 from cantrip_acp.sandbox import runner
 from cantrip_acp.sandbox.controlgroup import ControlGroup, bounds_memory, find_parent
+from cantrip_acp.sandbox.runtime import runtime
 from tests.sandbox.conftest import Make
 
 
@@ -50,9 +51,9 @@ def test_version_one_and_places_outside(tmp_path: Path) -> None:
 
 def test_limits_are_written_as_the_kernel_reads_them(tmp_path: Path) -> None:
     group = ControlGroup(str(tmp_path), "one", memory=1_000_000, processes=41)
-    group.place(1234)
+    assert group.placed(1234) is group
     written = {p.name: p.read_text() for p in (tmp_path / "one").iterdir()}
-    assert written == {"pids.max": "41", "memory.max": "1000000", "memory.oom.group": "1", "cgroup.procs": "1234"}
+    assert written == {"pids.max": "42", "memory.max": "1000000", "memory.oom.group": "1", "cgroup.procs": "1234"}
     (tmp_path / "one/memory.events").write_text("low 0\noom 1\noom_kill 3\n")
     assert group.exceeded()
 
@@ -62,6 +63,19 @@ async def test_a_real_group_bounds_a_command(make: Make) -> None:
         pytest.skip("no control group is delegated to this user")
     outcome = await make(sandbox_max_processes=20).run("for i in $(seq 40); do sleep 5 & done; wait")
     assert "fork" in outcome.stderr
+
+
+async def test_a_sandbox_is_in_its_group_from_its_first_instant_and_we_are_not(make: Make) -> None:
+    parent = runner.control_groups()
+    if parent is None or bounds_memory(parent):
+        pytest.skip("no group here takes single threads")
+    before = Path("/proc/thread-self/cgroup").read_text()
+    outcome = await make().run("cat /proc/self/cgroup /proc/1/cgroup")
+    assert Path("/proc/thread-self/cgroup").read_text() == before
+    places = [line.split(":")[2] for line in outcome.stdout.splitlines() if ":pids:" in line]
+    # It sees its own group as the root of all: it was there when its namespaces were made.
+    assert places == ["/", "/"]
+    assert not list(Path(parent).glob(f"{runtime().token}-*"))
 
 
 def test_version_one_bounds_processes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.sandbox.runner import control_groups
 from cantrip_acp.sandbox.standins import Pool, Standins, is_standin
 
 PROGRAM = """
@@ -82,6 +83,8 @@ def test_nothing_is_left_after_a_kill_in_the_middle(workspace: Path, how: signal
     assert until(lambda: not list(workspace.iterdir())), list(workspace.iterdir())
     assert until(lambda: not folder.exists())
     assert until(lambda: not holding(str(folder)))
+    parent = control_groups()
+    assert parent is None or until(lambda: not list(Path(parent).glob(f"{folder.name}-*")))
 
 
 @pytest.mark.slow
@@ -97,6 +100,8 @@ def test_nothing_is_left_after_kills_at_any_instant(workspace: Path) -> None:
     assert until(lambda: not holding("86.25")), holding("86.25")
     assert until(lambda: not any(f.exists() for f in folders))
     assert until(lambda: not any(holding(str(f)) for f in folders))
+    parent = control_groups()
+    assert parent is None or until(lambda: not any(list(Path(parent).glob(f"{f.name}-*")) for f in folders))
     assert until(lambda: not list(workspace.iterdir())), list(workspace.iterdir())
 
 

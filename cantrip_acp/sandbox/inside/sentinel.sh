@@ -2,8 +2,8 @@
 # Ends what is left when the process that started it is gone without a goodbye (kill -9, a crash).
 #
 # It reads lines from standard input: "~FOLDER" and "=FOLDER" when stand-ins for protected names are and are no longer in a
-# folder, "!FOLDER" for one more folder of ours, "." for an owner that has put everything away. The end of input is the
-# owner's end.
+# folder, "!FOLDER" for one more folder of ours, "%FOLDER" for the one that our control groups are made in, "." for an owner
+# that has put everything away. The end of input is the owner's end.
 # $1 is the runtime folder to remove, the other arguments are the protected names. Each sandbox of the owner carries the
 # runtime folder's name as the name of its program, so that even one that was only just started is found.
 trap '' HUP INT TERM QUIT PIPE
@@ -12,11 +12,13 @@ token=${runtime##*/}
 shift
 folders=
 more=
+groups=
 newline='
 '
 while IFS= read -r line; do
   case $line in
     .) exit 0 ;;
+    %*) groups=${line#?} ;;
     !*) more=$more${line#?}$newline ;;
     '~'*) folders="$folders${line#?}$newline" ;;
     '='*) folder=${line#?}$newline
@@ -43,6 +45,13 @@ set -f
 round=0
 while [ $round -lt 100 ]; do
   left=
+  for group in $groups; do
+    set +f
+    for group in "$group/$token"-*; do
+      [ ! -d "$group" ] || rmdir "$group" || left=yes
+    done
+    set -f
+  done
   for folder in $folders; do
     for name in "$@"; do
       # A stand-in is an empty folder with the sticky bit. Another process may have commands running here: then it stays,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cantrip_acp.sandbox.standins import is_standin
@@ -129,6 +130,15 @@ class Survey:
         self._folders = seen
         self.seconds = time.monotonic() - began
         return self._findings
+
+
+def places(writable: Iterable[str], absent: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
+    """Where stand-ins must stand for what is absent: each folder, all names that may ever stand there, and those of now."""
+    here: dict[str, list[str]] = {root: [] for root in writable}
+    for path in absent:
+        here.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
+    for folder, names in here.items():
+        yield folder, tuple(dict.fromkeys((*NEVER_MADE, *names))), names
 
 
 def is_hidden_file(name: str) -> bool:

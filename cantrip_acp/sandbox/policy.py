@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cantrip_acp.errors import DefinitionError, SandboxError
+from cantrip_acp.sandbox.gitlinks import Unfetched
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.hosts import Allowed
@@ -23,6 +24,8 @@ PROXY_PORT = 21128
 """Where a command finds the proxy, at 127.0.0.1, if its network is a list of hosts."""
 
 MIB = 1024 * 1024
+
+_ALL_FETCHED = Unfetched()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ def compose(
     more_readable: Iterable[str] = (),
     replaced: Iterable[tuple[str, str]] = (),
     closed: Iterable[str] = (),
+    unfetched: Unfetched = _ALL_FETCHED,
 ) -> Policy:
     """The policy of one circle, from its wards, its workspace and what was found there.
 
@@ -95,7 +99,8 @@ def compose(
     ``existing`` are those of the never-made names that exist; ``private`` are folders of our own that must not be seen;
     ``repositories`` are git folders that lie elsewhere (worktrees); ``more_readable`` are folders and files beside the
     workspace that are shown; ``replaced`` are files that read as others; ``closed`` are those writable folders in whose top
-    the user who runs this can make nothing. Raises `DefinitionError` for wards that cannot be kept.
+    the user who runs this can make nothing; ``unfetched`` are places of submodules that are not there
+    yet. Raises `DefinitionError` for wards that cannot be kept.
     """
     network = wards.bash_network
     hosts = Allowed.of(network) if isinstance(network, tuple) else Allowed((), ())
@@ -118,12 +123,13 @@ def compose(
     for found in findings.values():
         protected.update(p for p in found.protected if _within_any(p, writable))
         hidden.update(found.hidden)
-        for link in found.linked:
-            if _within_any(link, writable):
-                raise SandboxError(
-                    f"{link} is a symbolic link, and a link cannot be protected in a folder that commands may write; "
-                    "put the real file or folder in its place, or take its folder out of bash_writable_paths"
-                )
+    for link in (*(link for found in findings.values() for link in found.linked), *unfetched.linked):
+        if _within_any(link, writable):
+            raise SandboxError(
+                f"{link} is a symbolic link, and a link cannot be protected in a folder that commands may write; "
+                "put the real file or folder in its place, or take its folder out of bash_writable_paths"
+            )
+    protected.update(p for p in unfetched.empty if _within_any(p, writable) and p not in writable)
     hidden.update(p for p in private if _within_any(p, (*readable, *writable)))
     protected -= hidden
     present, shut = set(existing), set(closed)
@@ -134,9 +140,10 @@ def compose(
         for name in NEVER_MADE
         if (path := os.path.join(root, name)) not in present and path not in protected and path not in hidden
     }
+    absent.update(p for p in unfetched.missing if _within_any(p, writable))
     pinned = {
         parent
-        for path in protected | hidden
+        for path in protected | hidden | absent
         for root in writable
         if _within(path, root)
         for parent in _between(path, root)

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.errors import DefinitionError, SandboxError
-from cantrip_acp.sandbox import bubblewrap, probe, seccomp
+from cantrip_acp.sandbox import bubblewrap, gitlinks, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
 from cantrip_acp.sandbox.host import Host
@@ -116,9 +116,11 @@ class Sandbox:
         linked = tuple(p for p in existing if os.path.islink(p))
         closed = tuple(r for r in writable if not os.access(r, os.W_OK | os.X_OK))
         repositories = git_folders(self.workspace) if self.workspace is not None else ()
-        histories = [*repositories, *(p for f in findings.values() for p in f.protected if p.endswith("/.git"))]
+        own = tuple(p for f in findings.values() for p in f.protected if p.endswith("/.git"))
+        histories = [*repositories, *own]
         settings = tuple((p, _stamp(f"{p}/config")) for p in histories)
-        key = (tuple(findings.values()), existing, linked, closed, settings)
+        unfetched = gitlinks.unfetched(gitlinks.indexes(own, writable)) if writable else gitlinks.Unfetched()
+        key = (tuple(findings.values()), existing, linked, closed, settings, unfetched)
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
         # A protected name at the top of a root that lies inside the surveyed one is found by the survey below it, too.
@@ -139,6 +141,7 @@ class Sandbox:
             more_readable=self._more_readable,
             replaced=[(f"{p}/config", mine.keep(text)) for p in histories if (text := scrubbed(p)) is not None],
             closed=closed,
+            unfetched=unfetched,
         )
         places = mine.places(self.host, policy.home, network=policy.network)
         folders = frozenset(p for p in policy.hidden if os.path.isdir(p))

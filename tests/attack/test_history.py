@@ -51,6 +51,18 @@ def has(path: str, text: str) -> object:
     return check
 
 
+def with_submodule(scene: Scene) -> None:
+    """A repository with a submodule that nobody fetched: an empty folder, as a clone makes it; and one in a folder that is
+    not there."""
+    scene.repository()
+    env = {**os.environ, **GIT}
+    for name in ("lib", "vendor/lib"):
+        words = ["update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{name}"]
+        subprocess.run(["git", *words], cwd=scene.workspace, env=env, check=True)
+    subprocess.run(["git", "commit", "-q", "-m", "submodules"], cwd=scene.workspace, env=env, check=True)
+    (scene.workspace / "lib").mkdir()
+
+
 _EVIL = 'touch "@WORK@/ran-on-the-host"'
 _HOOK = f"printf '#!/bin/sh\\n{_EVIL}\\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit"
 _GIT = covered("@WORK@/.git")
@@ -66,6 +78,13 @@ IN_GIT = {
     "an include of settings": f"printf '[core]\\n\\tfsmonitor = {_EVIL.replace(chr(34), '')}; false\\n' > mine; "
     "git config include.path ../mine",
 }
+
+_REPOSITORY = (
+    "git init -q . && git commit -q --allow-empty -m x && git config core.fsmonitor '"
+    + _EVIL.replace('"', "")
+    + "; false'"
+)
+_AUTHOR = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; "
 
 MADE = {
     "editor settings": (".vscode/tasks.json", "covered"),
@@ -118,6 +137,20 @@ ATTACKS = [
         f"git init -q . && broke made; mkdir -p .git/hooks; {_HOOK}",
         _GIT,
         host=lambda scene: (scene.workspace / ".git").exists(),
+    ),
+    Attack(
+        "git: a repository of one's own in the place of a submodule",
+        f"{_AUTHOR}mv lib l; mkdir -p lib; cd lib && {_REPOSITORY}",
+        covered("@WORK@/lib"),
+        prepare=with_submodule,
+        host=host_runs_git,
+    ),
+    Attack(
+        "git: the same where even its folder is missing",
+        f"{_AUTHOR}rmdir vendor; mv vendor v; mkdir -p vendor/lib; cd vendor/lib && {_REPOSITORY}",
+        covered("@WORK@/vendor"),
+        prepare=with_submodule,
+        host=host_runs_git,
     ),
     *(made(name, path) for name, (path, _) in MADE.items()),
     Attack(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import MediumSession
+
+log = logging.getLogger(__name__)
 
 
 class Entity:
@@ -56,6 +59,9 @@ class Entity:
         self.last_turn = ""
         self.closed = False
         self._session: MediumSession | None = None
+        self._opening = anyio.Lock()
+        self._warming: anyio.CancelScope | None = None
+        self._warmed = anyio.Event()
         self._run: CastRun | None = None
         self._scope: anyio.CancelScope | None = None
 
@@ -143,9 +149,32 @@ class Entity:
 
     async def session(self) -> MediumSession:
         """The inside of this entity's medium, opened when it is first needed."""
+        if self._session is not None:
+            return self._session
+        async with self._opening:
+            return await self._opened()
+
+    async def _opened(self) -> MediumSession:
         if self._session is None:
             self._session = await self.circle.medium.open(self.circle, self.id)
         return self._session
+
+    async def warm(self) -> None:
+        """Do ahead of the first turn what it would wait for: open the medium and start what that keeps running.
+
+        Run it once, beside everything else; `close` ends it. What cannot be had is for the first turn to say.
+        """
+        if self.closed:
+            return
+        with anyio.CancelScope() as self._warming:
+            try:
+                warm = getattr(await self.session(), "warm", None)
+                if warm is not None:
+                    await warm()
+            except CantripError as problem:
+                log.debug("nothing could be prepared for %s: %s", self.id, problem)
+            finally:
+                self._warmed.set()
 
     def root(self) -> None:
         """Make sure that the loom has the call as this entity's root (CALL-4)."""
@@ -157,6 +186,10 @@ class Entity:
         """End the entity: its running cast, and all that its medium started. Safe to call twice."""
         self.closed = True
         self.cancel()
+        if self._warming is not None:
+            self._warming.cancel()
+            with anyio.CancelScope(shield=True):
+                await self._warmed.wait()
         session, self._session = self._session, None
         if session is not None:
             with anyio.CancelScope(shield=True):

@@ -147,6 +147,9 @@ class Agent:
         entity = await self._built(params.cwd, session_id)
         session = Session(session_id, entity, self._connection, self._client, named)
         self._sessions[session_id] = session
+        connection = self._connection
+        # Behind the reply, which waits for nothing of it.
+        request.after.append(lambda: connection.beside(session.warm))
         refused = _not_supported(params)
         if refused:
             # Behind the reply: the client cannot know the session before.

@@ -6,12 +6,14 @@ time, and a cancelled one leaves it ready for the next.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
 from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import CastStream, Entity
     from cantrip_acp.loop import CastResult
+
+log = logging.getLogger(__name__)
 
 OUTPUT_INTERVAL = 0.1
 """Seconds between two views of a running command's output."""
@@ -116,6 +120,15 @@ class Session:
         self.entity.cancel()
         for scope in self._patience:
             scope.cancel()
+
+    async def warm(self) -> None:
+        """Start what the first prompt would wait for; the reply that names this session goes out before."""
+        await anyio.lowlevel.checkpoint()
+        try:
+            await self.entity.warm()
+        except Exception:
+            # The first prompt meets it again, and says it where it can be seen.
+            log.warning("session %s could not be prepared", self.id, exc_info=True)
 
     async def close(self) -> None:
         """End the entity and let go of its loom."""

@@ -13,7 +13,7 @@ hold what is not the other side's to see. A notification is never answered. None
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import anyio
@@ -431,6 +431,11 @@ class Connection:
             self._reply(request, result)
         elif request.id is not None:
             self._refuse(error, request.id)
+
+    def beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run something beside the requests, until it has ended or the connection does."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
 
     def _reply(self, request: Request, result: Any) -> None:
         if request.id is not None:

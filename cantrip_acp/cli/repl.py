@@ -88,6 +88,7 @@ def _talk(opening: Opening, context: tuple[ContextBlock, ...], *, full: bool) ->
     face.transcript.begun()
     status = DONE
     with running(cantrip.invoke(loom=opening.loom)) as run:
+        run.warm()
         for line in _prompts(opening.state_dir) if asked else _lines():
             words = line.strip()
             if words.startswith("/"):

@@ -71,6 +71,10 @@ class Running:
                 result = None
         return Ended(result, stopped_by[0] if stopped_by else None)
 
+    def warm(self) -> None:
+        """Start what the first cast would wait for, while nobody waits yet."""
+        self._portal.start_task_soon(self.entity.warm)
+
     def close(self) -> None:
         """End the entity and all that its medium started."""
         self._portal.call(self.entity.close)

@@ -6,7 +6,10 @@ of it is what it asked for.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
 
 from cantrip_acp.crystals.contract import Response, ToolCall, ToolDefinition
 from cantrip_acp.mediums import codetext
@@ -57,10 +60,14 @@ class CodeMedium:
     async def open(self, circle: Circle, entity_id: str) -> CodeSession:
         """Raises `SandboxMissing` where this machine cannot give a sandbox, `DefinitionError` for wards or an interpreter
         that cannot be had."""
-        from cantrip_acp.mediums.codesession import CodeSession
-        from cantrip_acp.sandbox import runner
-
+        # In threads: imports, and a large workspace, which takes its time to be looked at.
+        runner = await anyio.to_thread.run_sync(_import)
         await runner.check()
+        return await anyio.to_thread.run_sync(self._session, circle)
+
+    def _session(self, circle: Circle) -> CodeSession:
+        from cantrip_acp.mediums.codesession import CodeSession
+
         return CodeSession(circle, python=self._python, loom=self._loom, chunks=self._chunks)
 
     def classify(self, response: Response) -> Response:
@@ -73,3 +80,10 @@ class CodeMedium:
 
     def observe(self, output: Output) -> str:
         return codetext.observe(output)
+
+
+def _import() -> Any:
+    """What cells need of the sandbox; it takes longer to import than anything else here."""
+    for name in ("cantrip_acp.mediums.codesession", "cantrip_acp.sandbox.canaries"):
+        importlib.import_module(name)
+    return importlib.import_module("cantrip_acp.sandbox.runner")

@@ -75,6 +75,14 @@ class CodeSession:
             more_readable=reached.readable,
         )
 
+    async def warm(self) -> None:
+        """Start the worker ahead of its first cell. One that needs stand-ins in the user's folders waits for the cell."""
+        async with self._lock:
+            if self._worker is None and not self.sandbox.policy().absent:
+                worker = await self._ready()
+                if not await worker.freeze():
+                    self._leave(worker)
+
     # Cells
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:

@@ -1,7 +1,8 @@
 """The medium contract: what a circle's inside must offer (§4.1, §4.6).
 
 A medium is a stateless description; `Medium.open` makes the session that one entity works in, and that session keeps
-the state that survives turns and casts. A session starts nothing before it is first used.
+the state that survives turns and casts. A session starts nothing before it is first used, or told to by ``warm()``, which
+it may have: then the first call finds running what it needs.
 """
 
 from __future__ import annotations

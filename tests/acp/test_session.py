@@ -4,10 +4,12 @@ import base64
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.acp.conftest import DONE
@@ -598,3 +600,21 @@ def test_a_recipe_says_how_its_loom_is_kept(start: Start, folder: Path, tmp_path
     agent = start([{"content": "Hello."}], "--state-dir", str(state), loom={"store": store, "fsync": True})
     assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
     assert len(list(state.glob("looms/*.jsonl"))) == (store == "jsonl")
+
+
+def words(process: psutil.Process) -> str:
+    """The command line of a process that may be gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def test_a_session_prepares_its_worker_before_a_prompt(start: Start, folder: Path) -> None:
+    client = start([{"code": "done(6 * 7)"}], medium="code", gates=["done"])
+    client.session(folder)
+    deadline = time.monotonic() + 20
+    while not any("_cantrip" in words(p) for p in client.family()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    # What is left when the client hangs up now, with no prompt ever sent, is looked at when the test ends.

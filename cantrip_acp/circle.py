@@ -73,7 +73,8 @@ class Circle:
         removed = set(self.wards.remove_gate)
         if self.wards.max_depth == 0:
             removed |= registry.DELEGATION
-        return {g.name: g for g in self.declared_gates if g.name not in removed}
+        left = [g for g in self.declared_gates if g.name not in removed]
+        return {g.name: g if g.warded is None else g.warded(g, self.wards) for g in left}
 
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:

@@ -21,6 +21,7 @@ from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.crystals.contract import ToolDefinition
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import MediumSession
 
@@ -157,7 +158,18 @@ class Entity:
     async def _opened(self) -> MediumSession:
         if self._session is None:
             self._session = await self.circle.medium.open(self.circle, self.id)
+            gained = getattr(self._session, "gates_gained", None)
+            if gained is not None:
+                self.executor.overlay.tell(gained)
         return self._session
+
+    @property
+    def tools(self) -> tuple[ToolDefinition, ...]:
+        """What the crystal is offered on the next query: the circle's, and in a medium that has no tool of its own what
+        the entity has gained since, which could not be called otherwise."""
+        if self.circle.medium.tool is not None:
+            return self.circle.tools
+        return self.circle.tools + self.executor.overlay.definitions
 
     async def warm(self) -> None:
         """Do ahead of the first turn what it would wait for: open the medium and start what that keeps running.
@@ -191,9 +203,10 @@ class Entity:
             with anyio.CancelScope(shield=True):
                 await self._warmed.wait()
         session, self._session = self._session, None
-        if session is not None:
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):
+            if session is not None:
                 await session.close()
+            await self.executor.close()
 
 
 class CastStream:

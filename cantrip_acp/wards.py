@@ -67,10 +67,11 @@ class Wards:
     child_max_depth_ceiling: int | None = _ward(None, "min", meaning="a child declares max_depth at or below this")
 
     bash_home: Literal["private", "persistent"] = _ward("private", "home", kind="home", meaning="private or persistent")
-    allow_compile_modules: tuple[str, ...] = _ward((), "allow", kind="names", meaning="modules that may be compiled")
-    allow_compile_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="where they may come from")
-    allow_compile_sha256: tuple[str, ...] = _ward((), "allow", kind="names", meaning="their SHA-256 hashes")
-    allow_compile_signers: tuple[str, ...] = _ward((), "allow", kind="names", meaning="who signed them")
+    # Where none of these four is given, nothing may be compiled; where some are, a module must pass each of them.
+    allow_compile_modules: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="modules to compile")
+    allow_compile_paths: tuple[str, ...] | None = _ward(None, "paths", kind="paths", meaning="where they come from")
+    allow_compile_sha256: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="their SHA-256 hashes")
+    allow_compile_signers: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="who signed them")
 
     @classmethod
     def of(
@@ -95,6 +96,11 @@ class Wards:
                 values[name] = _combine(WARDS[name]["rule"], values[name], value) if name in values else value
         return cls(**values)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether any ward says what ``compile_and_load`` may compile."""
+        return any(getattr(self, name) is not None for name in COMPILE)
+
     def declared(self) -> dict[str, Any]:
         """The wards that differ from their defaults, as plain data."""
         out: dict[str, Any] = {}
@@ -104,6 +110,9 @@ class Wards:
                 out[f.name] = list(value) if isinstance(value, tuple) else value
         return out
 
+
+COMPILE = ("allow_compile_modules", "allow_compile_paths", "allow_compile_sha256", "allow_compile_signers")
+"""The wards of ``compile_and_load``."""
 
 WARDS: dict[str, Mapping[str, Any]] = {f.name: {**f.metadata, "default": f.default} for f in fields(Wards)}
 """Name of each ward: its composition rule, kind, lower bound, default and meaning."""
@@ -115,9 +124,11 @@ def compose(parent: Wards, child: Wards) -> Wards:
     Numbers take the minimum, restrictions the logical or, permissions the and (host lists intersect), allow lists the
     intersection (for paths, a child's path inside a parent's counts), deny lists the union.
     """
-    return Wards(
-        **{name: _combine(spec["rule"], getattr(parent, name), getattr(child, name)) for name, spec in WARDS.items()}
-    )
+    values = {name: _combine(spec["rule"], getattr(parent, name), getattr(child, name)) for name, spec in WARDS.items()}
+    if not (parent.compiles and child.compiles):
+        # To one of them nothing may be compiled: what the other one allows must not open that.
+        values.update(dict.fromkeys(COMPILE, ()) if parent.compiles or child.compiles else {})
+    return Wards(**values)
 
 
 def _combine(rule: Rule, a: Any, b: Any) -> Any:
@@ -135,6 +146,8 @@ def _combine(rule: Rule, a: Any, b: Any) -> Any:
                 return False
             return tuple(host for host in b if host in a)
         case "paths":
+            if a is None or b is None:
+                return b if a is None else a
             inside_a = [p for p in b if any(_within(p, q) for q in a)]
             inside_b = [q for q in a if any(_within(q, p) for p in b)]
             return tuple(dict.fromkeys(inside_a + inside_b))

@@ -12,14 +12,16 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cantrip_acp.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cantrip_acp.circle import Circle
     from cantrip_acp.events import Diff, Location
+    from cantrip_acp.gates.overlay import Overlay
     from cantrip_acp.loom.turn import GateRecord
     from cantrip_acp.wards import Wards
 
@@ -76,6 +78,18 @@ Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
 """One link of the executor's chain: it calls ``proceed`` or answers in the gate's place (permission, receipt, replay)."""
 
 
+class GateSession(Protocol):
+    """What a gate keeps for one entity, from its first call to the entity's end."""
+
+    def call(self, args: Mapping[str, Any], context: GateContext) -> Any:
+        """The gate's handler."""
+        ...
+
+    async def close(self) -> None:
+        """End everything that it started; safe to call twice."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """A declaration.
@@ -85,6 +99,9 @@ class Gate:
     the same result. ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard
     input fills. ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
     ``preview`` gives locations and a title from the arguments alone, before the call.
+    ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.
+    ``warded`` gives the gate as a circle's wards leave it (its description, say); raises `DefinitionError` for wards that
+    mean nothing to it.
     """
 
     name: str
@@ -100,6 +117,8 @@ class Gate:
     main_text: str | None = None
     blocking: bool = False
     preview: Callable[[Mapping[str, Any], GateContext], GateReply] | None = None
+    opens: Callable[[Overlay, Circle], GateSession] | None = None
+    warded: Callable[[Gate, Wards], Gate] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):

@@ -20,11 +20,13 @@ import msgspec
 from cantrip_acp import events, telemetry
 from cantrip_acp.errors import GateError, LoomError
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
+from cantrip_acp.gates.overlay import Overlay
 from cantrip_acp.loom.turn import GateRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
     from cantrip_acp.events import EventHub
+    from cantrip_acp.gates.contract import GateSession
     from cantrip_acp.redaction import Redactor
 
 _log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ _SHOWN_ERRORS = 5
 
 
 class GateExecutor:
-    """Calls the gates of one circle for one entity."""
+    """Calls the gates of one circle for one entity, and those that the entity has gained (`overlay`)."""
 
     def __init__(
         self,
@@ -47,10 +49,12 @@ class GateExecutor:
     ) -> None:
         self._circle = circle
         self._gates = circle.gates
+        self.overlay = Overlay(circle)
+        self._sessions: dict[str, GateSession] = {}
         self._hub = hub
         self._redactor = redactor
         self._depth = depth
-        self._validators: dict[str, Any] = {}
+        self._validators: dict[str, tuple[Gate, Any]] = {}
         self._chain: Proceed = _run
         for interceptor in reversed(interceptors):
             self._chain = _link(interceptor, self._chain)
@@ -69,7 +73,7 @@ class GateExecutor:
     ) -> GateRecord:
         """One call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the command that asked."""
         hub = self._hub
-        gate = self._gates.get(name)
+        gate = self._gates.get(name) or self.overlay.gates.get(name)
         parsed, problem = _parse(args)
         if gate is None:
             problem = self._unavailable(name)
@@ -94,7 +98,7 @@ class GateExecutor:
                     entity_id=entity_id, cast_id=cast_id, depth=self._depth, call_id=call_id, gate=name
                 )
                 await hub.send(started)
-            invocation = GateInvocation(gate, parsed, call_id, via, context)
+            invocation = GateInvocation(self._opened(gate), parsed, call_id, via, context)
             if telemetry.collecting():
                 attributes = {
                     "gen_ai.operation.name": "execute_tool",
@@ -133,6 +137,21 @@ class GateExecutor:
             await hub.send(finished)
         return record
 
+    def _opened(self, gate: Gate) -> Gate:
+        """The gate with its session's handler, where it keeps one for each entity."""
+        if gate.opens is None:
+            return gate
+        session = self._sessions.get(gate.name)
+        if session is None:
+            session = self._sessions[gate.name] = gate.opens(self.overlay, self._circle)
+        return replace(gate, handler=session.call)
+
+    async def close(self) -> None:
+        """End what gates keep for the entity. Safe to call twice."""
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            await session.close()
+
     async def _settle(self, invocation: GateInvocation) -> GateReply:
         """Run the chain; every failure that belongs to the entity's world becomes an error reply (CIRCLE-5, D-011)."""
         try:
@@ -164,18 +183,20 @@ class GateExecutor:
         )
 
     def _unavailable(self, name: str) -> str:
-        available = ", ".join(self._gates)
-        near = difflib.get_close_matches(name, self._gates, n=1)
+        present = [*self._gates, *self.overlay.gates]
+        available = ", ".join(present)
+        near = difflib.get_close_matches(name, present, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         return f"gate not available: {name!r}. This circle has: {available}.{hint}"
 
     def _misfit(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
         """Why the arguments do not fit the gate's schema; None where they do."""
-        validator = self._validators.get(gate.name)
-        if validator is None:
+        known, validator = self._validators.get(gate.name, (None, None))
+        if validator is None or known is not gate:
             import jsonschema_rs
 
-            validator = self._validators[gate.name] = jsonschema_rs.validator_for(dict(gate.parameters))
+            validator = jsonschema_rs.validator_for(dict(gate.parameters))
+            self._validators[gate.name] = (gate, validator)
         if validator.is_valid(args):
             return None
         missing = [name for name in gate.required if name not in args]

@@ -21,6 +21,7 @@ BUILT_IN: dict[str, str] = {
     "edit_file": "cantrip_acp.gates.edit_file:EDIT_FILE",
     "list_dir": "cantrip_acp.gates.list_dir:LIST_DIR",
     "search": "cantrip_acp.gates.search:SEARCH",
+    "compile_and_load": "cantrip_acp.hotgates.gate:COMPILE_AND_LOAD",
 }
 
 ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
@@ -28,6 +29,12 @@ ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "ca
 
 DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
 """The gates that are taken away at ``max_depth`` 0 (COMP-6, D-009)."""
+
+
+RESERVED: frozenset[str] = frozenset(
+    {*ALIASES, *DELEGATION, "read_context", "fetch", "plan", "git_commit", "run_tests"}
+)
+"""Names that mean one gate wherever they stand, present or not: an entity's own gates cannot have them."""
 
 
 def names() -> list[str]:

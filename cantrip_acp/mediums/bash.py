@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cantrip_acp.circle import Circle
+    from cantrip_acp.gates.contract import Gate
     from cantrip_acp.mediums.contract import TurnContext
     from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox
     from cantrip_acp.wards import Wards
@@ -159,6 +160,11 @@ class BashSession:
         """``SUBMIT: text`` is a call of done, by the ward that allows it."""
         if not turn.finished:
             await turn.gate("done", {"answer": line.removeprefix(_SUBMIT.rstrip()).strip()}, via=call.id)
+
+    def gates_gained(self, gates: Mapping[str, Gate]) -> None:
+        """They are commands too, also for a command that runs."""
+        if self._wire is not None:
+            self._wire.gained(gates)
 
     async def close(self) -> None:
         if self._wire is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.crystals.contract import ToolCall
+    from cantrip_acp.gates.contract import Gate
     from cantrip_acp.mediums.contract import TurnContext
     from cantrip_acp.sandbox.process import Status
 
@@ -56,6 +57,7 @@ class CodeSession:
         self._cell: Cell | None = None
         self._commands: WireSession | None = None
         self._state: messages.State | None = None
+        self._gained: Mapping[str, Gate] = {}
         self._count = 0
         self._names: list[str] = []
         self._context: list[dict[str, Any]] | None = None
@@ -296,21 +298,22 @@ class CodeSession:
 
     def _settings(self) -> dict[str, Any]:
         """What a worker is told first."""
-        gates = [
-            {
-                "name": name,
-                "shown": shown,
-                "description": self._circle.gates[name].description,
-                "parameters": dict(self._circle.gates[name].parameters),
-            }
-            for shown, name in self._circle.tool_names.items()
-        ]
         return {
-            "gates": gates,
+            "gates": [_spec(shown, self._circle.gates[name]) for shown, name in self._circle.tool_names.items()],
+            "gained": [_spec(shown, gate) for shown, gate in self._gained.items()],
             "loom": self._loom,
             "prefix": self._interpreter.prefix,
             "system_packages": self._interpreter.system_packages,
         }
+
+    def gates_gained(self, gates: Mapping[str, Gate]) -> None:
+        """They are functions too, in the cell that runs from its next statement on, and commands of what it starts."""
+        self._gained = gates
+        if self._wire is not None:
+            self._wire.gained(gates)
+        if self._worker is not None:
+            # Before the answer of the call that they came with, so they are there when it returns.
+            self._worker.send({"t": "gained", "gates": [_spec(shown, gate) for shown, gate in gates.items()]})
 
     def _on_output(self, stream: int, data: bytes) -> None:
         if self._cell is not None:
@@ -414,6 +417,16 @@ class CodeSession:
             self._leave(self._worker)
         if self._wire is not None:
             self._wire.remove()
+
+
+def _spec(shown: str, gate: Gate) -> dict[str, Any]:
+    """A gate as a worker is told of it."""
+    return {
+        "name": gate.name,
+        "shown": shown,
+        "description": gate.description,
+        "parameters": dict(gate.parameters),
+    }
 
 
 async def _off_loop(size: int, work: Any, *args: Any) -> Any:

@@ -26,7 +26,6 @@ ANNOUNCED_GATES = (
     "plan",
     "git_commit",
     "run_tests",
-    "compile_and_load",
 )
 
 FILE_GATES = ("read_file", "write_file", "edit_file", "list_dir", "search")

@@ -58,10 +58,8 @@ class GateWire:
     def __init__(self, gates: Mapping[str, Gate], folder: str, *, shell: str | None = None) -> None:
         """``gates`` by the name that the command gets; ``NAME`` and ``cantrip_NAME`` are made for each."""
         self.folder = folder
-        self.commands: dict[str, tuple[str, Gate]] = {}
-        for shown, gate in gates.items():
-            self.commands.setdefault(shown, (shown, gate))
-            self.commands.setdefault(f"cantrip_{shown}", (shown, gate))
+        self.commands: dict[str, tuple[str, Gate]] = _commands(gates)
+        self._own = dict(self.commands)
         shell = shell or wrapper_shell()
         flavour = "bash" if os.path.basename(shell.split()[0]) == "bash" else "dash"
         self._terminator = b"\0" if flavour == "bash" else b"\n"
@@ -70,10 +68,22 @@ class GateWire:
             os.mkdir(os.path.join(folder, part), 0o755)
         self._write("call", f"#!{shell}\n{script}")
         for name in self.commands:
-            os.symlink("../call", os.path.join(folder, "bin", name))
+            self._link(name)
         os.mkfifo(os.path.join(folder, "announce"), 0o600)
         for slot in range(SLOTS):
             os.mkfifo(os.path.join(folder, "answers", str(slot)), 0o600)
+
+    def _link(self, name: str) -> None:
+        os.symlink("../call", os.path.join(self.folder, "bin", name))
+
+    def gained(self, gates: Mapping[str, Gate]) -> None:
+        """From now on these gates are commands beside those that it was made with, in what runs already too."""
+        wanted = {**_commands(gates), **self._own}
+        for name in self.commands.keys() - wanted.keys():
+            os.unlink(os.path.join(self.folder, "bin", name))
+        for name in wanted.keys() - self.commands.keys():
+            self._link(name)
+        self.commands = wanted
 
     def _write(self, name: str, text: str) -> None:
         path = os.path.join(self.folder, name)
@@ -113,6 +123,15 @@ class GateWire:
             b'command -p head -c %d >|"$w/requests/$i.in"\nprintf \'%%si\\n\' %d >"$w/announce"\n%s'
             % (LARGEST_REQUEST + 1, slot, again)
         ) + self._terminator
+
+
+def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
+    """Each gate under the name that its command gets, and under that name with ``cantrip_`` before it."""
+    commands: dict[str, tuple[str, Gate]] = {}
+    for shown, gate in gates.items():
+        commands.setdefault(shown, (shown, gate))
+        commands.setdefault(f"cantrip_{shown}", (shown, gate))
+    return commands
 
 
 class WireSession:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -54,7 +54,53 @@ class State(msgspec.Struct, frozen=True, tag_field="t", tag="state", forbid_unkn
     modules: Annotated[list[_Name], msgspec.Meta(max_length=500)] = []
 
 
-Message = Ready | Called | LoomRead | Ended | State
+class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an argument may be, in these words alone: nothing that would have to be fetched or matched."""
+
+    type: Literal["string", "integer", "number", "boolean", "null", "array", "object"] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
+    items: Schema | msgspec.UnsetType = msgspec.UNSET
+    anyOf: Annotated[list[Schema], msgspec.Meta(min_length=1, max_length=50)] | msgspec.UnsetType = msgspec.UNSET  # noqa: N815
+    enum: (
+        Annotated[list[str | int | float | bool | None], msgspec.Meta(min_length=1, max_length=200)] | msgspec.UnsetType
+    ) = msgspec.UNSET
+
+
+class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One argument of an offered function."""
+
+    name: _Name
+    schema: Schema
+    required: bool
+    default: Any = msgspec.UNSET
+
+
+class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that a module offers as a gate."""
+
+    name: _Name
+    doc: _Text
+    parameters: Annotated[list[Parameter], msgspec.Meta(max_length=32)]
+
+
+class Loaded(msgspec.Struct, frozen=True, tag_field="t", tag="loaded", forbid_unknown_fields=True):
+    """A module was loaded; ``error`` says why not."""
+
+    call: _Number
+    error: _Text | None
+    gates: Annotated[list[Offer], msgspec.Meta(max_length=64)] = []
+
+
+class Answered(msgspec.Struct, frozen=True, tag_field="t", tag="answer", forbid_unknown_fields=True):
+    """A module's function has returned ``result``, or failed with ``error``."""
+
+    call: _Number
+    error: _Text | None
+    result: Any = None
+
+
+Message = Ready | Called | LoomRead | Ended | State | Loaded | Answered
 
 _decoder = msgspec.json.Decoder(Message, strict=True)
 

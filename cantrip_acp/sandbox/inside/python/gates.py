@@ -7,6 +7,7 @@ gate's failure is a `GateError` with the gate's own words. Whether arguments fit
 from __future__ import annotations
 
 import builtins
+import sys
 
 from .interrupts import Done, DoneInThread, Interrupts
 from .late import when_imported
@@ -42,12 +43,26 @@ class Gates:
         self._flush = flush
         self.functions: dict[str, Any] = {}
         self._specs: dict[str, dict[str, Any]] = {}
+        self._gained: list[str] = []
         for spec in specs:
             self._add(spec["shown"], spec)
         if "done" in self.functions:
             done = next(s for s in specs if s["shown"] == "done")
             self._add("submit_answer", {**done, "description": "The same as done."})
         when_imported("inspect", self._sign)
+
+    def gain(self, specs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+        """Have these beside the circle's, in the place of those of before: functions by name, and the names that are gone."""
+        for name in self._gained:
+            del self.functions[name], self._specs[name]
+        gone = [n for n in self._gained if all(n != spec["shown"] for spec in specs)]
+        self._gained = [spec["shown"] for spec in specs]
+        for spec in specs:
+            self._add(spec["shown"], spec)
+        inspect = sys.modules.get("inspect")
+        if inspect is not None and hasattr(inspect, "Signature"):
+            self._sign(inspect)
+        return {name: self.functions[name] for name in self._gained}, gone
 
     def name_of(self, value: Any) -> str | None:
         """The name of a function that is one of these."""

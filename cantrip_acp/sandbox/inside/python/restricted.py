@@ -60,9 +60,12 @@ class Restricted:
         self._monty = pydantic_monty
         self.version = f"monty {pydantic_monty.__version__}"
         self._wire = wire
-        self._gates: dict[str, dict[str, Any]] = {spec["shown"]: spec for spec in settings["gates"]}
-        if "done" in self._gates:
-            self._gates["submit_answer"] = self._gates["done"]
+        self._own: dict[str, dict[str, Any]] = {spec["shown"]: spec for spec in settings["gates"]}
+        if "done" in self._own:
+            self._own["submit_answer"] = self._own["done"]
+        self._gates = self._own
+        self._gain(settings.get("gained") or [])
+        wire.gained = self._gain
         self._memory = settings["heap"]
         self._pool: Any = pydantic_monty.Monty(binary_path=settings["binary"], min_processes=1, max_processes=1)
         self._pool.__enter__()
@@ -83,6 +86,10 @@ class Restricted:
         self._fresh = self._state()
         self._rest()
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def _gain(self, specs: list[dict[str, Any]]) -> None:
+        """Gates beside the circle's: the language asks for a name when it meets it."""
+        self._gates = {**{spec["shown"]: spec for spec in specs}, **self._own}
 
     def serve(self) -> None:
         """Until the host is gone, which ends the process where it reads."""

@@ -53,6 +53,8 @@ class Wire:
         self._poll.register(inward, select.POLLIN)
         self._owner = os.getpid()
         self.blobs: list[bytes] = []
+        self.gained: Any = None
+        """Called with the gates that were gained, as soon as it is read that they were, whoever reads."""
 
     @property
     def here(self) -> bool:
@@ -150,6 +152,10 @@ class Wire:
 
     def _deliver(self, data: dict[str, Any]) -> None:
         number = data.get("id", 0)
+        if data.get("t") == "gained":
+            if self.gained is not None:
+                self.gained(data["gates"])
+            return
         with self._guard:
             waiting = self._waiting.get(number)
             if waiting is None or waiting.reply is not None:

@@ -64,6 +64,8 @@ class Worker:
 
             self.fixed["loom"] = LoomView(wire)
         self.scope.update(self.fixed)
+        self._gain(settings.get("gained") or [])
+        wire.gained = self._gain
         self.scope["context"] = []
         self.cells = Cells(self.scope, interrupts)
         install(interrupts)
@@ -71,6 +73,19 @@ class Worker:
         _find_packages(settings)
         self._told: list[str] = []
         self.modules = frozenset(sys.modules)
+
+    def _gain(self, specs: list[dict[str, Any]]) -> None:
+        """Functions that the entity has gained, from now on and in a cell that runs."""
+        functions, gone = self.gates.gain(specs)
+        for name in gone:
+            value = self.fixed.pop(name, None)
+            if self.scope.get(name) is value:
+                del self.scope[name]
+        for name, function in functions.items():
+            # A name that the entity has given to something else since then is its own.
+            if name not in self.fixed or self.scope.get(name) is self.fixed[name]:
+                self.scope[name] = function
+            self.fixed[name] = function
 
     def serve(self) -> None:
         """Until the host is gone, which ends the process where it reads."""

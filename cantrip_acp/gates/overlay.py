@@ -1,0 +1,73 @@
+"""Gates that an entity gains while it lives, beside those of its circle.
+
+A circle is a value and never changes; what one entity gained is its own, and is gone with it. Whoever adds a gate here asks
+first whether its name may be taken: no gate that a circle has, had, or could have is ever replaced.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cantrip_acp.crystals.contract import ToolDefinition
+from cantrip_acp.gates import registry
+from cantrip_acp.gates.contract import Gate
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+
+Listener = Callable[[Mapping[str, Gate]], None]
+
+_KEPT = frozenset({"context", "loom", "submit_answer", "GateError", "python", "bash", "call"})
+"""What mediums call their own things by."""
+
+
+class Overlay:
+    """One entity's own gates, by name. ``gates`` is replaced as a whole whenever it changes."""
+
+    def __init__(self, circle: Circle) -> None:
+        self._circle = circle
+        self._listeners: list[Listener] = []
+        self.gates: Mapping[str, Gate] = {}
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """They as tools, in the order in which they were gained."""
+        return tuple(ToolDefinition(g.name, g.description, g.parameters) for g in self.gates.values())
+
+    def tell(self, listener: Listener) -> None:
+        """Call ``listener`` with all of them now, where there are any, and whenever they change."""
+        self._listeners.append(listener)
+        if self.gates:
+            listener(self.gates)
+
+    @cached_property
+    def taken(self) -> Mapping[str, str]:
+        """Names that no gained gate can have, and why."""
+        circle = self._circle
+        tool = (circle.medium.tool,) if circle.medium.tool is not None else ()
+        return {
+            **dict.fromkeys((*registry.RESERVED, *registry.names()), "it could be taken for another gate of that name"),
+            **dict.fromkeys((*_KEPT, *tool), "that name is kept for what mediums have themselves"),
+            **dict.fromkeys((*circle.tool_names, *circle.gates), "the circle has a gate of that name"),
+            **dict.fromkeys(circle.wards.remove_gate, "the ward remove_gate takes that name away"),
+        }
+
+    def refusal(self, name: str) -> str | None:
+        """Why no gate of this name can be gained; None where one can. Names are single words, so that every medium can
+        call them as they are."""
+        if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
+            return "it is no plain name"
+        # `cantrip_NAME` is what a shell calls the gate NAME as well.
+        if name.startswith("cantrip"):
+            return "names that begin with cantrip are kept"
+        return self.taken.get(name)
+
+    def change(self, gained: Mapping[str, Gate], lost: frozenset[str] | set[str] = frozenset()) -> None:
+        """Take some away and put others in their place, at once. Names must have passed `refusal`."""
+        kept = {name: gate for name, gate in self.gates.items() if name not in lost or name in gained}
+        self.gates = {**kept, **gained}
+        for listener in self._listeners:
+            listener(self.gates)

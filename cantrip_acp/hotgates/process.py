@@ -1,0 +1,199 @@
+"""The worker that loaded modules live in: started with the first one, stopped between calls, killed with its entity.
+
+It has the code medium's sandbox: no network, no file of the workspace but what `code_readable_paths` and
+`code_writable_paths` show, and its memory and time. What it says is hostile input.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.errors import SandboxError
+from cantrip_acp.sandbox import interpreter, limits, messages, runner
+from cantrip_acp.sandbox.output import Collector
+from cantrip_acp.sandbox.reach import reach
+from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.worker import Listening, Worker
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+
+Answer = messages.Loaded | messages.Answered
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer, what was printed meanwhile, and whether it had to be interrupted."""
+
+    answer: Answer
+    printed: str
+    timed_out: bool
+
+
+_STEPS = (0.0, 0.5, 1.5)
+"""Seconds over its time after which a call is interrupted, interrupted again, and killed."""
+_PRINTED = 4_000
+"""Bytes that are kept of what a call prints."""
+
+
+class Lost(SandboxError):
+    """The worker ended before it had answered; the text says how."""
+
+
+class _HotWorker(Worker):
+    program = "hot"
+
+
+class HotProcess:
+    """`ask` it one thing at a time, and `close` it in any case. ``alive`` is False until it is asked, and once it is lost."""
+
+    def __init__(self, circle: Circle) -> None:
+        self._circle = circle
+        self._sandbox: Sandbox | None = None
+        self._interpreter: interpreter.Interpreter | None = None
+        self._worker: Worker | None = None
+        self._number = 0
+        self._answer: Answer | None = None
+        self._timed_out = False
+        self._printed = Collector(_PRINTED)
+
+    @property
+    def alive(self) -> bool:
+        return self._worker is not None and self._worker.broken is None and not self._worker.tree.exited
+
+    @property
+    def pid(self) -> int:
+        """Its interpreter's process, 0 where there is none."""
+        return self._worker.pid if self._worker is not None else 0
+
+    async def start(self) -> None:
+        """Start it. Raises `SandboxError`, `DefinitionError` for wards that cannot be kept."""
+        self.close()
+        if self._sandbox is None:
+            await runner.check()
+            self._sandbox, self._interpreter = await anyio.to_thread.run_sync(self._prepare)
+        sandbox, found = self._sandbox, self._interpreter
+        assert sandbox is not None
+        assert found is not None
+        worker = self._worker = _HotWorker(
+            sandbox,
+            found,
+            self._circle.wards.code_memory_mb,
+            Listening(output=lambda _, data: self._printed.feed(data), said=self._said),
+        )
+        settings = {"prefix": found.prefix, "system_packages": found.system_packages}
+        try:
+            await worker.start(settings, {})
+            worker.frozen = False
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> tuple[Sandbox, interpreter.Interpreter]:
+        circle = self._circle
+        base = str(circle.workspace) if circle.workspace is not None else None
+        # The Python of the cells, where cells have one of their own.
+        chosen = getattr(circle.medium, "options", {}).get("code_python")
+        found = interpreter.find(chosen, runner.machine(), base)
+        reached = reach(circle.wards, circle.workspace)
+        host = found.on(runner.machine())
+        return Sandbox(reached.wards, reached.workspace, host=host, more_readable=reached.readable), found
+
+    def _said(self, message: messages.Message) -> None:
+        if isinstance(message, messages.Loaded | messages.Answered) and message.call == self._number:
+            self._answer = self._answer or message
+
+    async def ask(self, command: dict[str, Any]) -> Said:
+        """Let it do one thing. Raises `Lost` where it gave no answer; a cancel kills it."""
+        worker = self._worker
+        if worker is None or not self.alive:
+            raise Lost("it does not run")
+        self._number += 1
+        self._answer = None
+        self._timed_out = False
+        self._printed = Collector(_PRINTED)
+        why = "it was stopped"
+        try:
+            worker.send({**command, "call": self._number})
+            worker.thaw()
+            await self._wait(worker)
+        finally:
+            with anyio.CancelScope(shield=True):
+                why = await self._settle(worker)
+        answer = self._heard()
+        if answer is None:
+            raise Lost(why)
+        return Said(answer, self._printed.finish(), self._timed_out)
+
+    def _heard(self) -> Answer | None:
+        """Asked anew: it may have come while something was waited for."""
+        return self._answer
+
+    async def _settle(self, worker: Worker) -> str:
+        """Bring it to rest, or to its end, whatever happened around us; how it ended, where it did."""
+        rested = False
+        if self._answer is not None:
+            rested = await worker.freeze()
+        else:
+            # What leaves closes its pipe first, and how it left is known a moment later.
+            with anyio.move_on_after(0.3 if worker.broken is not None or worker.tree.exited else 0):
+                await worker.gone()
+            worker.end("it was stopped")
+            with anyio.move_on_after(2):
+                await worker.gone()
+        why = _how(worker)
+        if not rested:
+            self.close()
+        return why
+
+    async def _wait(self, worker: Worker) -> None:
+        """Until it has answered or is gone, or has been made to go."""
+        timeout = self._circle.wards.code_timeout_ms / 1000
+        end, step = time.monotonic() + timeout, 0
+        look = time.monotonic() + limits.FIRST
+        while self._answer is None and worker.broken is None and not worker.tree.exited:
+            late = time.monotonic() - end
+            if step < len(_STEPS) and late >= _STEPS[step]:
+                step += 1
+                self._timed_out = True
+                if step == len(_STEPS):
+                    worker.end(f"it ran longer than {self._circle.wards.code_timeout_ms} ms (code_timeout_ms)")
+                    return
+                worker.interrupt()
+            now = time.monotonic()
+            if now >= look:
+                verdict = worker.watch()
+                if verdict is not None:
+                    worker.end(f"it used {verdict}")
+                    return
+                look = now + limits.INTERVAL
+            with anyio.move_on_after(max(0.001, min(look, end + _STEPS[step]) - now)):
+                await worker.tree.changed()
+
+    def close(self) -> None:
+        """End it. Safe to call twice."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+
+def _how(worker: Worker) -> str:
+    """How a worker ended, in words for the entity."""
+    status = worker.tree.status
+    if status.ended_because is not None:
+        return status.ended_because
+    code = status.exit_code
+    if code is None:
+        return worker.broken or "it was ended"
+    if code > 128:
+        try:
+            return f"it was ended by {signal.Signals(code - 128).name}"
+        except ValueError:
+            return f"exit status {code}"
+    return f"it left with exit status {code}"

@@ -24,6 +24,7 @@ from cantrip_acp.loop import CastResult
 
 if TYPE_CHECKING:
     from cantrip_acp.context import Contributor
+    from cantrip_acp.forking import State
     from cantrip_acp.gates.contract import Interceptor
 
 _ABSENT: Any = object()
@@ -126,6 +127,21 @@ class Cantrip:
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
         """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent."""
         return Entity(self, loom if loom is not None else self.loom, entity_id=entity_id)
+
+    async def fork(
+        self, turn_id: str, *, loom: Loom | None = None, state: State = "auto", entity_id: str | None = None
+    ) -> Entity:
+        """An entity that goes on from any turn of a loom, with everything that led to it; the original is untouched (LOOM-4).
+
+        ``loom`` is the cantrip's own where it is left out. ``state`` says how a code medium's variables are had: auto,
+        snapshot, replay or none. Any number of forks of one turn can live at once. Close the entity as any other.
+
+        Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state`` cannot be had.
+        """
+        from cantrip_acp.forking import fork
+
+        where = loom if loom is not None else self.loom
+        return await fork(self, turn_id, loom=where, state=state, entity_id=entity_id)
 
     async def cast(self, intent: str, **options: Any) -> CastResult:
         """One entity, one intent, one result; then the entity is gone and its thread stays (ENTITY-4).

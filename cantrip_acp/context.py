@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message
-from cantrip_acp.folding import CHARS_PER_TOKEN, Digest, explained, tokens_of
+from cantrip_acp.folding import CHARS_PER_TOKEN, Digest, explained, folded_through, tokens_of
 from cantrip_acp.gates.contract import observed
-from cantrip_acp.loom.turn import GateRecord, Output, Turn
+from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.call import Call
     from cantrip_acp.circle import Circle
+    from cantrip_acp.loom.history import CastPart
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."
 """The circle's answer to prose where only done may end the cast (LOOP-6): the crystal must not speak twice in a row (LOOP-1)."""
@@ -170,7 +171,28 @@ class Context:
         ``summary`` None makes a digest by rule. Call and capabilities stay as they are (LOOM-6, CALL-5), and so does the
         intent of every cast that still has a turn here. What is folded stays in the loom (LOOM-5).
         """
-        count = len(self._entries) - keep
+        last = self._take(len(self._entries) - keep)
+        self._summary = explained(1, self.folded, summary or self._digest.text(), variable)
+        self._rebuild(last)
+        return self._summary
+
+    def load(self, parts: Sequence[CastPart]) -> None:
+        """Take up what an entity lived through, as its loom tells it; to be called once, before anything else (LOOM-4)."""
+        for part in parts:
+            blocks = [block_of(record) for record in part.context]
+            self.begin(part.intent, blocks)
+            for turn in part.turns:
+                if turn.role == "crystal":
+                    self.add(turn)
+                    continue
+                through = folded_through(turn.utterance.content)
+                if through is not None and through > self.folded:
+                    last = self._take(min(through - self.folded, len(self._entries)))
+                    self._summary = turn.utterance.content
+                    self._rebuild(last)
+
+    def _take(self, count: int) -> _Opening | None:
+        """Move the first ``count`` turns into the digest; the cast of the last of them."""
         gone, self._entries = self._entries[:count], self._entries[count:]
         last: _Opening | None = None
         for entry in gone:
@@ -180,9 +202,7 @@ class Context:
             )
             last = entry.opening
         self.folded += len(gone)
-        self._summary = explained(1, self.folded, summary or self._digest.text(), variable)
-        self._rebuild(last)
-        return self._summary
+        return last
 
     def _rebuild(self, last: _Opening | None) -> None:
         """The messages anew: head, intent, summary, turns. ``last`` is the cast of the last turn that was folded."""
@@ -281,3 +301,11 @@ class Context:
         if gate is not None and gate.ephemeral and not record.is_error:
             return EPHEMERAL.format(gate=record.gate)
         return observed(record)
+
+
+def block_of(record: ContextRecord) -> ContextBlock:
+    """What was pinned, as its record in the loom tells it."""
+    attachment = None
+    if isinstance(record.mime, str) and isinstance(record.data, str):
+        attachment = Attachment.of(record.mime, record.data, record.uri, record.title)
+    return ContextBlock(record.text, record.title, record.source, record.uri, attachment)

@@ -12,16 +12,18 @@ import anyio
 from cantrip_acp import telemetry
 from cantrip_acp.context import Context, ContextBlock
 from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentRequired
+from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentRequired, SandboxError
 from cantrip_acp.events import BUFFER, Event, EventHub, Subscription
 from cantrip_acp.gates.executor import GateExecutor
+from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import new_id
 from cantrip_acp.loop import CastResult, CastRun
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.crystals.contract import ToolDefinition
+    from cantrip_acp.forking import State
+    from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import MediumSession
 
@@ -59,6 +61,8 @@ class Entity:
         self.sequence = 0
         self.last_turn = ""
         self.closed = False
+        keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
+        self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._session: MediumSession | None = None
         self._opening = anyio.Lock()
         self._warming: anyio.CancelScope | None = None
@@ -157,19 +161,64 @@ class Entity:
 
     async def _opened(self) -> MediumSession:
         if self._session is None:
-            self._session = await self.circle.medium.open(self.circle, self.id)
-            gained = getattr(self._session, "gates_gained", None)
-            if gained is not None:
-                self.executor.overlay.tell(gained)
+            self._session = session = await self.circle.medium.open(self.circle, self.id)
+            if self._pieces is not None:
+                session.chunks = self._pieces  # type: ignore[attr-defined]
         return self._session
 
-    @property
-    def tools(self) -> tuple[ToolDefinition, ...]:
-        """What the crystal is offered on the next query: the circle's, and in a medium that has no tool of its own what
-        the entity has gained since, which could not be called otherwise."""
-        if self.circle.medium.tool is not None:
-            return self.circle.tools
-        return self.circle.tools + self.executor.overlay.definitions
+    async def warm(self) -> None:
+        """Do ahead of the first turn what it would wait for: open the medium and start what that keeps running.
+
+        Run it once, beside everything else; `close` ends it. What cannot be had is for the first turn to say.
+        """
+        if self.closed:
+            return
+        with anyio.CancelScope() as self._warming:
+            try:
+                warm = getattr(await self.session(), "warm", None)
+                if warm is not None:
+                    await warm()
+            except CantripError as problem:
+                log.debug("nothing could be prepared for %s: %s", self.id, problem)
+            finally:
+                self._warmed.set()
+
+    async def discard_session(self) -> None:
+        """End the medium's session; the next use opens a fresh one."""
+        session, self._session = self._session, None
+        if session is not None:
+            with anyio.CancelScope(shield=True):
+                await session.close()
+
+    def take_up(self, turn_id: str, parts: Sequence[CastPart]) -> None:
+        """Begin with what another entity lived through, up to a turn of this loom (LOOM-4); before the first cast."""
+        self.loom.know(self.cantrip_id, *self.cantrip.records)
+        self.context.load(parts)
+        self.last_turn = turn_id
+
+    async def keep_state(self, turn_id: str) -> None:
+        """Put a snapshot of the medium's state in the loom, as that of a turn; what cannot be kept is recorded as such."""
+        session: Any = self._session
+        if session is None or self._pieces is None:
+            return
+        try:
+            described = (await session.snapshot()).record()
+        except SandboxError as error:
+            described = {"error": self.redactor.diagnostic(str(error))}
+        self._pieces.keep(turn_id, self.id, described)
+
+    async def fork(
+        self, turn_id: str | None = None, *, cantrip: Cantrip | None = None, state: State = "auto"
+    ) -> Entity:
+        """A new entity that goes on from one of this one's turns, its last where none is named; see `Cantrip.fork`.
+
+        ``cantrip`` may have another crystal, call or circle; without it the fork is of the same.
+        """
+        from cantrip_acp.forking import fork
+
+        self.root()
+        chosen = cantrip if cantrip is not None else self.cantrip
+        return await fork(chosen, turn_id or self.last_turn, loom=self.loom, state=state, live=self)
 
     async def warm(self) -> None:
         """Do ahead of the first turn what it would wait for: open the medium and start what that keeps running.
@@ -203,10 +252,9 @@ class Entity:
             with anyio.CancelScope(shield=True):
                 await self._warmed.wait()
         session, self._session = self._session, None
-        with anyio.CancelScope(shield=True):
-            if session is not None:
+        if session is not None:
+            with anyio.CancelScope(shield=True):
                 await session.close()
-            await self.executor.close()
 
 
 class CastStream:

@@ -6,6 +6,7 @@ entity never takes it for what really was said, and is made by rule unless a sum
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -27,6 +28,7 @@ _KEEP_FRACTION = 0.3
 _FULL_FRACTION = 0.9
 """More of the window than this is never sent: what does not fit is cut, with a mark (compaction)."""
 
+_MARK = re.compile(r"\[Folded: turns (\d+)-(\d+)\]")
 _DIGEST_CHARS = 6_000
 _LINE_CHARS = 200
 _LAST_LINES = 20
@@ -129,6 +131,12 @@ def tokens_of(message: Message) -> int:
 def mark(first: int, last: int) -> str:
     """The words by which an entity knows a summary from what was really said."""
     return f"[Folded: turns {first}-{last}]"
+
+
+def folded_through(text: str | None) -> int | None:
+    """The last turn that a fold's message stands for; None for what is no such message."""
+    found = _MARK.match(text or "")
+    return int(found[2]) if found else None
 
 
 def explained(first: int, last: int, summary: str, variable: str | None) -> str:

@@ -180,6 +180,8 @@ class CastRun:
             reason = self._verdict(turn, limit)
             self._turn = None
             record = self._write(turn, reason)
+            if turn.outputs:
+                await self.entity.keep_state(record.id)
             if self.entity.hub.active:
                 await self._tell_turn(record, response)
             if reason is not None:
@@ -224,7 +226,7 @@ class CastRun:
         call = entity.call
         query = Query(
             messages=entity.context.messages,
-            tools=entity.tools,
+            tools=entity.circle.tools,
             tool_choice=call.tool_choice or "auto",
             params=call,
             intent=self.intent,

@@ -75,6 +75,8 @@ class Performance:
                 self.scene.loom.annotate_reward(
                     self._turn_id(given.get("turn")), given.get("reward", math.nan), by="suite"
                 )
+            case "fork":
+                await self._fork(value or {})
             case "extract_thread":
                 self.extracted = _at(self.scene.loom.threads(), value, "thread")
             case _:
@@ -102,6 +104,28 @@ class Performance:
         finally:
             started = [start for start, _ in self.scene.loom.casts()[known:] if start.parent_turn_id is None]
             self.entities.extend(start.entity_id for start in started)
+
+    async def _fork(self, given: Mapping[str, Any]) -> None:
+        """``from_turn: n`` keeps the first n turns; with an intent the fork is cast on it."""
+        kept = given.get("from_turn")
+        if isinstance(kept, bool) or not isinstance(kept, int) or kept < 0:
+            raise DefinitionError(f"from_turn is the number of turns that are kept, not {kept!r}")
+        loom = self.scene.loom
+        if kept:
+            origin = self._turn_id(kept - 1)
+        else:
+            first = loom.turn(self._turn_id(0))
+            if first.parent_id is None:
+                raise DefinitionError("the first turn has no call above it to fork from")
+            origin = first.parent_id
+        crystal = given.get("crystal")
+        cantrip = self._whole() if crystal is None else self.scene.cantrip(crystal)
+        entity = await cantrip.fork(origin, loom=loom)
+        self._invoked.append(entity)
+        self.entities.append(entity.id)
+        intent = given.get("intent")
+        if intent is not None:
+            self.results.append(await entity.cast(intent if isinstance(intent, str) else as_text(intent)))
 
     def _turn_id(self, index: Any) -> str:
         turns = [turn.id for turn in self.scene.loom.turns() if turn.role == "crystal"]

@@ -37,6 +37,17 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
     uri: str | None = None
     title: str = ""
 
+    @classmethod
+    def of(cls, mime: str, data: str, uri: str | None = None, title: str = "") -> Attachment:
+        """An attachment whose kind follows from its media type."""
+        match mime.partition("/")[0]:
+            case "image":
+                return cls("image", mime, data, uri, title)
+            case "audio":
+                return cls("audio", mime, data, uri, title)
+            case _:
+                return cls("document", mime, data, uri, title)
+
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a query.

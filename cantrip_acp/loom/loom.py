@@ -15,7 +15,18 @@ from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.loom.thread import Thread
-from cantrip_acp.loom.turn import CantripRecord, CastRecord, LoomHeader, Record, RewardRecord, Turn, new_id, now
+from cantrip_acp.loom.turn import (
+    CantripRecord,
+    CastRecord,
+    ContextRecord,
+    LoomHeader,
+    Record,
+    RewardRecord,
+    SnapshotRecord,
+    Turn,
+    new_id,
+    now,
+)
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -41,6 +52,11 @@ class Loom:
         self._rewards: dict[str, float] = {}
         self._cantrips: dict[str, CantripRecord] = {}
         self._calls: dict[str, str] = {}
+        self._casts: dict[str, list[int]] = {}
+        self.snapshots: dict[str, int] = {}
+        """Where the snapshot after a turn stands, by the turn's id."""
+        self.pieces: dict[str, int] = {}
+        """Which snapshot's record holds a piece of a state, by the piece's hash."""
         self.header: LoomHeader | None = None
         extra: list[Problem] = []
         for position, record in store.scan():
@@ -117,11 +133,15 @@ class Loom:
         root = self._calls.get(cantrip_id)
         if root is not None:
             return root
-        if cantrip_id not in self._cantrips:
-            self.append(CantripRecord(cantrip_id, call, circle))
+        self.know(cantrip_id, call, circle)
         root = new_id("t")
         self.append(Turn(root, None, cantrip_id, entity_id, None, role="call"))
         return root
+
+    def know(self, cantrip_id: str, call: Mapping[str, Any], circle: Mapping[str, Any]) -> None:
+        """Make sure that a cantrip stands in the loom."""
+        if cantrip_id not in self._cantrips:
+            self.append(CantripRecord(cantrip_id, call, circle))
 
     def annotate_reward(self, turn_id: str, reward: float, *, by: str = "", note: str | None = None) -> None:
         """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3)."""
@@ -171,6 +191,25 @@ class Loom:
             if isinstance(record, CastRecord):
                 (starts if record.event == "start" else ends)[record.id] = record
         return [(start, ends.get(cast_id)) for cast_id, start in starts.items()]
+
+    def cast_of(self, cast_id: str) -> tuple[CastRecord | None, tuple[ContextRecord, ...]]:
+        """The start of a cast, None where it is not here, and what was pinned before its intent."""
+        start: CastRecord | None = None
+        context: list[ContextRecord] = []
+        for position in self._casts.get(cast_id, ()):
+            record = self._store.read(position)
+            if isinstance(record, ContextRecord):
+                context.append(record)
+            elif isinstance(record, CastRecord) and start is None:
+                start = record
+        return start, tuple(context)
+
+    def snapshot_at(self, position: int) -> SnapshotRecord:
+        """The snapshot's record at a position that ``snapshots`` or ``pieces`` gave."""
+        record = self._store.read(position)
+        if not isinstance(record, SnapshotRecord):
+            raise LoomError(f"loom {self.location}: byte {position} holds no snapshot; the file changed under us")
+        return record
 
     def cantrip(self, cantrip_id: str) -> CantripRecord | None:
         """The call and circle that a turn's ``cantrip_id`` names."""
@@ -231,6 +270,14 @@ class Loom:
                     return f"turn {record.id!r} names a parent that is not above it: {parent!r}"
         elif isinstance(record, RewardRecord):
             self._rewards[record.turn_id] = record.reward
+        elif isinstance(record, CastRecord):
+            if record.event == "start":
+                self._casts.setdefault(record.id, []).append(position)
+        elif isinstance(record, ContextRecord):
+            if record.cast_id is not None:
+                self._casts.setdefault(record.cast_id, []).append(position)
+        elif isinstance(record, SnapshotRecord):
+            self._index_snapshot(position, record)
         elif isinstance(record, CantripRecord):
             self._cantrips[record.id] = record
         elif isinstance(record, LoomHeader):
@@ -238,3 +285,10 @@ class Loom:
                 return "a second loom header"
             self.header = record
         return None
+
+    def _index_snapshot(self, position: int, record: SnapshotRecord) -> None:
+        self.snapshots[record.turn_id] = position
+        pieces = record.data.get("pieces")
+        if isinstance(pieces, Mapping):
+            for key in pieces:
+                self.pieces.setdefault(key, position)

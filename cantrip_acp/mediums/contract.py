@@ -82,11 +82,7 @@ class TurnContext(Protocol):
 
 @runtime_checkable
 class MediumSession(Protocol):
-    """One entity's inside.
-
-    A session may also have ``gates_gained(gates)``: it is told each time when the entity has gained or lost gates beside
-    its circle's, with all that it has gained, and makes them callable at once.
-    """
+    """One entity's inside."""
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
         """Run one call of the medium's own tool. Expected failures are in the `Output`, not raised."""
@@ -103,6 +99,8 @@ class Medium(Protocol):
 
     A medium may also have ``classify(response) -> Response``: it then says what a response that calls nothing is, before
     the loop takes it for words alone (LOOP-6). The calls that it makes get ids of their own from the loop.
+    With ``keeps_state`` true its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks; with
+    ``remembers_folds`` true they offer the turns that were folded (`TurnContext.folded`) as a variable.
     """
 
     @property

@@ -1,0 +1,239 @@
+"""Forks: a new entity that goes on from any turn of a loom (LOOM-4, §6.6).
+
+What was said comes from the loom. What a code medium held in its variables comes from a **snapshot** (of the living
+entity, or one that the loom has for that turn) or from **replay**: the entity's code run again in a fresh worker, each gate
+call answered with what was recorded, so that no gate acts twice. The fork's record says which, and what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from cantrip_acp import telemetry
+from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.entity import Entity
+from cantrip_acp.errors import DefinitionError, EntityBusy, LoomError, SandboxError, SandboxMissing
+from cantrip_acp.loom.history import CastPart, lived, spoken
+from cantrip_acp.loom.snapshots import LoomPieces
+from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
+from cantrip_acp.mediums.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.events import Event
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.wards import Wards
+
+State = Literal["auto", "snapshot", "replay", "none"]
+"""How a fork's code state is to be had: auto takes a snapshot where there is one, and replays where there is none."""
+
+
+async def fork(
+    cantrip: Cantrip,
+    turn_id: str,
+    *,
+    loom: Loom,
+    state: State = "auto",
+    live: Entity | None = None,
+    entity_id: str | None = None,
+) -> Entity:
+    """A new entity of ``cantrip`` that has lived through the path to ``turn_id``; the original thread stays as it is.
+
+    ``live`` is the entity whose last turn that is, where it still lives: its state is then taken as it stands.
+
+    Raises `TurnNotFound`; `LoomError` where the path is damaged; `SandboxError` where ``state`` asks for a snapshot that
+    cannot be had; `EntityBusy` where ``live`` is in the middle of a cast.
+    """
+    if state not in ("auto", "snapshot", "replay", "none"):
+        raise DefinitionError(f"state is {state!r}; it is one of auto, snapshot, replay, none")
+    parts = lived(loom, turn_id)
+    entity = Entity(cantrip, loom, entity_id=entity_id)
+    try:
+        entity.take_up(turn_id, parts)
+        strategy, missing = await _restore(entity, turn_id, parts, state, live)
+        loom.append(ForkRecord(new_id("k"), turn_id, entity.id, strategy, tuple(missing), now()))
+    except BaseException:
+        await entity.close()
+        raise
+    return entity
+
+
+async def _restore(
+    entity: Entity, turn_id: str, parts: Sequence[CastPart], state: State, live: Entity | None
+) -> tuple[str, list[str]]:
+    """Give the entity's medium the state of that moment: the strategy, and what could not be had."""
+    medium = entity.circle.medium
+    cells = [(part, turn) for part, turn in spoken(list(parts)) if _programs(turn, medium.tool)]
+    keeps = getattr(medium, "keeps_state", False)
+    if state == "none" or not keeps or not cells:
+        # What a shell changed are files; they are as they are now.
+        changed = medium.tool == "bash" and cells and entity.circle.wards.bash_writable_paths
+        missing = ["files: as they are now, not as they were at that turn"] if changed else []
+        return "none", missing + (["variables of the code medium"] if state == "none" and keeps and cells else [])
+    if state in ("auto", "snapshot"):
+        try:
+            found = await _from_snapshot(entity, turn_id, live)
+        except SandboxMissing:
+            raise
+        except (SandboxError, LoomError):
+            if state == "snapshot":
+                raise
+            # A snapshot that cannot be opened (another Python, a lost piece): the code itself is still there.
+            await entity.discard_session()
+            found = None
+        if found is not None:
+            return "snapshot", found
+        if state == "snapshot":
+            raise SandboxError(
+                f"there is no snapshot of turn {turn_id!r}: the loom keeps one for each turn only where "
+                "loom.snapshots is true, and a living entity has its last turn's alone; fork by replay instead"
+            )
+    return "replay", await _replay(entity, parts, medium.tool or "")
+
+
+async def _from_snapshot(entity: Entity, turn_id: str, live: Entity | None) -> list[str] | None:
+    """Restore a snapshot, the living entity's or the loom's; what it lacks, or None where there is none."""
+    if live is not None and live.last_turn == turn_id and not live.closed:
+        if live.busy:
+            raise EntityBusy(f"entity {live.id} is in the middle of a cast; fork from an earlier turn, or wait for it")
+        if live.circle.medium.name == entity.circle.medium.name:
+            source: Any = await live.session()
+            taken = await source.snapshot()
+            session: Any = await entity.session()
+            await session.restore(taken, source.chunks)
+            return [f"{name}: {why}" for name, why in taken.missing]
+    pieces = LoomPieces(entity.loom)
+    described = pieces.of(turn_id)
+    if described is None:
+        return None
+    session = await entity.session()
+    await session.restore(Snapshot.of(described), pieces)
+    return [f"{name}: {why}" for name, why in described.get("missing", ())]
+
+
+async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[str]:
+    """Run the entity's code again, turn by turn; where it went another way than it had gone."""
+    session: Any = await entity.session()
+    missing: list[str] = []
+    for number, (part, turn) in enumerate(spoken(list(parts)), 1):
+        again = RecordedTurn(entity, part, turn)
+        outputs = turn.observation.outputs
+        recorded = list(outputs) if isinstance(outputs, tuple) else [turn.observation.output]
+        for index, call in enumerate(_programs(turn, tool)):
+            output = await session.run(ToolCall(f"{turn.id}.replay{index}", call.gate, call.args), again)
+            was = recorded[index] if index < len(recorded) else None
+            if was is not None and (told := divergence(was, output)) is not None:
+                missing.append(f"turn {number}: {told}")
+            if again.finished:
+                break
+        missing += [f"turn {number}: {each}" for each in again.problems]
+    return missing
+
+
+def divergence(was: Output, now_: Output) -> str | None:
+    """How a second run of a program differs from the first, in words; None where it does not."""
+    if (was.error is None) != (now_.error is None):
+        return (
+            f"it failed this time: {_short(now_.error)}"
+            if now_.error
+            else f"it did not fail, as it had: {_short(was.error)}"
+        )
+    if was.error != now_.error:
+        return f"it failed otherwise: {_short(now_.error)} in place of {_short(was.error)}"
+    if was.exit_code != now_.exit_code:
+        return f"it ended with {now_.exit_code} in place of {was.exit_code}"
+    if was.value != now_.value:
+        return f"its value is {_short(now_.value)} in place of {_short(was.value)}"
+    if was.stdout != now_.stdout:
+        return f"it printed {_short(now_.stdout)} in place of {_short(was.stdout)}"
+    if was.stderr != now_.stderr:
+        return "it wrote other things to its error output"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return repr(text if len(text) <= 120 else text[-120:])
+
+
+def _programs(turn: Turn, tool: str | None) -> list[ToolCall]:
+    return [call for call in turn.utterance.tool_calls if tool is not None and call.gate == tool]
+
+
+class RecordedTurn:
+    """A turn that is lived again: its gates answer what they answered (`mediums.contract.TurnContext`).
+
+    ``problems`` are the calls that had not been made, or not in that order.
+    """
+
+    listening = False
+    folded = 0
+
+    def __init__(self, entity: Entity, part: CastPart, turn: Turn) -> None:
+        self._entity = entity
+        self._part = part
+        self._turn = turn
+        # What the crystal called beside its code was no call of the code.
+        self._results = [r for r in turn.observation.results if r.tool_call_id is None]
+        self.finished = False
+        self.problems: list[str] = []
+        self._trace = telemetry.trace_from({"trace_id": turn.metadata.trace_id})
+
+    @property
+    def wards(self) -> Wards:
+        return self._entity.circle.wards
+
+    @property
+    def entity_id(self) -> str:
+        return self._entity.id
+
+    @property
+    def cast_id(self) -> str:
+        return self._part.id or self._turn.id
+
+    @property
+    def trace_id(self) -> str:
+        return self._trace.trace_id
+
+    @property
+    def traceparent(self) -> str:
+        return self._trace.traceparent()
+
+    @property
+    def depth(self) -> int:
+        return self._entity.depth
+
+    @property
+    def context(self) -> Sequence[ContextBlock]:
+        from cantrip_acp.context import block_of
+
+        return [block_of(record) for record in self._part.context]
+
+    def history(self, start: int, count: int) -> tuple[int, list[Any]]:
+        import msgspec
+
+        loom = self._entity.loom
+        path = loom.acted(self._turn.parent_id) if self._turn.parent_id else []
+        return len(path), [msgspec.to_builtins(loom.turn(i)) for i in path[start : start + count]]
+
+    async def emit(self, event: Event) -> None:
+        """Nobody is told of what happened long ago."""
+
+    def interrupted(self, output: Output) -> None:
+        """What is lived again leaves no record."""
+
+    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
+        for place, record in enumerate(self._results):
+            if record.gate == name:
+                if place:
+                    self.problems.append(f"{name} was called before {self._results[0].gate}, unlike before")
+                del self._results[place]
+                break
+        else:
+            self.problems.append(f"{name} was called, and had not been")
+            record = GateRecord(name, args, f"gate {name!r} has no recorded answer in this replay", True)
+        if name == "done" and not record.is_error:
+            self.finished = True
+        return record

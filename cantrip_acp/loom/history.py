@@ -1,0 +1,66 @@
+"""What an entity lived through on the way to a turn, read back from its loom: casts, what was pinned, turns, folds (LOOM-4).
+
+It is what a fork or a session that is opened again begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cantrip_acp.errors import LoomError
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.turn import CastRecord, ContextRecord, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class CastPart:
+    """One cast as far as the path goes: its intent, what was pinned before it, and its turns (folds among them).
+
+    ``id`` and ``start`` are None for turns that belong to no cast that the loom knows.
+    """
+
+    id: str | None
+    start: CastRecord | None
+    context: tuple[ContextRecord, ...] = ()
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def intent(self) -> str:
+        return (self.start.intent if self.start is not None else None) or ""
+
+
+def lived(loom: Loom, turn_id: str) -> list[CastPart]:
+    """The casts on the path from the root to a turn, in order, without the call.
+
+    Raises `TurnNotFound`, and `LoomError` where a turn above it is lost: what would be missing is told, never passed over.
+    """
+    parts: list[CastPart] = []
+    path = loom.path(turn_id)
+    for place, at in enumerate(path):
+        turn = loom.turn(at)
+        if place == 0 and turn.parent_id is not None:
+            raise LoomError(
+                f"turn {turn_id!r} cannot be gone on from: {turn.parent_id!r}, above it, is not in this loom (damaged?)"
+            )
+        if turn.role == "call":
+            continue
+        if not parts or parts[-1].id != turn.cast_id:
+            parts.append(_part(loom, turn.cast_id))
+        parts[-1].turns.append(turn)
+    return parts
+
+
+def spoken(parts: list[CastPart]) -> Iterator[tuple[CastPart, Turn]]:
+    """Each turn in which the crystal spoke, with its cast."""
+    for part in parts:
+        for turn in part.turns:
+            if turn.role == "crystal":
+                yield part, turn
+
+
+def _part(loom: Loom, cast_id: str | None) -> CastPart:
+    if cast_id is None:
+        return CastPart(None, None)
+    start, context = loom.cast_of(cast_id)
+    return CastPart(cast_id, start, context)

@@ -11,7 +11,7 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test reads the developer's own keys, recipes or state, and none leaves anything behind in them.
-_OURS = ("CANTRIP_", "ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "OPENROUTER_", "OTEL_")
+_OURS = ("CANTRIP_", "ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "OPENROUTER_", "OLLAMA_", "OTEL_")
 
 # Nor do a user's wishes for a terminal reach tests of what terminals show.
 _TERMINAL = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "PYTHONUNBUFFERED")
@@ -20,6 +20,8 @@ _TERMINAL = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS",
 def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(_OURS) or name in _TERMINAL]:
         del os.environ[name]
+    # Nor from the keyring of whoever runs them.
+    os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
     # For fixtures that outlive a test; each test has folders of its own on top (`_own_folders`).
     os.environ["CANTRIP_STATE_DIR"] = tempfile.mkdtemp(prefix="cantrip-tests-")
 

@@ -5,21 +5,30 @@ The table ships as data (`models.json`) and is corrected by the user's own. An u
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from cantrip_acp.crystals.contract import Usage
 
 
 class Price(msgspec.Struct, frozen=True):
-    """US dollars for a million tokens. ``cached`` and ``cache_write`` are None where they cost what input costs."""
+    """US dollars for a million tokens. ``cached`` and ``cache_write`` are None where they cost what input costs.
+
+    A query whose prompt has more than ``above`` tokens costs what ``long`` says, all of it.
+    """
 
     input: float = 0.0
     output: float = 0.0
     cached: float | None = None
     cache_write: float | None = None
+    above: int | None = None
+    long: Price | None = None
 
     def cost(self, usage: Usage) -> float:
-        """What a query cost, in US dollars."""
+        """What one query cost, in US dollars."""
+        if self.above is not None and self.long is not None and usage.prompt_tokens > self.above:
+            return self.long.cost(usage)
         fresh = max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens)
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
@@ -38,7 +47,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     ``context_window`` and ``max_output`` are in tokens, None where not known; ``price`` None where not known.
     ``tools``: takes tool definitions (else gate calls are asked for and parsed in text). ``images``, ``audio``,
     ``documents``: takes such attachments. ``reasoning``: thinks before it answers, by an effort or a budget.
-    ``sampling``: takes temperature and top_p. ``known``: stands in the table, and is no assumption.
+    ``sampling``: takes temperature and top_p. ``forced_tools``: takes a tool_choice that forces a call. ``thinking``, where
+    the family has several ways: by a ``budget`` of tokens, ``adaptive`` (it decides; an effort bounds it), or adaptive and
+    ``always``. ``known``: stands in the table, and is no assumption.
     """
 
     context_window: int | None = None
@@ -50,6 +61,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     documents: bool = False
     reasoning: bool = False
     sampling: bool = True
+    forced_tools: bool = True
+    thinking: Literal["", "budget", "adaptive", "always"] = ""
     known: bool = False
 
 

@@ -8,7 +8,6 @@ A factory is a function ``(options, need) -> Crystal``: ``options`` is the cryst
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,16 @@ from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.places import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
 
-BUILT_IN: dict[str, str] = {"scripted": "cantrip_acp.recipes.crystals:scripted"}
+BUILT_IN: dict[str, str] = {
+    "scripted": "cantrip_acp.recipes.crystals:scripted",
+    "anthropic": "cantrip_acp.recipes.providers:anthropic",
+    "openai": "cantrip_acp.recipes.providers:openai",
+    "google": "cantrip_acp.recipes.providers:google",
+    "openrouter": "cantrip_acp.recipes.providers:openrouter",
+    "ollama": "cantrip_acp.recipes.providers:ollama",
+    "local": "cantrip_acp.recipes.providers:local",
+    "human": "cantrip_acp.recipes.providers:human",
+}
 """Provider to its factory; the families of `names.PROVIDERS` that are missing here are refused by name."""
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -43,6 +51,8 @@ class Need:
     state_dir: Path | None
     error: Callable[[KeyPath, str], DefinitionError]
     """An error at a key of the crystal's mapping, with the place in the recipe."""
+    cost_limited: bool = False
+    """Whether the circle limits what a cast may cost, which asks for a crystal whose costs are known."""
 
 
 Factory = Callable[[Mapping[str, Any], Need], Crystal]
@@ -61,12 +71,47 @@ def crystal_for(recipe: Recipe) -> Crystal:
             recipe.state_dir,
             # A text has no keys inside it: the place is the text's.
             lambda path, message: recipe.error(("crystal", *(() if isinstance(given, str) else path)), message),
+            _cost_limited(recipe),
         )
         return made(options_of(given), need)
-    chosen = os.environ.get(VARIABLE, "").strip()
+    from cantrip_acp.crystals import keys
+
+    chosen = keys.setting(VARIABLE)
     if chosen:
         return _from_environment(chosen, recipe)
+    found = keys.first(KEYS)
+    if found is not None:
+        return _of_key(found[0], recipe)
     raise MissingKey(_how_to_get_one())
+
+
+def _cost_limited(recipe: Recipe) -> bool:
+    return any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
+
+
+def _of_key(provider: str, recipe: Recipe) -> Crystal:
+    """A crystal of the first provider whose key is set, with the model that the table names for it."""
+    from cantrip_acp.crystals import table
+
+    model = table.default(provider)
+    if model is None:
+        raise MissingKey(f"no model of {provider} is chosen; set {VARIABLE}={provider}:MODEL")
+
+    def error(path: KeyPath, message: str) -> DefinitionError:
+        return DefinitionError(message, where=f"the crystal {provider}:{model}, chosen by its key")
+
+    options = {"provider": provider, "model": model}
+    return made(options, Need(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
+
+
+def named(recipe: Recipe, name: str) -> Crystal:
+    """One of the recipe's ``crystals``, by its name."""
+    given = recipe.data["crystals"][name]
+
+    def error(path: KeyPath, message: str) -> DefinitionError:
+        return recipe.error(("crystals", name, *(() if isinstance(given, str) else path)), message)
+
+    return made(options_of(given), Need(recipe.folder, recipe.files, recipe.state_dir, error))
 
 
 def made(options: Mapping[str, Any], need: Need) -> Crystal:
@@ -131,7 +176,7 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
 
     provider, _, rest = chosen.partition(":")
     # Entry points are asked last: finding them costs a session's start more than reading the recipe.
-    if provider not in (*BUILT_IN, *KEYS, "ollama", "local", "human") and provider not in available():
+    if provider not in BUILT_IN and provider not in available():
         raise error((), f"{chosen!r} names no crystal; write PROVIDER:MODEL, or scripted:FILE for a script")
     if not rest.strip() and provider != "human":
         raise error(
@@ -139,15 +184,16 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
             f"{chosen!r} lacks what comes after the colon: {provider}:{'FILE' if provider == 'scripted' else 'MODEL'}",
         )
     # Relative to where the program was started, as every file that a person names to it.
-    return made(options_of(chosen), Need(Path.cwd(), Files(), recipe.state_dir, error))
+    need = Need(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe))
+    return made(options_of(chosen), need)
 
 
 def _how_to_get_one() -> str:
-    text = (
-        f"no crystal: the recipe names none and {VARIABLE} is not set; "
-        f"set {VARIABLE}=scripted:FILE to play a script, or give the recipe a crystal"
+    from cantrip_acp.crystals import keys
+
+    names = ", ".join(names[0] for names in KEYS.values())
+    return (
+        f"no crystal: the recipe names none, {VARIABLE} is not set, and no provider's key was found. Set one of {names} in "
+        f"the environment or in {keys.dotenv_file()}, or {VARIABLE}=PROVIDER:MODEL (ollama:qwen3 needs no key, "
+        "scripted:FILE plays a script)"
     )
-    keys = [key for keys in KEYS.values() for key in keys if os.environ.get(key)]
-    if keys:
-        text += f" ({keys[0]} is set, but this version has no provider for it yet)"
-    return text

@@ -10,17 +10,30 @@ from pydantic_core import PydanticCustomError
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.models.base import Model
 from cantrip_acp.recipes.models.script import Script, ScriptedResponse, Usage
-from cantrip_acp.recipes.values import Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
+from cantrip_acp.recipes.values import Flag, Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""How much a model thinks before it answers, in words that every family's are mapped to."""
 
 
-class Price(Model):
+class LongPrice(Model):
+    """US dollars for a million tokens of a query with a long prompt."""
+
+    noun = "long price"
+    input: Annotated[float, number(0)] = 0
+    output: Annotated[float, number(0)] = 0
+    cached: Annotated[float, number(0)] = Field(default=0, description="Read from a cache; without it, as input.")
+    cache_write: Annotated[float, number(0)] = Field(default=0, description="Written to a cache; without it, as input.")
+
+
+class Price(LongPrice):
     """US dollars for a million tokens."""
 
     noun = "price"
-    input: Annotated[float, number(0)] = 0
-    output: Annotated[float, number(0)] = 0
-    cached: Annotated[float, number(0)] = 0
-    cache_write: Annotated[float, number(0)] = 0
+    above: Annotated[int, whole(1)] = Field(
+        default=1, description="Tokens of a prompt beyond which a query costs what long says."
+    )
+    long: LongPrice = LongPrice()
 
 
 class ScriptedCrystal(Model):
@@ -52,7 +65,21 @@ class ModelCrystal(Model):
     context_window: Annotated[int, whole(1)] = Field(
         default=1, description="Tokens, in place of what is known of the model."
     )
-    price: Price = Price()
+    price: Price = Field(default=Price(), description="In place of what is known of the model.")
+    effort: Annotated[str, one_of(EFFORTS, "effort")] = Field(
+        default="medium", description="How much the model thinks; without it, as the provider has it."
+    )
+    thinking_budget: Annotated[int, whole(-1)] = Field(
+        default=0,
+        description="Tokens to think with, of models that take a number: 0 for none, -1 for as many as it likes.",
+    )
+    api: Annotated[str, one_of(("responses", "chat"), "api")] = Field(
+        default="responses", description="Which of OpenAI's two interfaces is used; other providers have one."
+    )
+    tools: Flag = Field(
+        default=True,
+        description="Whether the model takes tools; if not, gate calls are asked for and read in its text.",
+    )
 
 
 class HumanCrystal(Model):

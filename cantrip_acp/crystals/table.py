@@ -1,0 +1,202 @@
+"""Looking a model up: in the user's own table first, then in the one that ships (`models.json`).
+
+The user's is ``models.toml`` in the configuration folder: a table a provider, in it a table a model, with the fields of
+`ModelInfo`; what it gives stands over what ships, field by field::
+
+    [openai."gpt-6.1-sol"]
+    price = {input = 2, output = 10, cached = 0.1}
+
+    [ollama.qwen3]
+    context_window = 32768
+
+    [defaults]
+    anthropic = "claude-opus-5-5"
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.folders import config_dir
+
+_log = logging.getLogger(__name__)
+
+SHIPPED = Path(__file__).with_name("models.json")
+FILE = "models.toml"
+DEFAULTS = "defaults"
+MAX_BYTES = 1_000_000
+
+_SUFFIX = re.compile(
+    r"-(?:latest|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|preview-\d{2}-\d{2}|preview-\d{2}-\d{4}|preview|exp|\d{3})\Z"
+)
+"""What providers append to a model's name for one state of it."""
+
+_VENDORS = {"anthropic": "anthropic", "openai": "openai", "google": "google"}
+_FIELDS = tuple(field for field in ModelInfo.__struct_fields__ if field != "known")
+
+
+def look_up(provider: str, model: str) -> ModelInfo:
+    """What is known of a model. Dated names and ``-latest`` are the model's own; `UNKNOWN` where no table has it.
+
+    Raises `DefinitionError` where the user's table cannot be read.
+    """
+    found: dict[str, Any] = {}
+    known = False
+    for table in (_shipped()["models"], _users()):
+        entry = _entry(table, provider, model)
+        if entry is not None:
+            found.update(entry)
+            known = True
+    if provider == "ollama" and "price" not in found and "cloud" not in model.partition(":")[2]:
+        found["price"] = {}  # it runs on a machine of one's own: nothing is charged for tokens
+    if not known and provider not in ("ollama", "local"):
+        _remark(provider, model)
+    return msgspec.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
+
+
+def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
+    """Every model of both tables: provider, name, what is known."""
+    shipped, users = _shipped()["models"], _users()
+    for name in (n for n in dict.fromkeys((*shipped, *users)) if provider in (None, n)):
+        for model in dict.fromkeys((*shipped.get(name, {}), *users.get(name, {}))):
+            yield name, model, look_up(name, model)
+
+
+def default(provider: str) -> str | None:
+    """The model of a provider where nobody names one; the user's ``defaults`` stand over ours."""
+    chosen = _file().get(DEFAULTS, {}).get(provider) or _shipped()["defaults"].get(provider)
+    return str(chosen) if chosen else None
+
+
+def about() -> Mapping[str, Any]:
+    """The shipped table's ``date``, ``about``, ``sources`` and ``notes``."""
+    return {key: value for key, value in _shipped().items() if key != "models"}
+
+
+def users_file() -> Path:
+    """Where the user's own table is looked for."""
+    return config_dir() / FILE
+
+
+def names(provider: str, model: str) -> Iterator[str]:
+    """The names under which a model may stand in a table, the nearest first."""
+    yield model
+    if provider in ("ollama", "local"):
+        base = model.partition(":")[0]
+        yield base
+        yield base.rpartition("/")[2].lower()
+        return
+    if provider == "openrouter":
+        model = model.partition(":")[0].removeprefix("~")
+        yield model
+    if provider == "google":
+        model = model.removeprefix("models/")
+        yield model
+    while match := _SUFFIX.search(model):
+        model = model[: match.start()]
+        yield model
+
+
+def _entry(table: Mapping[str, Any], provider: str, model: str) -> Mapping[str, Any] | None:
+    entries = table.get(provider, {})
+    for name in names(provider, model):
+        if name in entries:
+            found: Mapping[str, Any] = entries[name]
+            return found
+    if provider == "openrouter":
+        # The makers' own models cost the same there, under names with dots where the maker has dashes.
+        vendor, _, name = model.partition("/")
+        maker = _VENDORS.get(vendor)
+        if maker is not None:
+            name = name.partition(":")[0]
+            plain = _entry(table, maker, name)
+            return plain if plain is not None else _entry(table, maker, name.replace(".", "-"))
+    if provider == "local":
+        return _entry(table, "ollama", model) if table is not _users() else None
+    return None
+
+
+@cache
+def _shipped() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(SHIPPED.read_bytes())
+    return data
+
+
+def _users() -> dict[str, Any]:
+    return {name: models for name, models in _file().items() if name != DEFAULTS}
+
+
+_read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+
+
+def _file() -> dict[str, Any]:
+    """The user's table, read again when the file has changed."""
+    path = users_file()
+    try:
+        state = path.stat()
+    except OSError:
+        return {}
+    version = (state.st_mtime_ns, state.st_size)
+    held = _read.get(path)
+    if held is None or held[0] != version:
+        held = _read[path] = (version, _parsed(path))
+    return held[1]
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    where = str(path)
+    try:
+        raw = path.read_bytes()
+        data = tomllib.loads(raw.decode()) if len(raw) <= MAX_BYTES else None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DefinitionError(f"the table of models cannot be read: {error}", where=where) from None
+    if data is None:
+        raise DefinitionError(f"the table of models is larger than {MAX_BYTES:,} bytes", where=where)
+    for provider, models in data.items():
+        if not isinstance(models, dict):
+            raise DefinitionError(f"{provider} must be a table of models", where=where)
+        for model, entry in models.items():
+            place = f"{where}: {provider}.{model}"
+            if provider == DEFAULTS:
+                if not isinstance(entry, str) or not entry:
+                    raise DefinitionError("a default is the name of a model", where=place)
+                continue
+            if not isinstance(entry, dict):
+                raise DefinitionError("a model is a table of what is known of it", where=place)
+            for key in entry:
+                if key not in _FIELDS:
+                    raise DefinitionError(f"unknown key {key!r} (known: {', '.join(_FIELDS)})", where=place)
+            try:
+                msgspec.convert(entry, ModelInfo)
+            except msgspec.ValidationError as error:
+                raise DefinitionError(str(error), where=place) from None
+    return data
+
+
+_told: set[tuple[str, str]] = set()
+
+
+def _remark(provider: str, model: str) -> None:
+    """Said once a process: what is assumed, and where it can be corrected."""
+    if (provider, model) in _told:
+        return
+    _told.add((provider, model))
+    _log.warning(
+        "%s:%s stands in no table of models; it is taken to use tools and to read text alone, and its context window and "
+        "its price are not known. Say what is so in %s, or in the recipe (context_window, price).",
+        provider,
+        model,
+        users_file(),
+    )

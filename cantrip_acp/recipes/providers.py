@@ -1,0 +1,253 @@
+"""The factories of providers that serve models: a recipe's options, the table of models and the user's keys make an endpoint.
+
+Nothing here imports an SDK or touches the network: a session opens before either is needed. What the environment says
+(``CANTRIP_BASE_URL``, ``CANTRIP_HEADERS``) stands over what a recipe says, so that a gateway can stand in for any provider.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+import msgspec
+
+from cantrip_acp.crystals import keys, table
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.models import ModelInfo, Price
+from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.errors import DefinitionError, MissingKey
+from cantrip_acp.recipes.crystals import KEYS, Need
+from cantrip_acp.redaction import shared
+
+BASE_URL = "CANTRIP_BASE_URL"
+HEADERS = "CANTRIP_HEADERS"
+
+OLLAMA = "http://127.0.0.1:11434/v1"
+"""Where Ollama listens unless ``OLLAMA_HOST`` says otherwise."""
+
+_CLASSES = {
+    "anthropic": "cantrip_acp.crystals.anthropic:AnthropicCrystal",
+    "openai": "cantrip_acp.crystals.openai:OpenAICrystal",
+    "google": "cantrip_acp.crystals.google:GoogleCrystal",
+    "openrouter": "cantrip_acp.crystals.openrouter:OpenRouterCrystal",
+    "ollama": "cantrip_acp.crystals.local:LocalCrystal",
+    "local": "cantrip_acp.crystals.local:LocalCrystal",
+    "human": "cantrip_acp.crystals.human:HumanCrystal",
+}
+_SIGNING = ("authorization", "x-api-key", "x-goog-api-key")
+"""Headers that stand in a key's place."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
+
+
+def anthropic(options: Mapping[str, Any], need: Need) -> Crystal:
+    return _crystal("anthropic", options, need)
+
+
+def openai(options: Mapping[str, Any], need: Need) -> Crystal:
+    return _crystal("openai", options, need)
+
+
+def google(options: Mapping[str, Any], need: Need) -> Crystal:
+    return _crystal("google", options, need)
+
+
+def openrouter(options: Mapping[str, Any], need: Need) -> Crystal:
+    return _crystal("openrouter", options, need)
+
+
+def ollama(options: Mapping[str, Any], need: Need) -> Crystal:
+    return _crystal("ollama", options, need)
+
+
+def local(options: Mapping[str, Any], need: Need) -> Crystal:
+    return _crystal("local", options, need)
+
+
+def human(options: Mapping[str, Any], need: Need) -> Crystal:
+    """You are the model."""
+    crystal: Crystal = _class("human")()
+    return crystal
+
+
+def _crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
+    end = endpoint(provider, options, need)
+    if need.cost_limited and end.info.price is None and provider != "openrouter":
+        # OpenRouter says what each query cost; of any other model without a price, nobody would know.
+        raise need.error(
+            ("model",),
+            f"the ward max_cost_usd cannot be kept: no price is known of {provider}:{end.model}; give the crystal a price "
+            f"({{input: …, output: …}}, US dollars for a million tokens), or the model one in {table.users_file()}",
+        )
+    try:
+        crystal: Crystal = _class(provider)(end)
+    except DefinitionError as error:
+        raise need.error((), str(error)) from None
+    except ModuleNotFoundError as error:
+        raise need.error((), f"provider {provider} is not built into this version yet ({error.name})") from None
+    return crystal
+
+
+def _class(provider: str) -> Any:
+    module, _, name = _CLASSES[provider].partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def endpoint(provider: str, options: Mapping[str, Any], need: Need) -> Endpoint:
+    """Where and how a model is asked. Raises `MissingKey`, and `DefinitionError` with the place of what is wrong."""
+    rest = dict(options)
+    model = str(rest.pop("model")).strip()
+    given = rest.pop("base_url", None)
+    base_url = keys.setting(BASE_URL) or given
+    headers = _headers(rest.pop("headers", None) or {}, need)
+    if base_url is not None:
+        where = BASE_URL if keys.setting(BASE_URL) else None
+        base_url, authorization = _address(base_url, where, need)
+        if authorization is not None:
+            headers.setdefault("Authorization", authorization)
+    elif provider == "ollama":
+        base_url = _ollama_address()
+    elif provider == "local":
+        raise need.error(
+            (),
+            "a local crystal needs base_url, the address of its server such as http://127.0.0.1:8000/v1; "
+            f"or set {BASE_URL}",
+        )
+    signed = any(name.lower() in _SIGNING for name in headers)
+    key = _key(provider, rest.pop("api_key_env", None), needed=base_url is None and not signed)
+    info = _info(provider, model, rest)
+    return Endpoint(provider, model, base_url, key, headers, info, options=rest)
+
+
+def _info(provider: str, model: str, rest: dict[str, Any]) -> ModelInfo:
+    """What is known of the model, with the recipe's own word over it; what it says of the model is taken from ``rest``."""
+    info = table.look_up(provider, model)
+    changes: dict[str, Any] = {}
+    if "context_window" in rest:
+        changes["context_window"] = rest.pop("context_window")
+    if "price" in rest:
+        changes["price"] = msgspec.convert(rest.pop("price"), Price, strict=False)
+    if "tools" in rest:
+        changes["tools"] = rest.pop("tools")
+    return msgspec.structs.replace(info, **changes)
+
+
+def _key(provider: str, variable: str | None, *, needed: bool) -> Secret | None:
+    names = (variable,) if variable else KEYS.get(provider, ())
+    if not names:
+        return None
+    # A gateway may want no key, so the keyring is not troubled for one there.
+    found = keys.find(names, keyring=needed or variable is not None)
+    if found is not None:
+        return found.secret
+    if needed or variable is not None:
+        raise MissingKey(no_key(provider, names))
+    return None
+
+
+def no_key(provider: str, names: tuple[str, ...]) -> str:
+    """What to do where a provider's key is missing."""
+    or_else = f", or: keyring set {keys.SERVICE} {names[0]}" if keys.keyring_installed() else ""
+    return (
+        f"no key for {provider}: set {' or '.join(names)} in the environment, or write {names[0]}=… into "
+        f"{keys.dotenv_file()}{or_else}"
+    )
+
+
+def _ollama_address() -> str:
+    host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+    if not host:
+        return OLLAMA
+    parts = urlsplit(host if "://" in host else f"http://{host}")
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80 if "://" in host else 11434)
+    except ValueError:
+        return OLLAMA
+    name = parts.hostname or "127.0.0.1"
+    # What a server listens on everywhere is asked here.
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
+    return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}{parts.path}/v1"
+
+
+def _address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | None]:
+    """An address without what is secret in it, and the header that stands for that: a name and password before the host."""
+
+    def refuse(problem: str) -> DefinitionError:
+        if variable is not None:
+            return DefinitionError(problem, where=variable)
+        return need.error(("base_url",), problem)
+
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise refuse("must be an address such as https://gateway.example/v1") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\s\x00-\x1f]", url.strip()):
+        raise refuse("must be an address that begins with http:// or https://, such as https://gateway.example/v1")
+    if parts.query or parts.fragment:
+        raise refuse("must end with its path: no ? and no #; what is secret in it belongs into headers")
+    authorization = None
+    if parts.username is not None or parts.password is not None:
+        name, password = unquote(parts.username or ""), unquote(parts.password or "")
+        shared().add(password or name, parts.password or "")
+        login = base64.b64encode(f"{name}:{password}".encode()).decode()
+        shared().add(login)
+        authorization = Secret(f"Basic {login}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    plain = SplitResult(parts.scheme, f"{host}:{port}" if port is not None else host, parts.path.rstrip("/"), "", "")
+    return urlunsplit(plain), authorization
+
+
+def _headers(given: Mapping[str, str], need: Need) -> dict[str, Secret]:
+    """The recipe's headers and over them the environment's, checked: a broken one would break every request."""
+    merged: dict[str, tuple[str, Secret]] = {}
+    for name, value in given.items():
+        problem = _header_problem(name, value)
+        if problem:
+            raise need.error(("headers", name), problem)
+        merged[name.lower()] = (name, Secret(value))
+    for name, value in environment_headers().items():
+        merged[name.lower()] = (name, Secret(value))
+    return dict(merged.values())
+
+
+def environment_headers() -> dict[str, str]:
+    """``CANTRIP_HEADERS``: a ``Name: value`` a line, or a JSON object. Raises `DefinitionError`, which shows no value."""
+    text = keys.setting(HEADERS)
+    if not text:
+        return {}
+    if text.startswith("{"):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise DefinitionError('must be a JSON object of texts, such as {"X-Team": "blue"}', where=HEADERS)
+    else:
+        found = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            name, colon, value = line.partition(":")
+            if line.strip() and not colon:
+                raise DefinitionError(f"line {number} is no header; write Name: value", where=HEADERS)
+            if line.strip():
+                found[name.strip()] = value.strip()
+    for name, value in found.items():
+        problem = _header_problem(name, value)
+        if problem:
+            raise DefinitionError(problem, where=HEADERS)
+    return found
+
+
+def _header_problem(name: str, value: str) -> str | None:
+    if not _TOKEN.match(name):
+        return "the name of a header has letters, digits and dashes alone"
+    if not _VALUE.match(value):
+        return f"the value of the header {name} holds characters that a header cannot"
+    return None

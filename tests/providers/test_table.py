@@ -1,0 +1,152 @@
+"""The table of models: what it says, under which names a model is found, and how a user corrects it."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cantrip_acp.crystals import table
+from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
+from cantrip_acp.errors import DefinitionError
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CANTRIP_CONFIG_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_what_ships_is_whole() -> None:
+    data = json.loads(table.SHIPPED.read_bytes())
+    assert data["date"]
+    assert data["sources"]
+    for provider, models in data["models"].items():
+        for model, entry in models.items():
+            info = msgspec.convert(entry, ModelInfo)
+            assert set(entry) <= set(ModelInfo.__struct_fields__) - {"known"}, model
+            if provider != "ollama":
+                assert info.context_window is not None, model
+                assert info.context_window >= (info.max_output or 0), model
+                assert info.price is not None, model
+                assert info.price.output >= info.price.input > 0, model
+                if info.price.long is not None:
+                    assert info.price.above, model
+                    assert info.price.long.input > info.price.input, model
+    for provider, model in data["defaults"].items():
+        assert table.look_up(provider, model).known, (provider, model)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "like"),
+    [
+        ("anthropic", "claude-haiku-4-5-20251001", "claude-haiku-4-5"),
+        ("anthropic", "claude-opus-5-5-latest", "claude-opus-5-5"),
+        ("openai", "gpt-5.4-2026-03-05", "gpt-5.4"),
+        ("openai", "gpt-5.4-mini-2026-03-17", "gpt-5.4-mini"),
+        ("google", "models/gemini-2.5-flash-preview-09-2025", "gemini-2.5-flash"),
+        ("google", "gemini-2.5-pro-001", "gemini-2.5-pro"),
+        ("openrouter", "z-ai/glm-5.3:nitro", "z-ai/glm-5.3"),
+        ("ollama", "qwen3:30b-a3b", "qwen3"),
+        ("local", "Qwen3", "qwen3"),
+        ("local", "Qwen/Qwen3", "qwen3"),
+    ],
+)
+def test_names_of_one_model(provider: str, model: str, like: str) -> None:
+    assert table.look_up(provider, model).known
+    assert table.look_up(provider, model) == table.look_up(provider, like)
+
+
+def test_a_makers_model_at_openrouter() -> None:
+    for there, provider, here in (
+        ("anthropic/claude-opus-5.5", "anthropic", "claude-opus-5-5"),
+        ("anthropic/claude-sonnet-4.6:beta", "anthropic", "claude-sonnet-4-6"),
+        ("openai/gpt-6-sol", "openai", "gpt-6-sol"),
+        ("google/gemini-2.5-pro", "google", "gemini-2.5-pro"),
+    ):
+        assert table.look_up("openrouter", there) == table.look_up(provider, here)
+
+
+def test_longer_names_are_not_taken_for_shorter_ones() -> None:
+    assert table.look_up("openai", "gpt-4o-mini").price != table.look_up("openai", "gpt-4o").price
+    assert table.look_up("openai", "gpt-4o-giant") == UNKNOWN
+    assert table.look_up("anthropic", "claude") == UNKNOWN
+
+
+def test_an_unknown_model_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        assert table.look_up("google", "gemini-of-tomorrow") == UNKNOWN
+    assert len([r for r in caplog.records if "gemini-of-tomorrow" in r.getMessage()]) == 1
+    table.look_up("local", "my-own-model")
+    assert "my-own-model" not in caplog.text
+
+
+def test_what_runs_here_costs_nothing_and_what_runs_there_is_not_known() -> None:
+    assert table.look_up("ollama", "some-model").price == Price()
+    assert table.look_up("ollama", "gpt-oss:120b-cloud").price is None
+    assert table.look_up("local", "some-model").price is None
+
+
+def test_a_long_prompt_costs_what_long_says() -> None:
+    price = table.look_up("openai", "gpt-6.1-sol").price
+    assert price is not None
+    assert price.cost(Usage(272_000, 1000)) == pytest.approx(0.272 * 2 + 0.001 * 10)
+    assert price.cost(Usage(272_001, 1000)) == pytest.approx(0.272001 * 4 + 0.001 * 15)
+    opus = table.look_up("anthropic", "claude-opus-5-5").price
+    assert opus is not None
+    read = Usage(100_000, 2000, cached_tokens=80_000, cache_write_tokens=15_000)
+    assert opus.cost(read) == pytest.approx((5_000 * 4 + 80_000 * 0.2 + 15_000 * 5 + 2000 * 20) / 1e6)
+
+
+def test_the_users_word_stands_over_ours(config: Path) -> None:
+    ours = table.look_up("anthropic", "claude-opus-5-5")
+    (config / "models.toml").write_text(
+        """
+[anthropic.claude-opus-5-5]
+context_window = 500_000
+[anthropic.claude-of-mine]
+images = true
+price = {input = 1, output = 2, above = 1000, long = {input = 2, output = 4}}
+[ollama.qwen3]
+context_window = 32768
+[gateway."big-one"]
+context_window = 10
+[defaults]
+anthropic = "claude-of-mine"
+"""
+    )
+    changed = table.look_up("anthropic", "claude-opus-5-5")
+    assert changed.context_window == 500_000
+    assert msgspec.structs.replace(changed, context_window=ours.context_window) == ours
+    mine = table.look_up("anthropic", "claude-of-mine-20270101")
+    assert mine.known
+    assert mine.images
+    assert mine.price is not None
+    assert table.look_up("ollama", "qwen3:8b").context_window == 32768
+    assert table.look_up("ollama", "qwen3:8b").reasoning
+    assert table.default("anthropic") == "claude-of-mine"
+    assert table.default("openai") == "gpt-6.1-sol"
+    assert ("gateway", "big-one") in {(p, m) for p, m, _ in table.listed()}
+    # A changed file counts from the next look-up on.
+    (config / "models.toml").write_text("[anthropic.claude-opus-5-5]\ncontext_window = 4\n")
+    assert table.look_up("anthropic", "claude-opus-5-5").context_window == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[anthropic", "cannot be read"),
+        ("anthropic = 3", "anthropic must be a table of models"),
+        ("[anthropic]\nm = 3", "anthropic.m: a model is a table"),
+        ("[anthropic.m]\ncontext = 3", "anthropic.m: unknown key 'context' .*context_window"),
+        ("[anthropic.m]\ncontext_window = 'many'", "anthropic.m: Expected `int"),
+        ("[defaults]\nanthropic = 3", "defaults.anthropic: a default is the name"),
+        ("[anthropic.m]\nknown = true", "unknown key 'known'"),
+    ],
+)
+def test_a_broken_table_names_its_place(config: Path, text: str, says: str) -> None:
+    (config / "models.toml").write_text(text)
+    with pytest.raises(DefinitionError, match=says) as caught:
+        table.look_up("anthropic", "m")
+    assert str(config / "models.toml") in str(caught.value)

@@ -139,6 +139,17 @@ except OSError as error: print(error)
         python=True,
         outer=_MISSING,
     ),
+    # What is no terminal says so (ENOTTY), once the filter has let it be asked.
+    *(
+        Attack(
+            f"{name}, asked of a file",
+            f"back, error = syscall({number('ioctl')}, os.open('/dev/null', 0), {request}, {_BAD})\n"
+            "if error != errno.EPERM: broke('asked', error)",
+            calls("ioctl"),
+            python=True,
+        )
+        for name, request in (("TIOCSTI", 0x5412), ("TIOCLINUX", 0x541C), ("TIOCSETD", 0x5423))
+    ),
     Attack(
         "load a line discipline",
         """

@@ -41,7 +41,23 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "part", ["files", "history", "processes", "network", "kernel", "resources", "wire", "canaries", "setid"]
+    "part",
+    [
+        "files",
+        "history",
+        "processes",
+        "network",
+        "kernel",
+        "resources",
+        "wire",
+        "canaries",
+        "setid",
+        "hosts",
+        "terminal",
+        "recipes",
+        "editor",
+        "code",
+    ],
 )
 def test_as_nobody(part: str, home: Path) -> None:
     if os.getuid() != 0:

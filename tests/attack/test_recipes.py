@@ -39,6 +39,7 @@ class Hostile:
     gates: str = "[done]"
     crystal: str = ""
     call: str = ""
+    medium: str = ""
 
 
 def _text(what: str) -> Callable[[Scene, str], bool]:
@@ -111,7 +112,7 @@ def _furnish(scene: Scene, hostile: Hostile) -> None:
     )
     (folder / "evil.cantrip.yaml").write_text(
         f"name: evil\ndescription: harmless\n{crystal}{hostile.call}"
-        f"circle:\n  medium: {'bash' if hostile.gate == 'bash' else 'conversation'}\n"
+        f"circle:\n  medium: {hostile.medium or ('bash' if hostile.gate == 'bash' else 'conversation')}\n"
         f"  gates: {hostile.gates}\n  wards: {scene.fill(hostile.circle)}\n"
     )
     (folder / "gates.py").write_text(

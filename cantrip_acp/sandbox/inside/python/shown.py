@@ -14,6 +14,9 @@ globals()["__builtins__"] = dict(vars(builtins))
 WHOLE = 2_000
 """Characters of a value that are shown whole."""
 PREVIEW = 600
+_ALL_SHOWN = 1_000
+"""Items of an array or a frame up to which it is its own best description."""
+_COLUMNS = 20
 ERROR = 12_000
 """Characters of a traceback."""
 
@@ -22,13 +25,47 @@ def show(value: Any) -> str:
     """A value as text. What a ``__repr__`` raises is said, not raised; interrupts pass."""
     pieces = _Pieces(WHOLE)
     pieces.add(value, 0)
+    large = _large(value)
+    if large:
+        return large + _cut("".join(pieces.parts), WHOLE)
     if not pieces.full:
         return "".join(pieces.parts)
-    kind = type(value).__name__
-    if kind in ("DataFrame", "Series", "ndarray"):
-        # These shorten themselves.
+    if _shape(value) is not None:
         return _cut("".join(pieces.parts), WHOLE)
-    return f"{kind}{_size(value)}: {_preview(value)}"
+    return f"{type(value).__name__}{_size(value)}: {_preview(value)}"
+
+
+def _shape(value: Any) -> tuple[Any, ...] | None:
+    """Of an array or a frame, whichever library it is of; these shorten themselves."""
+    try:
+        shape = getattr(value, "shape", None)
+    except Exception:  # noqa: BLE001 - an entity's own class may do anything in there
+        return None
+    return shape if isinstance(shape, tuple) and not isinstance(value, type) else None
+
+
+def _large(value: Any) -> str:
+    """What an array or a frame is that does not show all of itself; empty for others."""
+    shape = _shape(value)
+    if not shape:
+        return ""
+    try:
+        count = 1
+        for each in shape:
+            count *= each
+        columns = getattr(value, "columns", None)
+        if count <= _ALL_SHOWN or (columns is None and not hasattr(value, "dtype")):
+            return ""
+        # A column's name may be anything, so each is as short as the rest of a line.
+        kinds = (
+            str(value.dtype)
+            if columns is None
+            else ", ".join(f"{str(c)[:40]} {t}" for c, t in zip(columns[:_COLUMNS], value.dtypes, strict=False))
+        )
+        more = f", and {len(columns) - _COLUMNS:,} more" if columns is not None and len(columns) > _COLUMNS else ""
+        return f"{type(value).__name__} of shape {tuple(shape)}, {kinds[:PREVIEW]}{more}:\n"
+    except Exception:  # noqa: BLE001 - no array after all
+        return ""
 
 
 def _size(value: Any) -> str:
@@ -37,9 +74,6 @@ def _size(value: Any) -> str:
         return f" of {len(value):,} {unit}"
     if isinstance(value, (list, tuple, dict, set, frozenset)):
         return f" of {len(value):,} item{'s' * (len(value) != 1)}"
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
-        return f" of shape {shape}"
     try:
         return f" of length {len(value):,}"
     except TypeError:

@@ -24,7 +24,8 @@ globals()["__builtins__"] = dict(vars(builtins))
 PIECE = 1 << 20
 """Bytes of the pickle that go in one frame."""
 _WHY = 300
-_TEMPORARY = ("/tmp/", "/dev/shm/", "/var/tmp/")
+_TEMPORARY = ("/tmp", "/dev/shm", "~")
+"""Folders that a worker has for itself alone, each a file system of its own."""
 
 _worker: Worker | None = None
 
@@ -47,16 +48,39 @@ def _fixed(name: str) -> Any:
     return _worker.fixed.get(name)
 
 
+def _view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
+    """An array over another one's memory."""
+    return sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)
+
+
+def _viewed(array: Any, numpy: Any) -> Any:
+    """How an array that looks into another's memory is made again over that memory; None where it stands for itself."""
+    owner = array.base
+    if type(owner) is not numpy.ndarray or owner.base is not None or not owner.flags.c_contiguous:
+        return None
+    if array.dtype.hasobject or owner.dtype.hasobject or not (array.flags.writeable and owner.flags.writeable):
+        return None
+    offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+    return _view, (owner, array.shape, array.dtype, offset, array.strides)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: Any, worker: Worker) -> None:
         super().__init__(file, protocol=5)
         self._scope = worker.scope
+        # Of an array that nobody has imported there is none.
+        self._numpy = sys.modules.get("numpy")
+        self._array = getattr(self._numpy, "ndarray", None)
         self._fixed = {id(value): name for name, value in worker.fixed.items() if not isinstance(value, type)}
 
     def reducer_override(self, obj: Any) -> Any:
         name = self._fixed.get(id(obj))
         if name is not None:
             return _fixed, (name,)
+        if type(obj) is self._array and obj.base is not None:
+            reduced = _viewed(obj, self._numpy)
+            if reduced is not None:
+                return reduced
         return super().reducer_override(obj)
 
     def _function_getnewargs(self, func: Any) -> Any:
@@ -89,7 +113,7 @@ class _Unframed:
                 if start + 9 + size == len(piece):
                     piece = piece[:start] + piece[start + 9 :]
         self._pieces.append(piece)
-        return len(data)
+        return len(piece)
 
     def _is_payload(self, piece: bytes) -> bool:
         """Whether it is the inside of a large object, whose head was written right before it: that may look like anything."""
@@ -105,7 +129,8 @@ class _Unframed:
 
 class _Nowhere:
     def write(self, data: Any) -> int:
-        return len(data)
+        # Bytes, or a buffer of the pickler's, which has no length of its own.
+        return memoryview(data).nbytes
 
 
 def snapshot(worker: Worker, command: dict[str, Any]) -> None:
@@ -199,8 +224,19 @@ def _folder() -> str:
 
 
 def _by_value() -> None:
-    """Modules that the entity wrote into a private folder are gone in the next worker: they go along."""
+    """Modules that the entity wrote into a private folder are gone in the next worker: they go along.
+
+    Told by the file system, not by the name: a virtual environment may lie below /tmp and be the same in the next worker.
+    """
+    devices = {device for folder in _TEMPORARY if (device := _device(os.path.expanduser(folder))) is not None}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.startswith(_TEMPORARY):
+        if isinstance(file, str) and _device(file) in devices:
             cloudpickle.register_pickle_by_value(module)
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except (OSError, ValueError):
+        return None

@@ -16,6 +16,7 @@ from cantrip_acp.circle import Circle
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.folding import Folding
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mediums import registry as mediums
@@ -58,8 +59,16 @@ def build(
     if wrong is not None:
         raise wrong
     try:
-        settings = recipe.data.get("loom")
-        return Cantrip(chosen, call, circle, loom=loom, retry=_retry(recipe), name=recipe.name, loom_settings=settings)
+        return Cantrip(
+            chosen,
+            call,
+            circle,
+            loom=loom,
+            retry=_retry(recipe),
+            name=recipe.name,
+            loom_settings=recipe.data.get("loom"),
+            folding=_folding(recipe),
+        )
     except DefinitionError as error:
         raise recipe.error(("circle",), str(error), at_key=True) from None
 
@@ -70,9 +79,11 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     The built-in tables come first: scanning installed packages for additions takes longer than the rest of a start.
     """
     data = recipe.data
-    for key in ("crystals", "folding"):
-        if data.get(key):
-            yield (key,), f"{NOT_YET}; leave the key out"
+    summarizer = data.get("folding", {}).get("summarizer")
+    for name in data.get("crystals", {}):
+        # A crystal for children; they come with delegation.
+        if name != summarizer:
+            yield ("crystals", name), f"a crystal that no folding.summarizer names is {NOT_YET}; leave the key out"
     store = data.get("loom", {}).get("store", "jsonl")
     if store not in ("memory", "jsonl"):
         kind = store.partition(":")[0]
@@ -190,3 +201,15 @@ def _retry(recipe: Recipe) -> RetryPolicy | None:
     if "retryable_status_codes" in retry:
         retry["statuses"] = frozenset(retry.pop("retryable_status_codes"))
     return RetryPolicy(**retry)
+
+
+def _folding(recipe: Recipe) -> Folding:
+    folding: dict[str, Any] = dict(recipe.data.get("folding", {}))
+    name = folding.pop("summarizer", None)
+    if name is not None:
+        known = recipe.data.get("crystals", {})
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise recipe.error(("folding", "summarizer"), f"crystals has no {name!r} (it has: {listed})")
+        folding["summarizer"] = crystals.named(recipe, name)
+    return Folding.of(folding)

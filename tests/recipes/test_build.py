@@ -137,8 +137,10 @@ def test_a_bad_script_names_its_own_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (recipe("folding: {at_fraction: 0.8}\ncrystal: human\n"), ":4:10: folding: not available"),
-        (recipe("crystals: {a: human}\n"), ":4:11: crystals: not available"),
+        (
+            recipe("crystals: {a: human}\n"),
+            ":4:15: crystals.a: a crystal that no folding.summarizer names is not available",
+        ),
         (recipe("loom: {store: sqlite:x.db}\n"), ":4:15: loom.store: a loom in sqlite is not available"),
         (recipe(gates="[done, call_agent]"), ":2:17: circle.gates[1]: gate call_agent is not available"),
     ],
@@ -205,9 +207,9 @@ def test_what_was_read_before_is_not_parsed_again(tmp_path: Path) -> None:
 
 
 def test_errors_have_places_after_a_cached_read(tmp_path: Path) -> None:
-    path = write(tmp_path, recipe("folding: {at_fraction: 0.8}\n"))
+    path = write(tmp_path, recipe("loom: {store: sqlite:x.db}\n"))
     for _ in range(2):
-        with pytest.raises(RecipeError, match=r":4:10: folding: "):
+        with pytest.raises(RecipeError, match=r":4:15: loom.store: "):
             build(load(path, state_dir=tmp_path / "state"), workspace=tmp_path)
 
 
@@ -240,3 +242,20 @@ def test_what_is_kept_does_not_grow_for_ever(tmp_path: Path, count: int) -> None
     for n in range(count):
         compiled._keep(tmp_path / "recipes" / f"{n}.json", {"n": n})
     assert len(list((tmp_path / "recipes").iterdir())) == compiled.MAX_KEPT
+
+
+def test_folding_and_its_summarizer_are_built(tmp_path: Path) -> None:
+    summary = "{provider: scripted, responses: [{content: short}], model: small}"
+    text = recipe(f"folding: {{trigger_after_turns: 4, keep_turns: 1, summarizer: cheap}}\ncrystals: {{cheap: {summary}}}\n"
+                  "crystal: {provider: scripted, responses: []}\nloom: {snapshots: true}\n")  # fmt: skip
+    cantrip = build(load(write(tmp_path, text)), workspace=tmp_path)
+    assert (cantrip.folding.trigger_after_turns, cantrip.folding.keep_turns) == (4, 1)
+    assert cantrip.folding.summarizer is not None
+    assert cantrip.folding.summarizer.model == "small"
+    assert cantrip.loom_settings["snapshots"] is True
+
+
+def test_a_summarizer_that_no_crystals_has(tmp_path: Path) -> None:
+    text = recipe("folding: {summarizer: cheap}\ncrystal: {provider: scripted, responses: []}\n")
+    with pytest.raises(RecipeError, match=r":4:23: folding.summarizer: crystals has no 'cheap'"):
+        build(load(write(tmp_path, text)), workspace=tmp_path)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from cantrip_acp.errors import RecipeError
 from cantrip_acp.recipes.document import parse
@@ -104,6 +105,12 @@ def test_what_another_writer_wrote_is_read_back(value: dict[str, Any]) -> None:
     yaml.allow_unicode = True
     yaml.width = 1_000_000  # its folded keys are more than it can read back itself
     yaml.dump(value, out)
+    try:
+        again = yaml.load(out.getvalue())
+    except YAMLError:
+        again = None
+    # It writes some texts (":0" among braces) that it cannot read back itself.
+    assume(again == value)
     assert data(out.getvalue()) == value
 
 

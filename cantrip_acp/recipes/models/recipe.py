@@ -71,6 +71,9 @@ class Loom(Model):
         ),
     ] = Field(default="jsonl", description="memory, jsonl, sqlite:FILE or postgresql://…")
     fsync: Flag = Field(default=False, description="Wait for the disk after each turn.")
+    snapshots: Flag = Field(
+        default=False, description="Keep a code circle's state after each turn, so that a fork need not replay."
+    )
 
 
 class Recipe(Model):

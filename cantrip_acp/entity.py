@@ -11,6 +11,7 @@ import anyio
 
 from cantrip_acp import telemetry
 from cantrip_acp.context import Context, ContextBlock
+from cantrip_acp.crystals import lease
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentRequired, SandboxError
 from cantrip_acp.events import BUFFER, Event, EventHub, Subscription
@@ -112,6 +113,7 @@ class Entity:
             raise EntityBusy(f"entity {self.id} is busy with another cast; wait for it, or cancel it first")
         if trace is None:
             trace = telemetry.trace_from({"trace_id": trace_id} if trace_id else None)
+        lease.take(self.crystal, self)
         self._run = CastRun(self, intent, trace, context)
         self._scope = anyio.CancelScope()
         try:
@@ -255,6 +257,7 @@ class Entity:
         if session is not None:
             with anyio.CancelScope(shield=True):
                 await session.close()
+        await lease.leave(self.crystal, self)
 
 
 class CastStream:

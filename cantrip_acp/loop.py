@@ -87,6 +87,7 @@ class CastRun:
         self._turn: TurnState | None = None
         self._gates: Counter[str] = Counter()
         self._words: str | None = None
+        self._unpriced = False
         self._result: Any = None
         self._ids: dict[str, Any] = {"entity_id": entity.id, "cast_id": self.id, "depth": entity.depth}
 
@@ -202,8 +203,11 @@ class CastRun:
             return "text"
         if wards.max_total_tokens is not None and self.usage.total_tokens >= wards.max_total_tokens:
             return "max_tokens"
-        if wards.max_cost_usd is not None and (self.usage.cost or 0.0) >= wards.max_cost_usd:
-            return "max_cost"
+        if wards.max_cost_usd is not None:
+            # A limit that nobody can keep count of is reached at once.
+            self._unpriced = response.usage.cost is None and response.usage.total_tokens > 0
+            if self._unpriced or (self.usage.cost or 0.0) >= wards.max_cost_usd:
+                return "max_cost"
         if self.queries >= limit:
             return "max_turns"
         return None
@@ -333,6 +337,9 @@ class CastRun:
     def _digest(self, reason: str) -> str:
         """What was done until the cast was cut off, by rule and without a query (LOOP-4)."""
         parts = [f"Stopped by {reason} after {self.turns} turn{'s' if self.turns != 1 else ''}."]
+        if self._unpriced:
+            model = self.entity.crystal.model
+            parts.append(f"What {model} costs is not known, so max_cost_usd cannot be kept: give the crystal a price.")
         if self._gates:
             parts.append("Gates called: " + ", ".join(f"{g} ×{n}" for g, n in self._gates.most_common(8)) + ".")
         if self._words:

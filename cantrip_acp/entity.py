@@ -23,6 +23,7 @@ from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.crystals.contract import ToolDefinition
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
@@ -166,24 +167,18 @@ class Entity:
             self._session = session = await self.circle.medium.open(self.circle, self.id)
             if self._pieces is not None:
                 session.chunks = self._pieces  # type: ignore[attr-defined]
+            gained = getattr(self._session, "gates_gained", None)
+            if gained is not None:
+                self.executor.overlay.tell(gained)
         return self._session
 
-    async def warm(self) -> None:
-        """Do ahead of the first turn what it would wait for: open the medium and start what that keeps running.
-
-        Run it once, beside everything else; `close` ends it. What cannot be had is for the first turn to say.
-        """
-        if self.closed:
-            return
-        with anyio.CancelScope() as self._warming:
-            try:
-                warm = getattr(await self.session(), "warm", None)
-                if warm is not None:
-                    await warm()
-            except CantripError as problem:
-                log.debug("nothing could be prepared for %s: %s", self.id, problem)
-            finally:
-                self._warmed.set()
+    @property
+    def tools(self) -> tuple[ToolDefinition, ...]:
+        """What the crystal is offered on the next query: the circle's, and in a medium that has no tool of its own what
+        the entity has gained since, which could not be called otherwise."""
+        if self.circle.medium.tool is not None:
+            return self.circle.tools
+        return self.circle.tools + self.executor.overlay.definitions
 
     async def discard_session(self) -> None:
         """End the medium's session; the next use opens a fresh one."""
@@ -254,10 +249,11 @@ class Entity:
             with anyio.CancelScope(shield=True):
                 await self._warmed.wait()
         session, self._session = self._session, None
-        if session is not None:
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope(shield=True):
+            if session is not None:
                 await session.close()
-        await lease.leave(self.crystal, self)
+            await self.executor.close()
+            await lease.leave(self.crystal, self)
 
 
 class CastStream:

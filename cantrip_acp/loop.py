@@ -230,7 +230,7 @@ class CastRun:
         call = entity.call
         query = Query(
             messages=entity.context.messages,
-            tools=entity.circle.tools,
+            tools=entity.tools,
             tool_choice=call.tool_choice or "auto",
             params=call,
             intent=self.intent,

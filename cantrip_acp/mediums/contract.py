@@ -82,7 +82,11 @@ class TurnContext(Protocol):
 
 @runtime_checkable
 class MediumSession(Protocol):
-    """One entity's inside."""
+    """One entity's inside.
+
+    A session may also have ``gates_gained(gates)``: it is told each time when the entity has gained or lost gates beside
+    its circle's, with all that it has gained, and makes them callable at once.
+    """
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
         """Run one call of the medium's own tool. Expected failures are in the `Output`, not raised."""

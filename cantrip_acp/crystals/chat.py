@@ -1,0 +1,230 @@
+"""Chat Completions: the protocol that most servers speak, as OpenAI wrote it and as others do."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals import failures, parameters
+from cantrip_acp.crystals.chat_messages import Dialect, render, render_tools
+from cantrip_acp.crystals.chat_stream import ChatAnswer
+from cantrip_acp.crystals.contract import Emit, Message, Query, Response, Usage
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.openai_sdk import OpenAISdk
+from cantrip_acp.crystals.spoken import Spoken
+from cantrip_acp.crystals.texttools import RESULT, as_text
+from cantrip_acp.crystals.window import check_window
+from cantrip_acp.crystals.wire_names import minted, names_back, wire_name
+from cantrip_acp.errors import CrystalError, DefinitionError
+
+PATH = "/chat/completions"
+TOOLS = ("auto", "native", "text")
+
+_MOST_STOPS = 4
+"""Stop sequences that servers take."""
+_NO_TOOLS = re.compile(
+    r"does not support (?:tools|tool|function)|tools? (?:is|are) not supported|support tool use|enable-auto-tool-choice"
+    r"|tool-call-parser|requires --jinja|no tool support|tools param|function calling is not (?:supported|enabled)"
+    r"|(?:unrecognized|unknown|unexpected|extra)[^.]{0,60}\btools\b|\btools\b[^.]{0,40}(?:not permitted|extra inputs|not allowed)",
+    re.IGNORECASE,
+)
+"""How servers say that this model, or this server as it was started, takes no tool definitions."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer while it comes: what the protocol says, and how its text is read."""
+
+    chat: ChatAnswer
+    spoken: Spoken
+    emit: Emit
+
+    async def feed(self, chunk: Mapping[str, Any]) -> None:
+        for delta in self.chat.feed(chunk):
+            if delta.kind == "thought":
+                await self.emit(delta)
+                continue
+            for shown in self.spoken.feed(delta.text):
+                await self.emit(shown)
+
+
+class ChatCrystal:
+    """A model behind Chat Completions. What a family does in its own way it overrides.
+
+    Where the endpoint's model takes no tool definitions, or the server says so, calls are asked for in text (option
+    ``tools``: native, text, or auto, which finds out).
+    """
+
+    dialect = Dialect("openai-chat")
+    limit_key = "max_completion_tokens"
+    think_tags = False
+    """Whether thinking may stand in the text, in tags."""
+
+    def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+        self.name = endpoint.provider
+        self.model = endpoint.model
+        self.context_window = endpoint.info.context_window
+        self.endpoint = endpoint
+        self.sdk = OpenAISdk(endpoint, base_url, headers)
+        self._dropped: set[str] = set()
+        tools = endpoint.options.get("tools", "auto")
+        if tools not in TOOLS:
+            raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
+        self._by_text = tools == "text" or (tools == "auto" and not endpoint.info.tools)
+        self._finds_out = tools == "auto"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.endpoint.provider}:{self.model})"
+
+    def prepare(self) -> None:
+        """Import the SDK; blocks, and may be called in any thread."""
+        self.sdk.prepare()
+
+    async def aclose(self) -> None:
+        """End the connections of the running event loop."""
+        await self.sdk.aclose()
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
+        check_window(self.endpoint, query)
+        while True:
+            by_text = self._by_text
+            body = parameters.without(self.body(query, by_text=by_text), self._dropped)
+            try:
+                return await self._answer(body, query, emit, by_text=by_text)
+            except CrystalError as error:
+                name = parameters.not_taken(error, body)
+                if self._finds_out and not by_text and query.tools and _NO_TOOLS.search(str(error)):
+                    self._by_text = True
+                elif name is not None and name not in self._dropped:
+                    self._dropped.add(name)
+                else:
+                    raise self.explained(error) from None
+
+    def explained(self, error: CrystalError) -> CrystalError:
+        """The error, with what this family knows of its cause."""
+        return error
+
+    def body(self, query: Query, *, by_text: bool = False) -> dict[str, Any]:
+        """The request's JSON."""
+        endpoint, params = self.endpoint, query.params
+        messages: Sequence[Message] = query.messages
+        stop = list(params.stop)
+        if by_text:
+            offered = query.tools if query.tool_choice != "none" else ()
+            messages = as_text(messages, offered, required=query.tool_choice == "required")
+            if offered and len(stop) < _MOST_STOPS:
+                # A model that goes on to make up the results is stopped before them.
+                stop.append(RESULT)
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": render(messages, endpoint.info, self.model, self.dialect),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if query.tools and not by_text:
+            body["tools"] = render_tools(query.tools)
+            if query.tool_choice != "auto":
+                body["tool_choice"] = query.tool_choice
+        if endpoint.info.sampling:
+            if params.temperature is not None:
+                body["temperature"] = params.temperature
+            if params.top_p is not None:
+                body["top_p"] = params.top_p
+        if params.max_tokens is not None:
+            body[self.limit_key] = params.max_tokens
+        if stop:
+            body["stop"] = stop
+        self.extend(body, query)
+        return body
+
+    def extend(self, body: dict[str, Any], query: Query) -> None:
+        """What this family adds to a request."""
+        effort = self.endpoint.options.get("effort")
+        if effort:
+            body["reasoning_effort"] = effort
+        if query.entity_id:
+            body["prompt_cache_key"] = cache_key(query)
+
+    async def _answer(self, body: dict[str, Any], query: Query, emit: Emit, *, by_text: bool) -> Response:
+        offered = query.tools if query.tool_choice != "none" else ()
+        names = {wire_name(tool.name) for tool in offered}
+        answer = _Answer(ChatAnswer(), Spoken(names, asked=by_text, tags=self.think_tags), emit)
+        async with self.sdk.events(PATH, body, query.request_id) as events:
+            whole = await events.whole()
+            if whole is None:
+                async for chunk in events:
+                    await answer.feed(chunk)
+                    if answer.chat.error is not None:
+                        raise self.sdk.refused_midway(answer.chat.error)
+            elif isinstance(whole, dict):
+                await answer.feed(whole)
+        finish = answer.chat.finish
+        if finish in ("error", "abort"):
+            raise failures.broken(self.sdk.who, EOFError(f"the server ended it with {finish!r}"), sent=True)
+        if not answer.chat.ended:
+            if whole is not None:
+                raise failures.unreadable(self.sdk.who, f"JSON that is no answer: {whole!r}"[:200])
+            raise failures.broken(self.sdk.who, EOFError("it ended without a finish_reason"), sent=True)
+        return await self._response(answer, query)
+
+    async def _response(self, answer: _Answer, query: Query) -> Response:
+        """The answer as a response of the contract."""
+        chat = answer.chat
+        rest, thinking, content, found = answer.spoken.finish()
+        for delta in rest:
+            await answer.emit(delta)
+        given = [(c.id, c.name, c.text or "{}") for c in chat.calls] or [("", name, args) for name, args in found]
+        calls = minted(given, names_back(query.tools))
+        stop = chat.stop_reason()
+        filtered = stop == "content_filter" and not content and not calls
+        response = Response(
+            content=content,
+            thinking="".join(chat.thoughts) or thinking,
+            tool_calls=calls,
+            usage=self.usage(chat, query),
+            stop_reason="tool_calls" if calls and stop == "stop" else stop,
+            model=chat.model or self.model,
+            refused=chat.refused or filtered,
+            provider=self.kept(chat),
+        )
+        return said_something(self.sdk.who, response)
+
+    def kept(self, chat: ChatAnswer) -> Any:
+        """What the server needs back with this answer."""
+        return None
+
+    def usage(self, chat: ChatAnswer, query: Query) -> Usage:
+        """What the answer took, with its cost where it is known."""
+        usage = chat.counted()
+        return Usage() if usage is None else priced(usage, self.endpoint)
+
+
+def priced(usage: Usage, endpoint: Endpoint) -> Usage:
+    """With its cost, where the model's price is known."""
+    price = endpoint.info.price
+    return usage if price is None else msgspec.structs.replace(usage, cost=price.cost(usage))
+
+
+def said_something(who: str, response: Response) -> Response:
+    """The response, if there is one: an answer without words or calls is a failure with a reason that helps."""
+    if response.tool_calls or response.refused or (response.content and response.content.strip()):
+        return response
+    if response.stop_reason == "length":
+        raise CrystalError(
+            f"{who}: the limit of tokens was reached before the answer began, "
+            f"{'all of it went into thinking' if response.thinking else 'nothing was said'}; raise call.max_tokens",
+            retryable=False,
+        )
+    # Models do this at times, small ones often; the next try usually answers.
+    raise failures.unreadable(who, "an empty answer: no text and no tool call")
+
+
+def cache_key(query: Query) -> str:
+    """Sends the queries of one entity to the same cache: the same all its life, and no name of anything."""
+    return "cantrip-" + hashlib.sha256(query.entity_id.encode()).hexdigest()[:32]

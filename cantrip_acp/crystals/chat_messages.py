@@ -1,0 +1,155 @@
+"""Our messages as those of Chat Completions: pure, and append-only (a message's form depends on those before it alone)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cantrip_acp.crystals import attachments
+from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
+from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
+
+AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+"""The two that OpenAI's protocol takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one family of servers takes messages.
+
+    ``one_system``: a template may know one system message, the first, and users and assistants in turn: the leading ones are
+    joined, later ones stand in the next user's message, and an assistant's word stands between two users.
+    ``carry``: keys of the provider's own data that belong into an assistant's message, where ``family`` says it is its own.
+    """
+
+    family: str
+    one_system: bool = False
+    carry: tuple[str, ...] = ()
+
+
+def render(messages: Sequence[Message], info: ModelInfo, model: str, dialect: Dialect) -> list[dict[str, Any]]:
+    """The ``messages`` of a request."""
+    return _Rendering(info, model, dialect).of(messages)
+
+
+def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The ``tools`` of a request."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": wire_name(tool.name),
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            },
+        }
+        for tool in tools
+    ]
+
+
+class _Rendering:
+    __slots__ = ("_asked", "_dialect", "_info", "_late", "_model", "_out")
+
+    def __init__(self, info: ModelInfo, model: str, dialect: Dialect) -> None:
+        self._info = info
+        self._model = model
+        self._dialect = dialect
+        self._out: list[dict[str, Any]] = []
+        self._asked: set[str] = set()
+        self._late: list[str] = []
+
+    def of(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        for message in messages:
+            match message.role:
+                case "system":
+                    self._system(message.content or "")
+                case "user":
+                    self._user(message)
+                case "assistant":
+                    self._assistant(message)
+                case "tool":
+                    self._tool(message)
+        if self._late:
+            self._user(Message("user"))
+        return self._out
+
+    def _system(self, text: str) -> None:
+        out = self._out
+        if not self._dialect.one_system or not out:
+            out.append({"role": "system", "content": text})
+        elif len(out) == 1 and out[0]["role"] == "system":
+            out[0] = {"role": "system", "content": f"{out[0]['content']}\n\n{text}"}
+        else:
+            self._late.append(text)
+
+    def _user(self, message: Message) -> None:
+        text = "\n\n".join([*self._late, *([message.content] if message.content else [])])
+        self._late = []
+        if self._dialect.one_system and self._out and self._out[-1]["role"] == "user":
+            # Where a cast ended without an answer; many templates refuse two users in a row.
+            self._out.append({"role": "assistant", "content": "Understood."})
+        if not message.attachments:
+            self._out.append({"role": "user", "content": text})
+            return
+        parts = [self._part(each) for each in message.attachments]
+        if all(part["type"] == "text" for part in parts):
+            self._out.append({"role": "user", "content": "\n\n".join([*(p["text"] for p in parts), text])})
+            return
+        if text:
+            parts.append({"type": "text", "text": text})
+        self._out.append({"role": "user", "content": parts})
+
+    def _assistant(self, message: Message) -> None:
+        wire: dict[str, Any] = {
+            "role": "assistant",
+            "content": message.content or ("" if not message.tool_calls else None),
+        }
+        if message.tool_calls:
+            wire["tool_calls"] = [
+                {
+                    "id": wire_id(call.id),
+                    "type": "function",
+                    "function": {"name": wire_name(call.gate), "arguments": wire_args(call.args)},
+                }
+                for call in message.tool_calls
+            ]
+        data = message.provider
+        if isinstance(data, dict) and data.get("family") == self._dialect.family:
+            for key in self._dialect.carry:
+                if data.get(key):
+                    wire[key] = data[key]
+        self._asked = {call.id for call in message.tool_calls}
+        self._out.append(wire)
+
+    def _tool(self, message: Message) -> None:
+        call_id = message.tool_call_id or ""
+        text = message.content or ""
+        if call_id not in self._asked:
+            # An answer without its question is invalid here; what it says is kept.
+            self._user(Message("user", f"[result of {message.name or 'a call'}]\n{text}"))
+            return
+        self._out.append({"role": "tool", "tool_call_id": wire_id(call_id), "content": text})
+
+    def _part(self, attachment: Attachment) -> dict[str, Any]:
+        if not attachments.taken(attachment, self._info):
+            return {"type": "text", "text": attachments.note(attachment, self._model)}
+        if attachment.kind == "image":
+            return {
+                "type": "image_url",
+                "image_url": {"url": f"data:{attachment.mime};base64,{attachment.data}"},
+            }
+        if attachment.kind == "audio":
+            form = AUDIO_FORMATS.get(attachment.mime)
+            if form is None:
+                why = "only WAV and MP3 can be sent to this model"
+                return {"type": "text", "text": attachments.note(attachment, self._model, why)}
+            return {"type": "input_audio", "input_audio": {"data": attachment.data, "format": form}}
+        return {
+            "type": "file",
+            "file": {
+                "filename": attachment.title or "document.pdf",
+                "file_data": f"data:{attachment.mime};base64,{attachment.data}",
+            },
+        }

@@ -1,0 +1,257 @@
+"""A streamed answer of Chat Completions, put together: pure, and patient with what servers leave out or do their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals.contract import Delta, Usage
+
+STOP_REASONS = {
+    "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "refusal": "refusal",
+}
+"""Servers' words for the end of an answer, as those of the contract."""
+
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+
+
+@dataclass(slots=True)
+class PartialCall:
+    """A tool call while its pieces arrive; ``args`` is whatever text came."""
+
+    id: str = ""
+    name: str = ""
+    args: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.args)
+
+
+@dataclass(slots=True)
+class ChatAnswer:
+    """What has come of an answer. ``feed`` takes each chunk and gives what can be shown of it."""
+
+    text: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    thought_key: str | None = None
+    """Under which key the server sends thinking; it wants it back under the same."""
+    calls: list[PartialCall] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
+    finish: str | None = None
+    error: Any = None
+    refused: bool = False
+    usage: Mapping[str, Any] | None = None
+    timings: Mapping[str, Any] | None = None
+    model: str | None = None
+    provider: str | None = None
+    _slots: dict[int, PartialCall] = field(default_factory=dict)
+
+    def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
+        """One chunk; what to show of it. A whole answer (``message`` in place of ``delta``) is a chunk too."""
+        if isinstance(chunk.get("model"), str) and chunk["model"]:
+            self.model = chunk["model"]
+        if isinstance(chunk.get("provider"), str):
+            self.provider = chunk["provider"]
+        if isinstance(chunk.get("timings"), Mapping):
+            self.timings = chunk["timings"]
+        usage = chunk.get("usage")
+        if usage is None and isinstance(chunk.get("x_groq"), Mapping):
+            usage = chunk["x_groq"].get("usage")
+        choices = chunk.get("choices")
+        if isinstance(usage, Mapping):
+            self.usage = usage
+            if not choices and (self.text or self.calls or self.thoughts) and self.finish is None:
+                # A count of its own comes last: some servers end by it, and name no reason.
+                self.finish = "stop"
+        if not isinstance(choices, list):
+            return []
+        for choice in choices:
+            if isinstance(choice, Mapping) and choice.get("index") in (0, None):
+                return self._choice(choice)
+        return []
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server said that the answer is complete."""
+        return self.finish is not None
+
+    def stop_reason(self) -> str:
+        """One of `contract.STOPS`, or the server's own word."""
+        if self.refused:
+            return "refusal"
+        reason = STOP_REASONS.get(self.finish or "", self.finish or "stop")
+        return "tool_calls" if reason == "stop" and self.calls else reason
+
+    def counted(self) -> Usage | None:
+        """The usage that the server reported; None where it reported none."""
+        if self.usage is not None:
+            return usage_of(self.usage)
+        if self.timings is not None:
+            cached = _count(self.timings, "cache_n")
+            return Usage(_count(self.timings, "prompt_n") + cached, _count(self.timings, "predicted_n"), cached)
+        return None
+
+    def _choice(self, choice: Mapping[str, Any]) -> list[Delta]:
+        if choice.get("error"):
+            self.error = choice["error"]
+        deltas: list[Delta] = []
+        delta = choice.get("delta")
+        if not isinstance(delta, Mapping) or (not delta and choice.get("message")):
+            delta = choice.get("message")
+        if isinstance(delta, Mapping):
+            deltas = self._delta(delta)
+        elif isinstance(choice.get("text"), str):
+            deltas = self._say("text", choice["text"])
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish:
+            self.finish = finish
+        return deltas
+
+    def _delta(self, delta: Mapping[str, Any]) -> list[Delta]:
+        deltas: list[Delta] = []
+        for key in _THOUGHTS:
+            value = delta.get(key)
+            if isinstance(value, str) and value:
+                # The same words may stand under two keys; the first that is used is kept to.
+                if self.thought_key in (None, key):
+                    self.thought_key = key
+                    deltas += self._say("thought", value)
+                break
+        details = delta.get("reasoning_details")
+        if isinstance(details, list):
+            self.details.extend(dict(d) for d in details if isinstance(d, Mapping))
+        content = delta.get("content")
+        if isinstance(content, str):
+            deltas += self._say("text", content)
+        elif isinstance(content, list):
+            deltas += self._parts(content)
+        refusal = delta.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            self.refused = True
+            deltas += self._say("text", refusal)
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else [calls]:
+            if isinstance(call, Mapping):
+                self._call(call)
+        legacy = delta.get("function_call")
+        if isinstance(legacy, Mapping):
+            self._call({"index": 0, "function": legacy})
+        return deltas
+
+    def _parts(self, parts: list[Any]) -> list[Delta]:
+        deltas: list[Delta] = []
+        for part in parts:
+            if not isinstance(part, Mapping):
+                continue
+            if isinstance(part.get("text"), str):
+                deltas += self._say("text", part["text"])
+            elif isinstance(part.get("thinking"), list):
+                for piece in part["thinking"]:
+                    if isinstance(piece, Mapping) and isinstance(piece.get("text"), str):
+                        deltas += self._say("thought", piece["text"])
+        return deltas
+
+    def _say(self, kind: str, text: str) -> list[Delta]:
+        if not text:
+            return []
+        if kind == "text":
+            self.text.append(text)
+            return [Delta("text", text)]
+        self.thoughts.append(text)
+        return [Delta("thought", text)]
+
+    def _call(self, piece: Mapping[str, Any]) -> None:
+        function = piece.get("function")
+        function = function if isinstance(function, Mapping) else piece
+        given = function.get("name")
+        name = given if isinstance(given, str) else ""
+        raw = function.get("arguments")
+        args = raw if isinstance(raw, str) else "" if raw is None else msgspec.json.encode(raw).decode()
+        call_id = piece.get("id")
+        call_id = call_id if isinstance(call_id, str) else ""
+        index = piece.get("index")
+        index = index if isinstance(index, int) and not isinstance(index, bool) else None
+        call = self._slot(index, call_id, name)
+        if call is None:
+            call = PartialCall()
+            self.calls.append(call)
+        if index is not None:
+            self._slots[index] = call
+        call.id = call.id or call_id
+        # A name comes whole with the first piece; some servers repeat it with each, a few stream it in parts.
+        if name and name != call.name:
+            call.name += name
+        if args:
+            call.args.append(args)
+
+    def _slot(self, index: int | None, call_id: str, name: str) -> PartialCall | None:
+        """The call that a piece belongs to; None where it begins one."""
+        if index is not None:
+            at = self._slots.get(index)
+        else:
+            known = [call for call in self.calls if call_id and call.id == call_id]
+            at = known[0] if known else self.calls[-1] if self.calls else None
+        if at is None:
+            return None
+        if call_id and at.id and call_id != at.id:
+            return None  # Another id at the same index: servers that send whole calls count them all as the first.
+        if not call_id and name and at.name and _complete(at.text):
+            return None
+        if index is None and call_id and not at.id and at.name:
+            return None
+        return at
+
+
+def usage_of(raw: Mapping[str, Any]) -> Usage:
+    """The counts of a ``usage``, in the words of Chat Completions or of the Responses API."""
+    prompt = _count(raw, "prompt_tokens") or _count(raw, "input_tokens")
+    completion = _count(raw, "completion_tokens") or _count(raw, "output_tokens")
+    read = _details(raw, "prompt_tokens_details", "input_tokens_details")
+    said = _details(raw, "completion_tokens_details", "output_tokens_details")
+    # DeepSeek's own word for what was read from its cache comes last.
+    cached = _count(read, "cached_tokens") or _count(raw, "prompt_cache_hit_tokens") or _count(raw, "cached_tokens")
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=min(cached, prompt),
+        cache_write_tokens=min(_count(read, "cache_write_tokens"), max(0, prompt - cached)),
+        reasoning_tokens=min(_count(said, "reasoning_tokens") or _count(raw, "reasoning_tokens"), completion),
+    )
+
+
+def _details(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    for key in keys:
+        if isinstance(raw.get(key), Mapping):
+            found: Mapping[str, Any] = raw[key]
+            return found
+    return {}
+
+
+def _count(raw: Mapping[str, Any], key: str) -> int:
+    value = raw.get(key)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e15 else 0
+
+
+def _complete(args: str) -> bool:
+    """Whether arguments are a whole JSON value, so that the next piece with a name begins another call."""
+    try:
+        msgspec.json.decode(args)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

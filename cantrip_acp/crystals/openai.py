@@ -1,0 +1,180 @@
+"""OpenAI: the Responses API at its own address, Chat Completions elsewhere or where ``api: chat`` asks for it.
+
+Options: ``api`` (responses | chat), ``effort`` (none, minimal, low, medium, high, xhigh, max), ``summary`` (auto, concise,
+detailed, none: what is shown of its reasoning). The Responses API knows no stop sequences: a call that has some is asked by
+Chat Completions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from cantrip_acp.crystals import failures, parameters
+from cantrip_acp.crystals.chat import ChatCrystal, cache_key, priced, said_something
+from cantrip_acp.crystals.chat_stream import usage_of
+from cantrip_acp.crystals.contract import Emit, Query, Response, Usage
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.openai_sdk import OpenAISdk, address
+from cantrip_acp.crystals.responses_messages import keep, render_input, render_tools
+from cantrip_acp.crystals.responses_stream import ResponsesAnswer
+from cantrip_acp.crystals.window import check_window
+from cantrip_acp.crystals.wire_names import minted, names_back
+from cantrip_acp.errors import CrystalError, DefinitionError
+
+PATH = "/responses"
+APIS = ("responses", "chat")
+
+_FOREIGN_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
+"""Reasoning that this key cannot open: another organization's, or that of a model which is gone."""
+
+
+class OpenAICrystal:
+    """An OpenAI model, by one of its two APIs."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        api = endpoint.options.get("api")
+        if api is not None and api not in APIS:
+            raise DefinitionError(f"api is {api!r}; it is one of {', '.join(APIS)}", where="crystal.api")
+        where = address(endpoint)
+        host = urlsplit(where).hostname or ""
+        own = host == "api.openai.com" or host.endswith(".api.openai.com")
+        self.api: str = api or ("responses" if own else "chat")
+        self.endpoint = endpoint
+        self.name = endpoint.provider
+        self.model = endpoint.model
+        self.context_window = endpoint.info.context_window
+        self._chat = ChatCrystal(endpoint, where)
+        self._responses = ResponsesCrystal(endpoint, where) if self.api == "responses" else None
+
+    def __repr__(self) -> str:
+        return f"OpenAICrystal({self.endpoint.provider}:{self.model}, {self.api})"
+
+    def prepare(self) -> None:
+        """Import the SDK; blocks, and may be called in any thread."""
+        self._chat.prepare()
+
+    async def aclose(self) -> None:
+        """End the connections of the running event loop."""
+        await self._chat.aclose()
+        if self._responses is not None:
+            await self._responses.aclose()
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
+        if self._responses is None or query.params.stop:
+            return await self._chat.query(query, emit)
+        return await self._responses.query(query, emit)
+
+
+class ResponsesCrystal:
+    """A model behind the Responses API, asked without state on the server (CRYSTAL-1): ``store`` is off."""
+
+    def __init__(self, endpoint: Endpoint, base_url: str) -> None:
+        self.endpoint = endpoint
+        self.sdk = OpenAISdk(endpoint, base_url)
+        self._dropped: set[str] = set()
+
+    async def aclose(self) -> None:
+        await self.sdk.aclose()
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
+        check_window(self.endpoint, query)
+        verbatim = True
+        while True:
+            body = parameters.without(self.body(query, verbatim=verbatim), self._dropped)
+            try:
+                answer = await self._answer(body, query, emit)
+            except CrystalError as error:
+                name = parameters.not_taken(error, body)
+                if name is not None and name not in self._dropped:
+                    self._dropped.add(name)
+                elif verbatim and error.status == 400 and _FOREIGN_REASONING.search(str(error)):
+                    verbatim = False
+                else:
+                    raise
+            else:
+                return self._response(answer, query)
+
+    def body(self, query: Query, *, verbatim: bool = True) -> dict[str, Any]:
+        """The request's JSON."""
+        endpoint, params = self.endpoint, query.params
+        body: dict[str, Any] = {
+            "model": endpoint.model,
+            "input": render_input(query.messages, endpoint.info, endpoint.model, verbatim=verbatim),
+            "stream": True,
+            "store": False,
+        }
+        reasoning = self._reasoning()
+        if reasoning:
+            body["reasoning"] = reasoning
+        if endpoint.info.reasoning or reasoning or not endpoint.info.known:
+            body["include"] = ["reasoning.encrypted_content"]
+        if query.tools:
+            body["tools"] = render_tools(query.tools)
+            if query.tool_choice != "auto":
+                body["tool_choice"] = query.tool_choice
+        if endpoint.info.sampling:
+            if params.temperature is not None:
+                body["temperature"] = params.temperature
+            if params.top_p is not None:
+                body["top_p"] = params.top_p
+        if params.max_tokens is not None:
+            body["max_output_tokens"] = params.max_tokens
+        if query.entity_id:
+            body["prompt_cache_key"] = cache_key(query)
+        return body
+
+    def _reasoning(self) -> dict[str, Any]:
+        options = self.endpoint.options
+        reasoning: dict[str, Any] = {}
+        if options.get("effort"):
+            reasoning["effort"] = options["effort"]
+        summary = options.get("summary", "auto" if self.endpoint.info.reasoning else None)
+        if summary and summary != "none":
+            reasoning["summary"] = summary
+        return reasoning
+
+    async def _answer(self, body: Mapping[str, Any], query: Query, emit: Emit) -> ResponsesAnswer:
+        answer = ResponsesAnswer()
+        async with self.sdk.events(PATH, body, query.request_id) as events:
+            whole = await events.whole()
+            if whole is None:
+                async for event in events:
+                    for delta in answer.feed(event):
+                        await emit(delta)
+                    if answer.error is not None or answer.final is not None:
+                        break
+            elif isinstance(whole, dict):
+                answer.take(whole)
+        if answer.error is not None:
+            raise self.sdk.refused_midway(answer.error)
+        if answer.final is None:
+            if whole is not None:
+                raise failures.unreadable(self.sdk.who, f"JSON that is no response: {whole!r}"[:200])
+            raise failures.broken(self.sdk.who, EOFError("it ended without response.completed"), sent=True)
+        return answer
+
+    def _response(self, answer: ResponsesAnswer, query: Query) -> Response:
+        content = answer.content()
+        given = answer.calls()
+        calls = minted(given, names_back(query.tools))
+        raw = (answer.final or {}).get("usage")
+        usage = priced(usage_of(raw), self.endpoint) if isinstance(raw, Mapping) else Usage()
+        stop = answer.stop_reason()
+        as_given = [call_id for call_id, _, _ in given] == [call.id for call in calls]
+        model = (answer.final or {}).get("model")
+        response = Response(
+            content=content,
+            thinking=answer.thinking(),
+            tool_calls=calls,
+            usage=usage,
+            stop_reason=stop,
+            model=model if isinstance(model, str) and model else self.endpoint.model,
+            refused=answer.refused or (stop == "content_filter" and not content and not calls),
+            provider=keep(answer.items()) if answer.complete and as_given else None,
+        )
+        return said_something(self.sdk.who, response)

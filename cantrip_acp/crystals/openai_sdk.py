@@ -1,0 +1,304 @@
+"""The official ``openai`` client, as OpenAI and every server that speaks its protocol are asked by it.
+
+It gives the client, the connection, the keys and the events; what the events mean is read from their JSON by
+`chat_stream` and `responses_stream`, since half of the servers leave out what the SDK's types promise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import anyio
+
+from cantrip_acp.crystals import failures
+from cantrip_acp.crystals.clients import ClientPerLoop
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.errors import CrystalError
+
+if TYPE_CHECKING:
+    import openai
+
+OWN_ADDRESS = "https://api.openai.com/v1"
+REQUEST_ID = "X-ACP-Model-Request-ID"
+
+_CLOSE_S = 2.0
+"""Seconds that ending a stream may take; after that its connection is left to the garbage collector."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class OpenAISdk:
+    """One endpoint, asked through the SDK. ``base_url`` is complete; ``headers`` stand behind the endpoint's own."""
+
+    def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+        self.who = f"{endpoint.provider}:{endpoint.model}"
+        self.base_url = base_url
+        self._endpoint = endpoint
+        self._headers = dict(headers or {})
+        self._clients: ClientPerLoop[openai.AsyncOpenAI] = ClientPerLoop(self._client, _close)
+
+    def prepare(self) -> None:
+        """Import the SDK, which takes most of a second; blocks."""
+        import openai
+        import openai._streaming  # noqa: F401
+
+    async def aclose(self) -> None:
+        await self._clients.aclose()
+
+    @asynccontextmanager
+    async def events(self, path: str, body: Mapping[str, Any], request_id: str = "") -> AsyncIterator[Events]:
+        """The events of one streamed answer to ``body``. Leaving closes the HTTP stream. Raises `CrystalError`."""
+        import openai
+
+        client = self._clients.get()
+        headers: dict[str, Any] = {REQUEST_ID: request_id} if request_id else {}
+        if not self._authorized():
+            headers["Authorization"] = openai.Omit()
+        # No redirect is followed: it would carry the request's secret headers to wherever it points.
+        options: Any = {"headers": headers, "follow_redirects": False}
+        try:
+            try:
+                stream = await self._post(client, path, dict(body), options)
+            except UnicodeEncodeError:
+                # Half of a surrogate pair, which JSON in UTF-8 cannot hold, as a program's output may have it.
+                text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+                stream = await self._post(client, path, json.loads(text), options)
+        except openai.OpenAIError as error:
+            raise self.failure(error) from None
+        except (ValueError, TypeError, OSError, RuntimeError) as error:
+            # An address or a header that cannot be, found by the layers below the SDK.
+            raise CrystalError(f"{self.who}: the request cannot be made: {failures.said(error)}") from None
+        try:
+            yield Events(self, stream)
+        finally:
+            with anyio.move_on_after(_CLOSE_S, shield=True):
+                await stream.close()
+
+    async def _post(self, client: openai.AsyncOpenAI, path: str, body: Any, options: Any) -> openai.AsyncStream[object]:
+        import openai
+
+        return await client.post(
+            path, cast_to=object, body=body, options=options, stream=True, stream_cls=openai.AsyncStream[object]
+        )
+
+    def _authorized(self) -> bool:
+        """Whether there is anything to send as Authorization; a local server may need nothing."""
+        names = {name.lower() for name in (*self._endpoint.headers, *self._headers)}
+        return bool(self._endpoint.api_key) or "authorization" in names
+
+    def failure(self, error: BaseException, *, sent: bool = False) -> CrystalError:
+        """What the SDK raised, as an error of the contract. ``sent``: part of the answer had come."""
+        import openai
+
+        if isinstance(error, openai.APIStatusError):
+            status = error.status_code
+            if 300 <= status < 400:
+                to = error.response.headers.get("location", "elsewhere")
+                return CrystalError(
+                    f"{self.who} answered {status}, a redirect to {failures.said(to)}; set base_url to it"
+                )
+            message, code = explanation(error.body)
+            return failures.refused(
+                self.who, status, message or failures.said(error), headers=error.response.headers, code=code
+            )
+        if isinstance(error, openai.APITimeoutError):
+            connecting = type(error.__cause__).__name__ == "ConnectTimeout"
+            return failures.silent(self.who, self._endpoint.connect_s if connecting else self._endpoint.silence_s)
+        if isinstance(error, openai.APIConnectionError):
+            cause = error.__cause__ or error
+            if not sent and type(cause).__name__ == "ConnectError":
+                return CrystalError(
+                    f"{self.who}: no connection to {shown(self.base_url)}: {failures.said(cause) or 'refused'}",
+                    retryable=True,
+                )
+            return failures.broken(self.who, cause, sent=sent)
+        if isinstance(error, openai.APIError):
+            return self.refused_midway(error.body, str(error.message))
+        return failures.unreadable(self.who, f"{type(error).__name__}: {error}")
+
+    def refused_midway(self, error: Any, message: str = "") -> CrystalError:
+        """An error that came inside a stream or a 200, where only its own words give the status."""
+        words, code = explanation(error)
+        kind = error.get("type") if isinstance(error, Mapping) else None
+        return failures.refused(
+            self.who, status_of(code, kind, words or message), words or message or "an error without a text", code=code
+        )
+
+    def _client(self) -> openai.AsyncOpenAI:
+        import openai
+
+        endpoint = self._endpoint
+        own = self.base_url.rstrip("/") == OWN_ADDRESS
+        headers: dict[str, Any] = {**self._headers}
+        _update(headers, endpoint.plain_headers())
+        if not own:
+            # What the environment holds for OpenAI itself is no business of another server.
+            for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n"):
+                name = line.partition(":")[0].strip()
+                if name and name.lower() not in {n.lower() for n in headers}:
+                    headers[name] = openai.Omit()
+        key = endpoint.api_key.reveal() if endpoint.api_key else ""
+        client = openai.AsyncOpenAI(
+            # Never None: the SDK would look for OPENAI_API_KEY, and send it to whatever server this is.
+            api_key=key or "none",
+            organization=None if own else "",
+            project=None if own else "",
+            base_url=self.base_url,
+            default_headers=headers,
+            max_retries=0,
+            timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
+            http_client=_straight(endpoint) if _is_loopback(self.base_url) else None,
+        )
+        if not own:
+            client.organization = client.project = None
+        return client
+
+
+class Events:
+    """The events of an answer, as decoded JSON. Iterating raises `CrystalError` where it breaks off or cannot be read."""
+
+    def __init__(self, sdk: OpenAISdk, stream: openai.AsyncStream[object]) -> None:
+        self._sdk = sdk
+        self._stream = stream
+        self._any = False
+
+    def __aiter__(self) -> Events:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        while True:
+            try:
+                event = await self._stream.__anext__()
+            except StopAsyncIteration:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever reading somebody's bytes ends in, it is their failure
+                raise self._sdk.failure(error, sent=self._any) from None
+            self._any = True
+            if isinstance(event, dict):
+                return event
+            if event is not None:
+                raise failures.unreadable(self._sdk.who, f"an event that is no object: {event!r}"[:200])
+
+    async def whole(self) -> Any:
+        """The body, where the server sent one JSON value in place of a stream; None where it streams."""
+        response = self._stream.response
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in ("text/event-stream", ""):
+            return None
+        if kind not in ("application/json", "text/html", "application/problem+json"):
+            return None
+        try:
+            text = (await response.aread()).decode("utf-8", "replace")
+        except Exception as error:  # noqa: BLE001 - as above
+            import openai
+
+            wrapped = openai.APIConnectionError(request=response.request)
+            wrapped.__cause__ = error
+            raise self._sdk.failure(wrapped, sent=True) from None
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            start = _plain(text)[:200]
+            raise failures.unreadable(
+                self._sdk.who, f"{kind} in place of an answer (check base_url): {start}"
+            ) from None
+        if isinstance(value, dict) and value.get("error") and not value.get("choices"):
+            raise self._sdk.refused_midway(value["error"])
+        return value
+
+
+def address(endpoint: Endpoint) -> str:
+    """Where provider ``openai`` is: the endpoint's base_url, else ``$OPENAI_BASE_URL``, else OpenAI's own."""
+    return endpoint.base_url or os.environ.get("OPENAI_BASE_URL", "").strip() or OWN_ADDRESS
+
+
+def explanation(body: Any) -> tuple[str, str | None]:
+    """The message and the code of an error's body, whatever of the usual shapes it has."""
+    if isinstance(body, str):
+        return _plain(body), None
+    if not isinstance(body, Mapping):
+        return "", None
+    inner = body.get("error")
+    if isinstance(inner, Mapping):
+        return explanation(inner)
+    message = body.get("message") or body.get("detail") or inner or ""
+    code = body.get("code") or body.get("type")
+    metadata = body.get("metadata")
+    if isinstance(metadata, Mapping) and metadata.get("raw"):
+        # OpenRouter's own text is "Provider returned error"; what was wrong stands here.
+        name = metadata.get("provider_name")
+        message = f"{message}{f' ({name})' if name else ''}: {metadata['raw']}"
+    if not isinstance(message, str):
+        message = json.dumps(message, default=str)
+    return message, str(code) if code is not None else None
+
+
+def status_of(code: str | None, kind: Any, message: str) -> int:
+    """The HTTP status that an error inside a stream would have had."""
+    if code is not None and code.isdigit() and 400 <= int(code) <= 599:
+        return int(code)
+    words = f"{code or ''} {kind or ''}".lower()
+    for status, pattern in _KINDS:
+        if pattern.search(words):
+            return status
+    # Without a word for it, the text decides whether it is the window; a server's fault is what is left.
+    return 400 if "context" in message.lower() and "length" in message.lower() else 500
+
+
+_KINDS = tuple(
+    (status, re.compile(pattern))
+    for status, pattern in (
+        (429, "rate_limit|insufficient_quota|too_many"),
+        (529, "overloaded"),
+        (401, "authentication|invalid_api_key"),
+        (403, "permission"),
+        (404, "not_found"),
+        (400, "context_length|context_size|invalid_request|invalid_prompt|invalid_image|bad_request|_policy|image_"),
+    )
+)
+
+
+def shown(url: str) -> str:
+    """An address without what may be secret in it."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}".rstrip("/")
+
+
+def _plain(text: str) -> str:
+    """The words of a page of HTML; other text as it is."""
+    if "<" not in text[:20]:
+        return text
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", text[:20_000], flags=re.DOTALL | re.IGNORECASE)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
+def _is_loopback(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname in _LOOPBACK
+
+
+def _straight(endpoint: Endpoint) -> Any:
+    """An HTTP client that passes no proxy: one that HTTP_PROXY names knows nothing of this machine's own ports."""
+    import openai
+
+    return openai.DefaultAsyncHttpxClient(
+        trust_env=False, timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s)
+    )
+
+
+def _update(headers: dict[str, Any], more: Mapping[str, str]) -> None:
+    """Put ``more`` over ``headers``; names are the same in any case."""
+    for name, value in more.items():
+        for old in [n for n in headers if n.lower() == name.lower()]:
+            del headers[old]
+        headers[name] = value
+
+
+async def _close(client: openai.AsyncOpenAI) -> None:
+    await client.close()

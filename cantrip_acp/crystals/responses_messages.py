@@ -1,0 +1,118 @@
+"""Our messages as the ``input`` of OpenAI's Responses API: pure, append-only, and asking the server to remember nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cantrip_acp.crystals import attachments
+from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
+from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
+
+FAMILY = "openai-responses"
+
+
+def render_input(
+    messages: Sequence[Message], info: ModelInfo, model: str, *, verbatim: bool = True
+) -> list[dict[str, Any]]:
+    """The ``input`` items. ``verbatim``: what the API gave in earlier answers goes back as it came, reasoning included."""
+    out: list[dict[str, Any]] = []
+    asked: set[str] = set()
+    for message in messages:
+        text = message.content or ""
+        match message.role:
+            case "system":
+                out.append({"type": "message", "role": "developer", "content": text})
+            case "user":
+                out.append({"type": "message", "role": "user", "content": _user(message, info, model)})
+            case "assistant":
+                items = _kept(message) if verbatim else None
+                out.extend(items if items is not None else _said(message))
+                asked = {call.id for call in message.tool_calls}
+            case "tool":
+                call_id = message.tool_call_id or ""
+                if call_id in asked:
+                    out.append({"type": "function_call_output", "call_id": wire_id(call_id), "output": text})
+                else:
+                    # An answer without its question is invalid here; what it says is kept.
+                    text = f"[result of {message.name or 'a call'}]\n{text}"
+                    out.append({"type": "message", "role": "user", "content": text})
+    return out
+
+
+def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The ``tools`` of a request. Not strict: that would take only a part of JSON Schema."""
+    return [
+        {
+            "type": "function",
+            "name": wire_name(tool.name),
+            "description": tool.description,
+            "parameters": dict(tool.parameters),
+            "strict": False,
+        }
+        for tool in tools
+    ]
+
+
+def keep(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The data that a later query gives back: the items of an answer; None where they cannot be given back as they are."""
+    kept = []
+    for item in items:
+        if item.get("type") == "reasoning" and not item.get("encrypted_content"):
+            # Without it the item is a mere reference to what the server was told not to store.
+            return None
+        # The API gives null for what it does not take back as null.
+        kept.append({key: value for key, value in item.items() if value is not None})
+    return {"family": FAMILY, "items": kept} if kept else None
+
+
+def _kept(message: Message) -> list[dict[str, Any]] | None:
+    data = message.provider
+    if not isinstance(data, dict) or data.get("family") != FAMILY or not isinstance(data.get("items"), list):
+        return None
+    items = [dict(item) for item in data["items"] if isinstance(item, dict)]
+    called = [item.get("call_id") for item in items if item.get("type") == "function_call"]
+    if called != [call.id for call in message.tool_calls]:
+        return None
+    for item in items:
+        if item.get("type") == "function_call":
+            item["arguments"] = wire_args(str(item.get("arguments") or ""))
+    return items
+
+
+def _said(message: Message) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    if message.content:
+        out.append({"type": "message", "role": "assistant", "content": message.content})
+    out.extend(
+        {
+            "type": "function_call",
+            "call_id": wire_id(call.id),
+            "name": wire_name(call.gate),
+            "arguments": wire_args(call.args),
+        }
+        for call in message.tool_calls
+    )
+    return out
+
+
+def _user(message: Message, info: ModelInfo, model: str) -> str | list[dict[str, Any]]:
+    if not message.attachments:
+        return message.content or ""
+    parts = [_part(each, info, model) for each in message.attachments]
+    if message.content:
+        parts.append({"type": "input_text", "text": message.content})
+    return parts
+
+
+def _part(attachment: Attachment, info: ModelInfo, model: str) -> dict[str, Any]:
+    url = f"data:{attachment.mime};base64,{attachment.data}"
+    if not attachments.taken(attachment, info):
+        return {"type": "input_text", "text": attachments.note(attachment, model)}
+    if attachment.kind == "image":
+        return {"type": "input_image", "detail": "auto", "image_url": url}
+    if attachment.kind == "document":
+        return {"type": "input_file", "filename": attachment.title or "document.pdf", "file_data": url}
+    why = "the Responses API takes no audio (crystal.api: chat does)"
+    return {"type": "input_text", "text": attachments.note(attachment, model, why)}

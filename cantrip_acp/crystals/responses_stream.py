@@ -1,0 +1,119 @@
+"""A streamed answer of OpenAI's Responses API, put together: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cantrip_acp.crystals.contract import Delta
+
+_INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+@dataclass(slots=True)
+class ResponsesAnswer:
+    """What has come of an answer. ``feed`` takes each event and gives what can be shown of it."""
+
+    final: Mapping[str, Any] | None = None
+    """The response of the event that ends the stream: completed or incomplete."""
+    error: Any = None
+    refused: bool = False
+    _items: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _shown: bool = False
+
+    def feed(self, event: Mapping[str, Any]) -> list[Delta]:
+        """One event; what to show of it."""
+        kind = event.get("type")
+        delta = event.get("delta")
+        match kind:
+            case "response.output_text.delta" if isinstance(delta, str) and delta:
+                return [Delta("text", delta)]
+            case "response.refusal.delta" if isinstance(delta, str) and delta:
+                self.refused = True
+                return [Delta("text", delta)]
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                if isinstance(delta, str) and delta:
+                    self._shown = True
+                    return [Delta("thought", delta)]
+            case "response.reasoning_summary_part.added" if self._shown:
+                return [Delta("thought", "\n\n")]
+            case "response.output_item.done":
+                item, index = event.get("item"), event.get("output_index")
+                if isinstance(item, dict):
+                    self._items[index if isinstance(index, int) else len(self._items)] = item
+            case "response.completed" | "response.incomplete":
+                response = event.get("response")
+                self.final = response if isinstance(response, Mapping) else {}
+            case "response.failed":
+                response = event.get("response")
+                self.error = (response.get("error") if isinstance(response, Mapping) else None) or {
+                    "message": "the response failed"
+                }
+            case "error":
+                self.error = event
+        return []
+
+    def take(self, whole: Mapping[str, Any]) -> None:
+        """A response that came in one piece, without a stream."""
+        if whole.get("status") == "failed":
+            self.error = whole.get("error") or {"message": "the response failed"}
+        elif isinstance(whole.get("output"), list):
+            self.final = whole
+
+    def items(self) -> list[dict[str, Any]]:
+        """The output items in order, as the API gave them."""
+        output = (self.final or {}).get("output")
+        if isinstance(output, list) and output:
+            return [item for item in output if isinstance(item, dict)]
+        return [self._items[index] for index in sorted(self._items)]
+
+    def content(self) -> str | None:
+        """All text of the answer, a refusal's included."""
+        texts: list[str] = []
+        for item in self.items():
+            if item.get("type") == "message":
+                for part in _parts(item.get("content")):
+                    if part.get("type") == "refusal":
+                        self.refused = True
+                        texts.append(str(part.get("refusal") or ""))
+                    elif isinstance(part.get("text"), str):
+                        texts.append(part["text"])
+        return "".join(texts) or None
+
+    def thinking(self) -> str | None:
+        """The summaries of reasoning, or the reasoning itself where a server gives that."""
+        texts: list[str] = []
+        for item in self.items():
+            if item.get("type") == "reasoning":
+                parts = _parts(item.get("summary")) or _parts(item.get("content"))
+                texts.extend(part["text"] for part in parts if isinstance(part.get("text"), str))
+        return "\n\n".join(t for t in texts if t) or None
+
+    def calls(self) -> list[tuple[str, str, str]]:
+        """(id, name, args) of each function call."""
+        return [
+            (str(item.get("call_id") or ""), str(item.get("name") or ""), str(item.get("arguments") or "{}"))
+            for item in self.items()
+            if item.get("type") == "function_call"
+        ]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing of it was cut off, so that its items may be given back."""
+        final = self.final or {}
+        return bool(final.get("status", "completed") == "completed")
+
+    def stop_reason(self) -> str:
+        """One of `contract.STOPS`, or the API's own word."""
+        if self.refused:
+            return "refusal"
+        details = (self.final or {}).get("incomplete_details")
+        if isinstance(details, Mapping) and details.get("reason"):
+            reason = str(details["reason"])
+            return _INCOMPLETE.get(reason, reason)
+        return "tool_calls" if self.calls() else "stop"
+
+
+def _parts(value: Any) -> list[Mapping[str, Any]]:
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []

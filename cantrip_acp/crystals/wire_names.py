@@ -1,0 +1,66 @@
+"""Names, ids and arguments as OpenAI's protocol takes them: what a model made up must not make the next request invalid."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+import msgspec
+
+from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+
+LONGEST_NAME = 64
+LONGEST_ID = 40
+"""Characters of a tool call's id in Chat Completions; the Responses API takes 64."""
+
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
+_DECODER = msgspec.json.Decoder()
+
+
+def wire_name(name: str) -> str:
+    """A tool's name with nothing but letters, digits, ``_`` and ``-``; the same each time."""
+    if _NAME.fullmatch(name):
+        return name
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[: LONGEST_NAME - 9]}_{_digest(name)}"
+
+
+def names_back(tools: Iterable[ToolDefinition]) -> Mapping[str, str]:
+    """From the names that were sent to the tools' own, where they differ."""
+    return {sent: tool.name for tool in tools if (sent := wire_name(tool.name)) != tool.name}
+
+
+def wire_id(call_id: str) -> str:
+    """A tool call's id, not too long; another provider's, or one of a medium, may be longer."""
+    return call_id if 0 < len(call_id) <= LONGEST_ID else f"call_{_digest(call_id, 24)}"
+
+
+def wire_args(args: str) -> str:
+    """Arguments of a call in the past, which must be a JSON object: chat templates and servers parse them.
+
+    Malformed ones are wrapped, so that the model sees what it wrote.
+    """
+    if not args.strip():
+        return "{}"
+    try:
+        if isinstance(_DECODER.decode(args), dict):
+            return args
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        pass
+    return msgspec.json.encode({"malformed_arguments": args.encode("utf-8", "replace").decode()}).decode()
+
+
+def minted(calls: Iterable[tuple[str, str, str]], back: Mapping[str, str]) -> tuple[ToolCall, ...]:
+    """Tool calls from (id, name, args): where there is no id, or one comes twice, one is made (CRYSTAL-4)."""
+    seen: set[str] = set()
+    out: list[ToolCall] = []
+    for given, name, args in calls:
+        call_id = given if given and given not in seen else f"call_{secrets.token_hex(12)}"
+        seen.add(call_id)
+        out.append(ToolCall(call_id, back.get(name, name), args))
+    return tuple(out)
+
+
+def _digest(text: str, length: int = 8) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]

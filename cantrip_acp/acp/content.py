@@ -2,31 +2,37 @@
 
 Text is the intent. A link stands in it where the user put it, as ``[@name](uri)``, for the entity to follow with its
 own gates. An embedded resource stands in it the same way, and its text goes before the intent as a context block:
-content for the crystal, never authority.
+content for the crystal, never authority. Pictures, sound and other binary resources go with the intent as attachments;
+a crystal that does not take one reads a note in its place.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
+from typing import Any
 
 from cantrip_acp.acp.envelope import invalid_params
 from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Resource, ResourceLink, Text
 from cantrip_acp.context import ContextBlock
+from cantrip_acp.crystals.contract import Attachment
+
+_MIME = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*\Z")
 
 
 def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]:
     """The intent and the context of a prompt.
 
-    Raises `RpcError` -32602 where there is no text at all, and for pictures, sound and binary files, which no
-    capability of this agent invites.
+    Raises `RpcError` -32602 where there is no text at all, and for data that is not base64 or has no media type.
     """
     parts: list[str] = []
     context: list[ContextBlock] = []
     spoken = False
     before: ContentBlock | None = None
     for index, block in enumerate(blocks):
+        place = f"prompt[{index}]"
         if isinstance(block, Text):
             if isinstance(before, Text):
                 parts.append("\n")
@@ -38,15 +44,11 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
             if described:
                 context.append(ContextBlock("\n".join(described), title=block.name, uri=block.uri))
         elif isinstance(block, Resource):
-            text = _resource_text(block, index)
-            name = block.resource.uri.rstrip("/").rpartition("/")[2] or block.resource.uri
+            name = _name(block.resource.uri)
             parts.append(_mention(name, block.resource.uri))
-            context.append(ContextBlock(text, title=name, uri=block.resource.uri))
-        elif isinstance(block, Image | Audio):
-            kind = "images" if isinstance(block, Image) else "audio"
-            raise invalid_params(
-                f"{kind} cannot be read here; the agent does not advertise them", f"prompt[{index}].type"
-            )
+            context.append(_embedded(block, name, place))
+        else:
+            context.append(_attached(block, place))
         before = block
     if not spoken:
         raise invalid_params("intent is required: the prompt holds no text", "prompt")
@@ -57,16 +59,50 @@ def _mention(name: str, uri: str) -> str:
     return f"[@{name}]({uri})"
 
 
-def _resource_text(block: Resource, index: int) -> str:
+def _name(uri: str) -> str:
+    return uri.rstrip("/").rpartition("/")[2] or uri
+
+
+def _attached(block: Image | Audio, place: str) -> ContextBlock:
+    kind = "image" if isinstance(block, Image) else "audio"
+    uri = block.uri if isinstance(block, Image) and isinstance(block.uri, str) and block.uri else None
+    return _attachment(kind, block.mime_type, block.data, uri, f"{place}.data", place)
+
+
+def _embedded(block: Resource, name: str, place: str) -> ContextBlock:
+    """Text as context that can be read; what is no text as an attachment of its kind."""
     resource = block.resource
     if resource.text is not None:
-        return resource.text
+        return ContextBlock(resource.text, title=name, uri=resource.uri)
     if resource.blob is None:
-        raise invalid_params("a resource has a text or a blob", f"prompt[{index}].resource")
+        raise invalid_params("a resource has a text or a blob", f"{place}.resource")
+    mime = resource.mime_type if isinstance(resource.mime_type, str) and resource.mime_type else ""
+    family = mime.lower().partition("/")[0]
+    if family not in ("image", "audio") and mime.lower() != "application/pdf":
+        try:
+            return ContextBlock(base64.b64decode(resource.blob, validate=True).decode(), title=name, uri=resource.uri)
+        except binascii.Error:
+            raise _not_base64(f"{place}.resource.blob") from None
+        except ValueError:
+            pass
+    kind = family if family in ("image", "audio") else "document"
+    where = f"{place}.resource"
+    return _attachment(kind, mime or "application/octet-stream", resource.blob, resource.uri, f"{where}.blob", where)
+
+
+def _attachment(kind: Any, mime: str, data: str, uri: str | None, where: str, place: str) -> ContextBlock:
+    mime = mime.strip().lower().partition(";")[0].rstrip()
+    if not _MIME.match(mime):
+        raise invalid_params("must be a media type such as image/png", f"{place}.mimeType")
     try:
-        return base64.b64decode(resource.blob, validate=True).decode()
+        size = len(base64.b64decode(data, validate=True))
     except (binascii.Error, ValueError):
-        kind = resource.mime_type if isinstance(resource.mime_type, str) else "binary data"
-        raise invalid_params(
-            f"{kind} cannot be read here; send text, or a link to the file", f"prompt[{index}].resource.blob"
-        ) from None
+        raise _not_base64(where) from None
+    if not size:
+        raise invalid_params("holds no data", where)
+    title = _name(uri) if uri else ""
+    return ContextBlock(title=title, uri=uri, attachment=Attachment(kind, mime, data, uri, title))
+
+
+def _not_base64(where: str) -> Exception:
+    return invalid_params("is not base64", where)

@@ -18,9 +18,10 @@ PROTOCOL_VERSION = 1
 AUTH_METHOD = "environment"
 
 HOW_TO_GET_A_CRYSTAL = (
-    "Set CANTRIP_CRYSTAL in the agent's environment: scripted:FILE plays a script, and PROVIDER:MODEL asks a model, with "
-    "that provider's key beside it (ANTHROPIC_API_KEY, OPENAI_API_KEY, ...) where this version has the provider. "
-    "Or start the agent with --recipe FILE and name the crystal there. Then restart the agent."
+    "Set a provider's key (ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY or OPENROUTER_API_KEY) in the agent's "
+    "environment or in the .env of your configuration folder (~/.config/cantrip/.env); CANTRIP_CRYSTAL=PROVIDER:MODEL beside "
+    "it chooses the model, and scripted:FILE plays a script. Or start the agent with --recipe FILE and name the crystal "
+    "there. `cantrip doctor` shows what was found. Then restart the agent."
 )
 
 
@@ -30,7 +31,8 @@ def initialize_result() -> dict[str, Any]:
         "protocolVersion": PROTOCOL_VERSION,
         "agentCapabilities": {
             "loadSession": False,
-            "promptCapabilities": {"image": False, "audio": False, "embeddedContext": True},
+            # Of any session's crystal: one that takes no pictures or sound reads a note in their place.
+            "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
             "mcpCapabilities": {"http": False, "sse": False},
             "sessionCapabilities": {},
             "auth": {},

@@ -55,6 +55,7 @@ class Text(Incoming, kw_only=True, tag_field="type", tag="text"):
 class Image(Incoming, kw_only=True, tag_field="type", tag="image"):
     data: str
     mime_type: str
+    uri: Any = None
 
 
 class Audio(Incoming, kw_only=True, tag_field="type", tag="audio"):

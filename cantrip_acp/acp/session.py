@@ -19,6 +19,7 @@ from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.acp.translate import Translator
+from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.errors import CantripError
 from cantrip_acp.redaction import shared
 
@@ -124,6 +125,7 @@ class Session:
     async def warm(self) -> None:
         """Start what the first prompt would wait for; the reply that names this session goes out before."""
         await anyio.lowlevel.checkpoint()
+        prepare_beside(self.entity.crystal)
         try:
             await self.entity.warm()
         except Exception:

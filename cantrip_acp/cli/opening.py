@@ -13,6 +13,7 @@ from cantrip_acp.errors import DefinitionError
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.context import ContextBlock
+    from cantrip_acp.crystals.contract import Attachment
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
 
@@ -44,7 +45,7 @@ context_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Give the entity this file to read beside the intent; repeatable.",
+    help="Give the entity this file (text, a picture, sound or PDF) beside the intent; repeatable.",
 )
 
 
@@ -100,7 +101,10 @@ def _loom(settings: dict[str, Any], file: Path | None, state: Path) -> Loom:
 
 
 def context_blocks(files: tuple[Path, ...]) -> tuple[ContextBlock, ...]:
-    """The files as blocks of context. Raises `DefinitionError` for what is no text or too large for a prompt."""
+    """The files as blocks of context: text, or a picture, sound or PDF as an attachment.
+
+    Raises `DefinitionError` for other binary data, and for what is too large for a prompt.
+    """
     from cantrip_acp.context import ContextBlock
 
     blocks = []
@@ -109,8 +113,40 @@ def context_blocks(files: tuple[Path, ...]) -> tuple[ContextBlock, ...]:
             raw = opened.read(CONTEXT_BYTES + 1)
         if len(raw) > CONTEXT_BYTES:
             raise DefinitionError(f"larger than {CONTEXT_BYTES:,} bytes: too much for a prompt", where=str(file))
+        attachment = _attachment(file, raw)
+        if attachment is not None:
+            blocks.append(ContextBlock(title=file.name, uri=attachment.uri, attachment=attachment))
+            continue
         if b"\0" in raw:
-            raise DefinitionError("holds binary data; --context takes text files", where=str(file))
+            mend = "--context takes text files, pictures, sound and PDF"
+            raise DefinitionError(f"holds binary data; {mend}", where=str(file))
         text = raw.decode("utf-8-sig", "replace")
         blocks.append(ContextBlock(text, title=file.name, source="user", uri=file.resolve().as_uri()))
     return tuple(blocks)
+
+
+_ATTACHED = {
+    b"\x89PNG\r\n\x1a\n": ("image", "image/png"),
+    b"\xff\xd8\xff": ("image", "image/jpeg"),
+    b"GIF8": ("image", "image/gif"),
+    b"%PDF-": ("document", "application/pdf"),
+    b"ID3": ("audio", "audio/mpeg"),
+    b"\xff\xfb": ("audio", "audio/mpeg"),
+    b"OggS": ("audio", "audio/ogg"),
+    b"fLaC": ("audio", "audio/flac"),
+}
+"""How files begin that are attached rather than read as text."""
+
+
+def _attachment(file: Path, raw: bytes) -> Attachment | None:
+    import base64
+
+    from cantrip_acp.crystals.contract import Attachment
+
+    found = next((kind for magic, kind in _ATTACHED.items() if raw.startswith(magic)), None)
+    if raw[:4] == b"RIFF":
+        found = {b"WEBP": ("image", "image/webp"), b"WAVE": ("audio", "audio/wav")}.get(raw[8:12])
+    if found is None:
+        return None
+    uri = file.resolve().as_uri()
+    return Attachment(found[0], found[1], base64.b64encode(raw).decode(), uri, file.name)  # type: ignore[arg-type]

@@ -338,6 +338,15 @@ BLOB = {
 }
 
 
+def test_pictures_and_sound_go_with_the_intent(start: Start, folder: Path) -> None:
+    agent = start([DONE])
+    asked = {"sessionId": agent.session(folder), "prompt": [text("look"), IMAGE, AUDIO, BLOB]}
+    result = agent.call("session/prompt", asked)
+    records = [json.loads(line) for line in Path(result["_meta"]["cantrip"]["loom"]).read_text().splitlines()]
+    kept = [(r["mime"], r["data"]) for r in records if r["type"] == "context"]
+    assert kept == [("image/png", "AAAA"), ("audio/wav", "AAAA"), ("image/png", "/wA=")]
+
+
 @pytest.mark.parametrize(
     ("prompt", "problem"),
     [
@@ -345,9 +354,8 @@ BLOB = {
         ([text("")], "intent is required"),
         ([text(" \n\t")], "intent is required"),
         ([{"type": "resource_link", "name": "x", "uri": "file:///x"}], "intent is required"),
-        ([text("look"), IMAGE], "images"),
-        ([text("listen"), AUDIO], "audio"),
-        ([text("read"), BLOB], "image/png"),
+        ([IMAGE], "intent is required"),
+        ([text("look"), IMAGE | {"data": "?"}], "not base64"),
         ([text("read"), {"type": "resource", "resource": {"uri": "file:///x"}}], "a text or a blob"),
     ],
 )

@@ -104,7 +104,7 @@ def test_only_what_is_true_is_advertised(start: Callable[..., RawClient], folder
     agent = start(initialized=False)
     capabilities = agent.initialize()["agentCapabilities"]
     assert capabilities["loadSession"] is False
-    assert capabilities["promptCapabilities"] == {"image": False, "audio": False, "embeddedContext": True}
+    assert capabilities["promptCapabilities"] == {"image": True, "audio": True, "embeddedContext": True}
     assert capabilities["sessionCapabilities"] == {}
     for method in ("session/load", "session/resume", "session/list", "session/close", "session/delete", "logout"):
         assert agent.error(method, {"sessionId": "x", "cwd": str(folder), "mcpServers": []})["code"] == -32601

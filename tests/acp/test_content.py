@@ -1,0 +1,86 @@
+"""What a prompt's blocks become: an intent, context that is read, and attachments that a crystal may look at."""
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from cantrip_acp.acp.content import read_prompt
+from cantrip_acp.acp.envelope import RpcError
+from cantrip_acp.acp.protocol import ContentBlock
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0").decode()
+
+
+def read(*blocks: dict[str, Any]) -> Any:
+    return read_prompt(msgspec.convert(list(blocks), list[ContentBlock]))
+
+
+TEXT = {"type": "text", "text": "Look."}
+
+
+def test_a_picture_and_a_sound_are_attached() -> None:
+    intent, context = read(
+        {"type": "image", "data": PNG, "mimeType": "image/PNG", "uri": "file:///a/shot.png"},
+        TEXT,
+        {"type": "audio", "data": PNG, "mimeType": "audio/wav; codecs=1"},
+    )
+    assert intent == "Look."
+    picture, sound = (block.attachment for block in context)
+    assert (picture.kind, picture.mime, picture.data, picture.uri, picture.title) == (
+        "image", "image/png", PNG, "file:///a/shot.png", "shot.png",
+    )  # fmt: skip
+    assert (sound.kind, sound.mime, sound.uri) == ("audio", "audio/wav", None)
+
+
+@pytest.mark.parametrize(
+    ("mime", "kind"),
+    [
+        ("image/png", "image"),
+        ("audio/ogg", "audio"),
+        ("application/pdf", "document"),
+        (None, "document"),
+        ("application/zip", "document"),
+    ],
+)
+def test_what_is_no_text_of_a_resource_is_attached(mime: str | None, kind: str) -> None:
+    blob = base64.b64encode(b"\xff\0\xfe").decode()
+    intent, (block,) = read(
+        {"type": "resource", "resource": {"uri": "file:///a/b.bin", "blob": blob, "mimeType": mime}}, TEXT
+    )
+    assert intent == "[@b.bin](file:///a/b.bin)Look."
+    assert block.attachment.kind == kind
+    assert block.attachment.mime == (mime or "application/octet-stream")
+    assert block.title == "b.bin"
+
+
+def test_text_in_a_blob_is_read() -> None:
+    blob = base64.b64encode("ö = 1".encode()).decode()
+    _, (block,) = read(
+        {"type": "resource", "resource": {"uri": "file:///a.py", "blob": blob, "mimeType": "text/x-python"}}, TEXT
+    )
+    assert (block.text, block.attachment) == ("ö = 1", None)
+
+
+@pytest.mark.parametrize(
+    ("block", "field", "problem"),
+    [
+        ({"type": "image", "data": "no base 64", "mimeType": "image/png"}, "prompt[0].data", "is not base64"),
+        ({"type": "image", "data": "", "mimeType": "image/png"}, "prompt[0].data", "holds no data"),
+        ({"type": "audio", "data": PNG, "mimeType": "sound"}, "prompt[0].mimeType", "must be a media type"),
+        ({"type": "image", "data": PNG, "mimeType": "image/png\r\nx: y"}, "prompt[0].mimeType", "must be a media type"),
+        ({"type": "resource", "resource": {"uri": "a:b", "blob": "%"}}, "prompt[0].resource.blob", "is not base64"),
+        ({"type": "resource", "resource": {"uri": "a:b"}}, "prompt[0].resource", "a text or a blob"),
+    ],
+)
+def test_what_cannot_be_read_is_told(block: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(RpcError, match=problem) as caught:
+        read(block, TEXT)
+    assert caught.value.code == -32602
+    assert field in str(caught.value)
+
+
+def test_a_picture_alone_is_no_intent() -> None:
+    with pytest.raises(RpcError, match="intent is required"):
+        read({"type": "image", "data": PNG, "mimeType": "image/png"})

@@ -62,6 +62,7 @@ class CodeSession:
         self._names: list[str] = []
         self._context: list[dict[str, Any]] | None = None
         self._context_cast: str | None = None
+        self._folded = 0
         self._note: str | None = None
 
     def _make_sandbox(self) -> Sandbox:
@@ -218,6 +219,7 @@ class CodeSession:
         status = worker.tree.finish()
         self._leave(worker)
         self._context_cast = None
+        self._folded = 0
         names, self._names = self._names, []
         listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         lost = f"lost with it: {listed}, and all imports" if names else "nothing had been defined before"
@@ -261,14 +263,16 @@ class CodeSession:
         )
 
     def _given(self, turn: TurnContext) -> dict[str, Any]:
-        """The cast's context, once for each cast and each worker."""
+        """What the worker does not know yet: the cast's context, and how many turns are folded."""
+        folded = {"folded": turn.folded} if turn.folded != self._folded else {}
+        self._folded = turn.folded
         if self._context_cast == turn.cast_id:
-            return {}
+            return folded
         self._context_cast = turn.cast_id
         blocks: Sequence[ContextBlock] = turn.context
         if blocks:
             self._context = [{"title": b.title, "text": b.text, "source": b.source, "uri": b.uri} for b in blocks]
-        return {"context": self._context} if self._context is not None else {}
+        return folded | ({"context": self._context} if self._context is not None else {})
 
     # Workers
 
@@ -364,6 +368,7 @@ class CodeSession:
             if self._worker is not None:
                 self._leave(self._worker)
             self._context_cast = None
+            self._folded = 0
             self._names = []
             self._count = max(self._count, snapshot.cells)
             if not pieces:

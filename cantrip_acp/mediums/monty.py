@@ -25,6 +25,7 @@ class MontyMedium(CodeMedium):
     """
 
     name = "monty"
+    remembers_folds = False
 
     def __init__(self, *, chunks: ChunkStore | None = None) -> None:
         super().__init__(chunks=chunks)

@@ -17,13 +17,21 @@ _PAGE = 50
 
 
 class LoomView:
-    """Turns of this entity, oldest first, each a dict as it stands in the loom. What is read is a copy."""
+    """Turns of this entity, oldest first, each a dict as it stands in the loom. What is read is a copy.
 
-    def __init__(self, wire: Wire) -> None:
+    With ``upto``, only so many of the first.
+    """
+
+    def __init__(self, wire: Wire, upto: int | None = None) -> None:
         self._wire = wire
+        self._upto = upto
 
     def _page(self, start: int, count: int) -> dict[str, Any]:
+        if self._upto is not None:
+            count = max(0, min(count, self._upto - start))
         found: dict[str, Any] = self._wire.ask({"t": "loom", "start": start, "count": count})["result"]
+        if self._upto is not None:
+            found["length"] = min(found["length"], self._upto)
         return found
 
     def __len__(self) -> int:
@@ -49,4 +57,5 @@ class LoomView:
         return list(self)
 
     def __repr__(self) -> str:
-        return f"<loom: {len(self)} turns; loom[i] and iteration give each turn as a dict>"
+        name = "loom" if self._upto is None else "folded_turns"
+        return f"<{name}: {len(self)} turns; {name}[i] and iteration give each turn as a dict>"

@@ -110,6 +110,10 @@ class Worker:
             os.environ["TRACEPARENT"] = command["trace"]
         if "context" in command:
             self.scope["context"] = command["context"]
+        if "folded" in command:
+            from .loom import LoomView
+
+            self.fixed["folded_turns"] = self.scope["folded_turns"] = LoomView(self.wire, command["folded"])
         for name, value in self.fixed.items():
             self.scope.setdefault(name, value)
         interrupts = self.interrupts

@@ -18,6 +18,7 @@ import msgspec
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.errors import SandboxError, SandboxMissing
 from cantrip_acp.loom.turn import Output
+from cantrip_acp.mediums.codetext import seconds
 from cantrip_acp.mediums.report import Report, signal_name
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def present(circle: Circle) -> str:
         ".bashrc …) are read-only, present or not. Files with secrets (.env, keys) read as a note that they are hidden.",
         f"- {_network_text(wards)}",
         "- Standard input is empty: a program that asks a question gets no answer.",
-        f"- A command may run {_seconds(wards.bash_timeout_ms)}, and then it is stopped with its output kept. "
+        f"- A command may run {seconds(wards.bash_timeout_ms)}, and then it is stopped with its output kept. "
         f"Of its output you see up to {wards.bash_max_output_bytes:,} bytes, the beginning and the end.",
     ]
     commands = []
@@ -256,10 +257,6 @@ def _network_text(wards: Wards) -> str:
     )
 
 
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:g} seconds" if ms >= 1000 else f"{ms} ms"
-
-
 class _Malformed:
     """Arguments that hold no command, and what is wrong with them."""
 
@@ -310,7 +307,7 @@ def _why(outcome: Outcome, turn: TurnContext) -> str | None:
         return None
     if outcome.timed_out:
         return (
-            f"timed out after {_seconds(turn.wards.bash_timeout_ms)} (bash_timeout_ms); the command and everything that it "
+            f"timed out after {seconds(turn.wards.bash_timeout_ms)} (bash_timeout_ms); the command and everything that it "
             "started was killed, its output until then is above"
         )
     return f"the command was killed: {outcome.ended_because}"

@@ -112,6 +112,7 @@ class Cell:
         if verdict is not None:
             self._worker.end(f"it used {verdict}")
             return
+        self._worker.go_on()
         self._drop("watch")
         self._later("watch", limits.INTERVAL, self._watch)
 

@@ -11,11 +11,12 @@ import msgspec
 from cantrip_acp.crystals.contract import Response, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from cantrip_acp.circle import Circle
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.turn import Output
+    from cantrip_acp.wards import Wards
 
 TOOL = "python"
 PARAMETERS: Mapping[str, Any] = {
@@ -121,7 +122,7 @@ def present(circle: Circle, *, loom: bool) -> str:
         "",
         "What holds there:",
         f"- {_files(circle)}",
-        "- There is no network, not even to this machine. Standard input is empty.",
+        f"- There is no network, not even to this machine{_closed(wards)}. Standard input is empty.",
         "- The standard library is there, and what is installed beside it; `subprocess` works. What a cell starts and "
         "leaves running is ended with the cell; /tmp is private and lasts as long as the process.",
         f"- A cell may run {seconds(wards.code_timeout_ms)}, not counting the time in the functions below; then it gets "
@@ -133,7 +134,7 @@ def present(circle: Circle, *, loom: bool) -> str:
         lines += [
             "",
             "These functions are defined. They reach outside of the sandbox for you, take positional or keyword "
-            "arguments, return plain data, and raise `GateError` when they fail; `help(NAME)` tells more:",
+            "arguments, return plain data at once (no `await`), and raise `GateError` when they fail; `help(NAME)` tells more:",
             *functions,
         ]
     lines += ["", "`context` is a list of what was given with the task: dicts with title, text, source and uri."]
@@ -161,15 +162,28 @@ def functions_of(circle: Circle) -> list[str]:
     return functions
 
 
+def _closed(wards: Wards) -> str:
+    """What `bash_network` is not: a model that has read of it somewhere should not look for it here."""
+    return " (bash_network is for shell commands alone)" if wards.bash_network else ""
+
+
 def _files(circle: Circle) -> str:
     wards = circle.wards
     written = wards.code_writable_paths
     shown = [p for p in wards.code_readable_paths if p not in written]
+    own = str(circle.workspace) if circle.workspace is not None else None
+
+    def named(paths: Iterable[str]) -> str:
+        return ", ".join(f"{p} (the workspace, where cells begin)" if p == own else p for p in paths)
+
     parts = []
     if shown:
-        parts.append(f"Readable: {', '.join(shown)}.")
+        parts.append(f"Readable: {named(shown)}.")
     if written:
-        parts.append(f"Readable and writable: {', '.join(written)}.")
+        parts.append(
+            f"Readable and writable: {named(written)}; version control data (.git) and editor, agent and shell "
+            "configuration (.vscode, .cantrip, .bashrc …) are read-only there, and show as empty folders where there is none."
+        )
     where = f" ({circle.workspace})" if circle.workspace is not None else ""
     if not parts:
         return (
@@ -203,4 +217,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def seconds(ms: int) -> str:
-    return f"{ms / 1000:g} seconds" if ms >= 1000 else f"{ms} ms"
+    """A time limit in words: 300 ms, 1 second, 2.5 seconds."""
+    if ms < 1000:
+        return f"{ms} ms"
+    return f"{ms / 1000:g} second{'s' * (ms != 1000)}"

@@ -306,6 +306,10 @@ class Worker:
         self.frozen = False
         self._signal(signal.SIGCONT)
 
+    def go_on(self) -> None:
+        """Let it run on where a cell has stopped it (SIGSTOP to itself): nobody inside could wake it."""
+        self._signal(signal.SIGCONT)
+
     def interrupt(self) -> None:
         """KeyboardInterrupt, where it listens."""
         self._signal(signal.SIGINT)

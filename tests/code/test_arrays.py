@@ -35,7 +35,7 @@ def scientific(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def arrays(make, scientific: Path):  # noqa: ANN201
+async def arrays(make, scientific: Path):
     python = await make(medium=CodeMedium(python=str(scientific)))
     await python.value("import numpy as np")
     return python

@@ -38,7 +38,11 @@ def test_wards_are_said() -> None:
     for words in ("1.5 seconds", "300 MiB", "5,000 bytes", "no network", "(/w) are not visible"):
         assert words in said
     said = text({"code_readable_paths": ["data"], "code_writable_paths": ["out"]})
-    assert "Readable: /w/data. Readable and writable: /w/out." in said
+    assert "Readable: /w/data. Readable and writable: /w/out; version control data (.git)" in said
+    said = text({"code_readable_paths": ["workspace"], "code_timeout_ms": 1000, "bash_network": ["example.org"]})
+    for words in ("/w (the workspace, where cells begin)", "1 second,", "(bash_network is for shell commands alone)"):
+        assert words in said
+    assert "bash_network" not in text()
 
 
 def test_the_loom_is_said_where_it_is_shown() -> None:

@@ -31,7 +31,6 @@ DEAF = [
     "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nimport time\ntime.sleep(60)",
     "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nimport time\ntime.sleep(60)",
     "import hashlib\nhashlib.pbkdf2_hmac('sha256', b'x', b'y', 10**9)",
-    "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
 ]
 
 

@@ -17,6 +17,10 @@ PREVIEW = 600
 _ALL_SHOWN = 1_000
 """Items of an array or a frame up to which it is its own best description."""
 _COLUMNS = 20
+_NAME = 100
+"""Characters of a class's name, which may be anything too."""
+_UNREACHABLE = (97, 99, 101, 111, 113)
+"""EAFNOSUPPORT, EADDRNOTAVAIL, ENETUNREACH, ECONNREFUSED, EHOSTUNREACH."""
 ERROR = 12_000
 """Characters of a traceback."""
 
@@ -32,7 +36,7 @@ def show(value: Any) -> str:
         return "".join(pieces.parts)
     if _shape(value) is not None:
         return _cut("".join(pieces.parts), WHOLE)
-    return f"{type(value).__name__}{_size(value)}: {_preview(value)}"
+    return f"{type(value).__name__[:_NAME]}{_size(value)}: {_preview(value)}"
 
 
 def _shape(value: Any) -> tuple[Any, ...] | None:
@@ -63,7 +67,7 @@ def _large(value: Any) -> str:
             else ", ".join(f"{str(c)[:40]} {t}" for c, t in zip(columns[:_COLUMNS], value.dtypes, strict=False))
         )
         more = f", and {len(columns) - _COLUMNS:,} more" if columns is not None and len(columns) > _COLUMNS else ""
-        return f"{type(value).__name__} of shape {tuple(shape)}, {kinds[:PREVIEW]}{more}:\n"
+        return f"{type(value).__name__[:_NAME]} of shape {tuple(shape)}, {kinds[:PREVIEW]}{more}:\n"
     except Exception:  # noqa: BLE001 - no array after all
         return ""
 
@@ -144,7 +148,7 @@ def _repr(value: Any) -> str:
         return text if type(text) is str else str(text)
     except Exception as error:  # noqa: BLE001
         # An entity's own class may do anything in there.
-        return f"<{type(value).__name__} object, whose repr failed with {type(error).__name__}>"
+        return f"<{type(value).__name__[:_NAME]} object, whose repr failed with {type(error).__name__}>"
 
 
 def _cut(text: str, most: int) -> str:
@@ -167,13 +171,28 @@ def describe(error: BaseException, ours: str) -> str:
             first = next((n for n, f in enumerate(frames) if f.filename.startswith("<")), 0)
             each.stack = traceback.StackSummary.from_list(frames[first:])
             seen += [e for e in (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ())) if e]
-        return _cut("".join(shown.format()).rstrip("\n"), ERROR)
+        return _cut("".join(shown.format()).rstrip("\n"), ERROR) + _no_network(error)
     except Exception:  # noqa: BLE001
         # The modules that do this are the entity's to break.
         try:
             return f"{type(error).__name__}: {error}"
         except Exception:  # noqa: BLE001
             return type(error).__name__
+
+
+def _no_network(error: BaseException) -> str:
+    """What an entity should know where something of an error's chain was a connection that nothing here can make."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        if isinstance(each, OSError) and (each.errno in _UNREACHABLE or type(each).__name__ == "gaierror"):
+            return (
+                "\n[There is no network in this sandbox, not even to this machine; what is outside is reached by the "
+                "functions that you were told of, alone.]"
+            )
+        each = each.__cause__ or each.__context__
+    return ""
 
 
 class Help:
@@ -187,6 +206,16 @@ class Help:
 
     def __repr__(self) -> str:
         return "Call help(x) for what is known of x."
+
+
+class Exit:
+    """``exit()`` and ``quit()``, which a start without ``site`` does not have: they end the cell."""
+
+    def __call__(self, code: Any = None) -> None:
+        raise SystemExit(code)
+
+    def __repr__(self) -> str:
+        return "Call exit() to end the cell; the task ends with done(answer)."
 
 
 def restore_builtins(saved: dict[str, Any]) -> None:

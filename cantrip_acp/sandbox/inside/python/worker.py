@@ -12,7 +12,7 @@ from .codec import Codec
 from .gates import GateError, Gates
 from .interrupts import Done, Interrupts
 from .late import Packages
-from .shown import Help, describe, restore_builtins, show
+from .shown import Exit, Help, describe, restore_builtins, show
 from .wire import Wire
 
 TYPE_CHECKING = False
@@ -52,6 +52,7 @@ class Worker:
         self._streams = _Streams()
         sys.argv[:] = [""]
         builtins.help = Help()  # type: ignore[assignment]
+        builtins.exit = builtins.quit = Exit()  # type: ignore[assignment]
         module = type(sys)("__main__")
         sys.modules["__main__"] = module
         self.scope: dict[str, Any] = vars(module)

@@ -6,6 +6,7 @@ It has the code medium's sandbox: no network, no file of the workspace but what 
 
 from __future__ import annotations
 
+import secrets
 import signal
 import time
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class HotProcess:
         self._worker: Worker | None = None
         self._number = 0
         self._answer: Answer | None = None
+        self._expected: type[Answer] = messages.Loaded
         self._timed_out = False
         self._printed = Collector(_PRINTED)
 
@@ -107,15 +109,20 @@ class HotProcess:
 
     def _said(self, message: messages.Message) -> None:
         if isinstance(message, messages.Loaded | messages.Answered) and message.call == self._number:
+            if not isinstance(message, self._expected) and self._worker is not None:
+                self._worker.end("it answered what was not asked")
+                return
             self._answer = self._answer or message
 
     async def ask(self, command: dict[str, Any]) -> Said:
-        """Let it do one thing. Raises `Lost` where it gave no answer; a cancel kills it."""
+        """Let it ``load`` or ``call``. Raises `Lost` where it gave no answer; a cancel kills it."""
         worker = self._worker
         if worker is None or not self.alive:
             raise Lost("it does not run")
-        self._number += 1
+        # Not to be guessed, so that nothing can be said ahead to a question that comes later.
+        self._number = secrets.randbits(50)
         self._answer = None
+        self._expected = messages.Loaded if command["t"] == "load" else messages.Answered
         self._timed_out = False
         self._printed = Collector(_PRINTED)
         why = "it was stopped"

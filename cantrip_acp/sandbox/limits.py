@@ -12,6 +12,7 @@ import resource
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from cantrip_acp.sandbox import kernelmemory
 from cantrip_acp.sandbox.policy import Limits
 
 FIRST = 0.05
@@ -108,16 +109,19 @@ def shared(pid: int) -> int:
     return sum(sizes.values())
 
 
-def _machine_shares() -> int:
-    """Bytes of memory that processes of the whole machine share, file systems in memory included."""
+def _machine_has(*names: bytes) -> list[int]:
+    """Bytes that the whole machine has of these (lines of /proc/meminfo): Shmem is what processes share, file systems in
+    memory included."""
+    found = dict.fromkeys(names, 0)
     try:
         with open("/proc/meminfo", "rb") as file:
             for line in file:
-                if line.startswith(b"Shmem:"):
-                    return int(line.split()[1]) * 1024
+                words = line.split()
+                if words[0] in found:
+                    found[words[0]] = int(words[1]) * 1024
     except (OSError, IndexError, ValueError):
         pass
-    return 0
+    return list(found.values())
 
 
 def _file_systems(pid: int, folders: Iterable[str]) -> int:
@@ -152,8 +156,12 @@ class Watchdog:
         if self._count and use.processes > self._limits.processes + 1:
             return f"more than {self._limits.processes} processes at once (sandbox_max_processes)"
         memory = use.memory
-        if memory <= self._limits.memory < memory + (machine := _machine_shares()):
-            memory += min(machine, shared(pid))
+        if memory <= self._limits.memory:
+            shares, tables = _machine_has(b"Shmem:", b"PageTables:")
+            if self._limits.memory < memory + shares:
+                memory += min(shares, shared(pid))
+            if self._limits.memory < memory + kernelmemory.most(pid, tables):
+                memory += kernelmemory.kept(pid, _tree(pid))
         if memory > self._limits.memory:
             return f"more than {self._limits.memory // (1024 * 1024)} MiB of memory"
         return None

@@ -7,8 +7,8 @@ from unittest import mock
 
 import pytest
 
+from cantrip_acp.sandbox import kernelmemory, runner, running
 from cantrip_acp.sandbox import limits as resource_limits
-from cantrip_acp.sandbox import runner
 from cantrip_acp.sandbox.policy import MIB
 from tests.attack.attack import BROKE, TRIED, Attack
 from tests.attack.scene import Scene
@@ -44,6 +44,25 @@ def sized(path: str, size: int) -> Defence:
 
 _ALONE = {"memory": _WIDE}
 _HOLD = "x = bytearray(300_000_000); x[::4096] = b'y' * len(x[::4096])\nimport time; time.sleep(0.6); broke('kept')"
+
+_KERNEL = patched("the count of the kernel's own memory", kernelmemory, "kept", lambda *_: 0)
+_PAIRS = """
+held = []
+def pass_on(pair):
+    # Both ends go into a third pair, which alone stays open.
+    way = socket.socketpair()
+    for end in pair:
+        socket.send_fds(way[0], [b"x"], [end.fileno()]); end.close()
+    held.extend(way)
+for n in range(1500):
+    pair = socket.socketpair()
+    for end in pair:
+        end.setblocking(False)
+        try:
+            while True: end.send(bytes(32768))
+        except BlockingIOError: pass
+    held += pair
+"""
 
 ATTACKS = [
     Attack(
@@ -183,6 +202,84 @@ else: time.sleep(0.6); broke("kept")
         host=lambda scene: scene.seen > 1_000_000,
     ),
 ]
+
+UNCOUNTED = [
+    Attack(
+        "memory in tables of pages that hold nothing",
+        """
+memory = mmap.mmap(-1, 300 << 30, flags=mmap.MAP_PRIVATE | 0x4000, prot=mmap.PROT_READ)
+try: memory.madvise(15)
+except OSError: pass
+for at in range(0, 300 << 30, 2 << 20): memory[at]
+time.sleep(0.6); broke("kept")
+""",
+        _KERNEL,
+        python=True,
+        ends=True,
+    ),
+    Attack(
+        "memory in tables of many processes",
+        """
+for n in range(6):
+    if os.fork() == 0:
+        memory = mmap.mmap(-1, 60 << 30, flags=mmap.MAP_PRIVATE | 0x4000, prot=mmap.PROT_READ)
+        try: memory.madvise(15)
+        except OSError: pass
+        for at in range(0, 60 << 30, 2 << 20): memory[at]
+        time.sleep(3); os._exit(0)
+time.sleep(1.6); broke("kept")
+""",
+        _KERNEL,
+        python=True,
+        ends=True,
+    ),
+    Attack(
+        "memory that waits in sockets",
+        _PAIRS + "time.sleep(1); broke('kept')",
+        _KERNEL,
+        python=True,
+        ends=True,
+    ),
+    Attack(
+        "the same where the network is the machine's",
+        _PAIRS + "time.sleep(1); broke('kept')",
+        _KERNEL,
+        python=True,
+        ends=True,
+        wards={"bash_network": True},
+    ),
+    Attack(
+        "memory in sockets that are on their way",
+        _PAIRS.replace("held += pair", "pass_on(pair)") + "time.sleep(1); broke('kept')",
+        _KERNEL,
+        python=True,
+        ends=True,
+    ),
+]
+"""What is in no process's count: tried without a control group, which counts it too."""
+
+
+@pytest.fixture
+def ungrouped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "control_groups", lambda: None)
+    monkeypatch.setitem(_SMALL, "open_files", 4096)
+
+
+@pytest.mark.usefixtures("ungrouped")
+@pytest.mark.parametrize("attack", UNCOUNTED, ids=lambda a: a.name)
+async def test_held_without_a_control_group(attack: Attack, scene: Scene) -> None:
+    outcome = await scene.run(attack)
+    assert not attack.succeeded(scene, outcome.stdout), outcome
+    assert outcome.ended_because is not None
+    assert "memory" in outcome.ended_because
+
+
+@pytest.mark.usefixtures("ungrouped")
+@pytest.mark.parametrize("attack", UNCOUNTED, ids=lambda a: a.name)
+async def test_control_without_a_control_group(attack: Attack, scene: Scene) -> None:
+    with attack.defence.removed(scene):
+        outcome = await scene.run(attack)
+    assert attack.succeeded(scene, outcome.stdout), outcome
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import click
@@ -31,16 +31,17 @@ class Finding:
 @click.command(
     "doctor",
     short_help="What works on this machine, and how to mend what does not.",
-    **examples("cantrip doctor", "cantrip doctor --json"),
+    **examples("cantrip doctor", "cantrip doctor --json", "cantrip doctor --probe"),
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: every finding, and whether commands can run.")
-def doctor(as_json: bool) -> int:
-    """Look at this machine: sandbox, system call filter, limits, providers' keys (their names only), folders.
+@click.option("--probe", is_flag=True, help="Ask each provider that has a key for something that costs nothing.")
+def doctor(as_json: bool, probe: bool) -> int:
+    """Look at this machine: sandbox, system call filter, limits, providers' keys (where they are, never what), folders.
 
     The sandbox is tried for real: a command starts in it, and each thing that it must not do is attempted.
     Exit status: 0 commands can run, 3 there is no sandbox here.
     """
-    findings = list(examine(os.environ))
+    findings = list(examine(probe=probe))
     sandbox = all(f.state != "missing" for f in findings if f.name.startswith("sandbox"))
     if as_json:
         data = {"sandbox": sandbox, "findings": [asdict(f) for f in findings]}
@@ -50,14 +51,16 @@ def doctor(as_json: bool) -> int:
     return 0 if sandbox else _NO_SANDBOX
 
 
-def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
+def examine(*, probe: bool = False) -> Iterator[Finding]:
     """Every finding, in the order in which one needs the other."""
     yield _python()
     yield from _sandbox()
     yield from _limits()
     yield from _tools()
     yield from _folders()
-    yield from _providers(environ)
+    from cantrip_acp.cli import providers
+
+    yield from providers.look(probe=probe)
 
 
 def _python() -> Finding:
@@ -212,25 +215,6 @@ def _folders() -> Iterator[Finding]:
     except SandboxError as error:
         yield Finding(
             "sandbox.runtime", "missing", str(error), "Set TMPDIR to a folder on a file system without noexec."
-        )
-
-
-def _providers(environ: Mapping[str, str]) -> Iterator[Finding]:
-    from cantrip_acp.recipes import crystals
-
-    chosen = environ.get(crystals.VARIABLE, "").strip()
-    if chosen:
-        yield Finding("crystal", "ok", f"{crystals.VARIABLE} is set")
-    found = [name for names in crystals.KEYS.values() for name in names if environ.get(name)]
-    if found:
-        yield Finding("providers", "ok", f"keys found: {', '.join(found)}")
-    else:
-        names = [name for names in crystals.KEYS.values() for name in names]
-        yield Finding(
-            "providers",
-            "note",
-            "no provider's key is set; scripted crystals and `cantrip demo` need none",
-            f"Set one of {', '.join(names)}.",
         )
 
 

@@ -26,6 +26,7 @@ from cantrip_acp.redaction import looks_secret, shared
 _log = logging.getLogger(__name__)
 
 SERVICE = "cantrip"
+KEYRING = "the system's keyring"
 KEYRING_SECONDS = 5.0
 """A keyring that does not answer (it is locked, or its daemon hangs) counts as one without a key."""
 KEYRING_PAUSE = 60.0
@@ -48,8 +49,8 @@ def find(names: Sequence[str], *, keyring: bool = True) -> Found | None:
     """The first of these variables that is set anywhere; every place is searched for all of them before the next place."""
     found = _set_here(names)
     if found is None and keyring:
-        for name, value in _asked(names).items():
-            return Found(name, Secret(value), "the system's keyring")
+        held = in_keyring(names)
+        return next((held[name] for name in names if name in held), None)
     return found
 
 
@@ -59,12 +60,17 @@ def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
         found = _set_here(names)
         if found is not None:
             return provider, found
-    held = _asked([name for names in providers.values() for name in names])
+    held = in_keyring([name for names in providers.values() for name in names])
     for provider, names in providers.items():
         for name in names:
             if name in held:
-                return provider, Found(name, Secret(held[name]), "the system's keyring")
+                return provider, held[name]
     return None
+
+
+def in_keyring(names: Sequence[str]) -> dict[str, Found]:
+    """What the keyring has of these."""
+    return {name: Found(name, Secret(value), KEYRING) for name, value in _asked(names).items()}
 
 
 def setting(name: str) -> str:

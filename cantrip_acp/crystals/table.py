@@ -45,28 +45,28 @@ _VENDORS = {"anthropic": "anthropic", "openai": "openai", "google": "google"}
 _FIELDS = tuple(field for field in ModelInfo.__struct_fields__ if field != "known")
 
 
-def look_up(provider: str, model: str) -> ModelInfo:
+def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
     """What is known of a model. Dated names and ``-latest`` are the model's own; `UNKNOWN` where no table has it.
 
-    Raises `DefinitionError` where the user's table cannot be read.
+    An unknown model is remarked on in the log, once. Raises `DefinitionError` where the user's table cannot be read.
     """
     found: dict[str, Any] = {}
     known = False
-    for table in (_shipped()["models"], _users()):
+    for table in (_shipped()["models"], users_own()):
         entry = _entry(table, provider, model)
         if entry is not None:
             found.update(entry)
             known = True
     if provider == "ollama" and "price" not in found and "cloud" not in model.partition(":")[2]:
         found["price"] = {}  # it runs on a machine of one's own: nothing is charged for tokens
-    if not known and provider not in ("ollama", "local"):
+    if not known and remark and provider not in ("ollama", "local"):
         _remark(provider, model)
     return msgspec.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
 
 
 def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
     """Every model of both tables: provider, name, what is known."""
-    shipped, users = _shipped()["models"], _users()
+    shipped, users = _shipped()["models"], users_own()
     for name in (n for n in dict.fromkeys((*shipped, *users)) if provider in (None, n)):
         for model in dict.fromkeys((*shipped.get(name, {}), *users.get(name, {}))):
             yield name, model, look_up(name, model)
@@ -122,7 +122,7 @@ def _entry(table: Mapping[str, Any], provider: str, model: str) -> Mapping[str, 
             plain = _entry(table, maker, name)
             return plain if plain is not None else _entry(table, maker, name.replace(".", "-"))
     if provider == "local":
-        return _entry(table, "ollama", model) if table is not _users() else None
+        return _entry(table, "ollama", model) if table is not users_own() else None
     return None
 
 
@@ -132,7 +132,8 @@ def _shipped() -> dict[str, Any]:
     return data
 
 
-def _users() -> dict[str, Any]:
+def users_own() -> dict[str, Any]:
+    """What the user's table says, by provider and model. Raises `DefinitionError` where it cannot be read."""
     return {name: models for name, models in _file().items() if name != DEFAULTS}
 
 

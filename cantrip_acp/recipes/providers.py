@@ -100,8 +100,11 @@ def _class(provider: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def endpoint(provider: str, options: Mapping[str, Any], need: Need) -> Endpoint:
-    """Where and how a model is asked. Raises `MissingKey`, and `DefinitionError` with the place of what is wrong."""
+def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bool = True) -> Endpoint:
+    """Where and how a model is asked. ``known``: say so in the log where no table has it.
+
+    Raises `MissingKey`, and `DefinitionError` with the place of what is wrong.
+    """
     rest = dict(options)
     model = str(rest.pop("model")).strip()
     given = rest.pop("base_url", None)
@@ -109,7 +112,7 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need) -> Endpoint:
     headers = _headers(rest.pop("headers", None) or {}, need)
     if base_url is not None:
         where = BASE_URL if keys.setting(BASE_URL) else None
-        base_url, authorization = _address(base_url, where, need)
+        base_url, authorization = address(base_url, where, need)
         if authorization is not None:
             headers.setdefault("Authorization", authorization)
     elif provider == "ollama":
@@ -122,20 +125,18 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need) -> Endpoint:
         )
     signed = any(name.lower() in _SIGNING for name in headers)
     key = _key(provider, rest.pop("api_key_env", None), needed=base_url is None and not signed)
-    info = _info(provider, model, rest)
+    info = _info(provider, model, rest, known=known)
     return Endpoint(provider, model, base_url, key, headers, info, options=rest)
 
 
-def _info(provider: str, model: str, rest: dict[str, Any]) -> ModelInfo:
+def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> ModelInfo:
     """What is known of the model, with the recipe's own word over it; what it says of the model is taken from ``rest``."""
-    info = table.look_up(provider, model)
+    info = table.look_up(provider, model, remark=known)
     changes: dict[str, Any] = {}
     if "context_window" in rest:
         changes["context_window"] = rest.pop("context_window")
     if "price" in rest:
         changes["price"] = msgspec.convert(rest.pop("price"), Price, strict=False)
-    if "tools" in rest:
-        changes["tools"] = rest.pop("tools")
     return msgspec.structs.replace(info, **changes)
 
 
@@ -176,7 +177,7 @@ def _ollama_address() -> str:
     return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}{parts.path}/v1"
 
 
-def _address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | None]:
+def address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | None]:
     """An address without what is secret in it, and the header that stands for that: a name and password before the host."""
 
     def refuse(problem: str) -> DefinitionError:

@@ -146,7 +146,6 @@ def test_what_the_recipe_says_of_its_model_stands(monkeypatch: pytest.MonkeyPatc
             "model": "claude-haiku-4-5",
             "context_window": 5000,
             "price": {"input": 3, "output": 4, "above": 10, "long": {"input": 6, "output": 8}},
-            "tools": False,
             "effort": "high",
         },
     )
@@ -155,7 +154,6 @@ def test_what_the_recipe_says_of_its_model_stands(monkeypatch: pytest.MonkeyPatc
     assert said.info.price.long is not None
     assert said.info.price.long.output == 8
     assert said.info.images
-    assert not said.info.tools
     assert said.options == {"effort": "high"}
 
 

@@ -110,8 +110,8 @@ def test_doctor(workspace: Path) -> None:
     assert states["sandbox.hosts"] == "ok"
     counted = control_groups() is not None or os.getuid() != 0
     assert states["limits.processes"] == ("ok" if counted else "note")
-    keys = next(f for f in report["findings"] if f["name"] == "providers")
-    assert "ANTHROPIC_API_KEY" in keys["text"]
+    keys = next(f for f in report["findings"] if f["name"] == "provider.anthropic")
+    assert keys["text"] == "ANTHROPIC_API_KEY from the environment"
     assert "s3cret" not in done.stdout
     assert "bubblewrap" in cantrip("doctor", cwd=workspace).stdout
 

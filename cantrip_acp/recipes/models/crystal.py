@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.models.base import Model
 from cantrip_acp.recipes.models.script import Script, ScriptedResponse, Usage
-from cantrip_acp.recipes.values import Flag, Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
+from cantrip_acp.recipes.values import Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much a model thinks before it answers, in words that every family's are mapped to."""
@@ -76,9 +76,16 @@ class ModelCrystal(Model):
     api: Annotated[str, one_of(("responses", "chat"), "api")] = Field(
         default="responses", description="Which of OpenAI's two interfaces is used; other providers have one."
     )
-    tools: Flag = Field(
-        default=True,
-        description="Whether the model takes tools; if not, gate calls are asked for and read in its text.",
+    tools: Annotated[str, one_of(("auto", "native", "text"), "tools")] = Field(
+        default="auto",
+        description="How a model of one's own server calls gates: by tools, or in its text where it takes none.",
+    )
+    summary: Annotated[str, one_of(("auto", "concise", "detailed", "none"), "summary")] = Field(
+        default="auto", description="How OpenAI sums up what its model thought."
+    )
+    routing: dict[str, Any] = Field(
+        default_factory=dict,
+        description="OpenRouter's `provider`: which of a model's providers are asked, and in which order.",
     )
 
 

@@ -108,9 +108,12 @@ class HotProcess:
         return Sandbox(reached.wards, reached.workspace, host=host, more_readable=reached.readable), found
 
     def _said(self, message: messages.Message) -> None:
-        if isinstance(message, messages.Loaded | messages.Answered) and message.call == self._number:
-            if not isinstance(message, self._expected) and self._worker is not None:
-                self._worker.end("it answered what was not asked")
+        worker = self._worker
+        if worker is None or worker.broken is not None or not isinstance(message, messages.Loaded | messages.Answered):
+            return
+        if message.call == self._number:
+            if not isinstance(message, self._expected):
+                worker.end("it answered what was not asked")
                 return
             self._answer = self._answer or message
 

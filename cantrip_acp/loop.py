@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import msgspec
 
-from cantrip_acp import events, telemetry
+from cantrip_acp import events, spans, telemetry
 from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
+    from cantrip_acp.loom.turn import Output
+    from cantrip_acp.mediums.contract import MediumSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +105,10 @@ class CastRun:
             with scope:
                 if wards.max_seconds is not None:
                     scope.deadline = min(scope.deadline, anyio.current_time() + wards.max_seconds)
-                attributes = {
-                    "gen_ai.operation.name": "invoke_agent",
-                    "gen_ai.agent.id": self.entity.id,
-                    "gen_ai.request.model": self.entity.crystal.model,
-                    **{f"cantrip.{k}": v for k, v in self.trace.attributes.items()},
-                }
-                with telemetry.span("invoke_agent", self.trace, attributes):
+                with spans.invoke_agent(self.entity, self.trace, self.id, self.intent) as span:
                     reason = await self._turns()
+                    if span is not None:
+                        span.ended(reason, self.usage, self._result)
             if scope.cancelled_caught:
                 reason = self.stop_reason or "max_seconds"
                 self._close_cut_turn(reason)
@@ -136,6 +135,8 @@ class CastRun:
     async def _begin(self) -> None:
         entity = self.entity
         loom = entity.loom
+        if not telemetry.prepared():
+            await anyio.to_thread.run_sync(telemetry.prepare)
         for contributor in entity.contributors:
             from cantrip_acp.context import CastInfo
 
@@ -240,14 +241,11 @@ class CastRun:
         sink = _Sink(self)
         if entity.hub.active:
             await entity.hub.send(events.QueryStarted(**self._ids, message_id=sink.message_id))
-        if not telemetry.collecting():
-            return await ask(entity.crystal, query, sink.emit, entity.retry, sink.notice)
-        attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": entity.crystal.model}
-        with telemetry.span(f"chat {entity.crystal.model}", self.trace, attributes) as span:
-            response = await ask(entity.crystal, query, sink.emit, entity.retry, sink.notice)
+        with spans.chat(entity, self.trace, query, sink.emit) as span:
+            emit = sink.emit if span is None else span.emit
+            response = await ask(entity.crystal, query, emit, entity.retry, sink.notice)
             if span is not None:
-                span.set_attribute("gen_ai.usage.input_tokens", response.usage.prompt_tokens)
-                span.set_attribute("gen_ai.usage.output_tokens", response.usage.completion_tokens)
+                span.answered(response, sink.attempt)
             return response
 
     def _classified(self, response: Response) -> Response:
@@ -269,12 +267,25 @@ class CastRun:
             if medium.tool is not None and call.gate == medium.tool:
                 # The crystal's ids may come again in a later turn; ids of events must not.
                 session = await entity.session()
-                turn.outputs.append(await session.run(ToolCall(f"{turn.id}.{index}", call.gate, call.args), turn))
+                turn.outputs.append(await self._program(session, turn, index, call))
             else:
                 name = entity.circle.tool_names.get(call.gate, call.gate)
                 await turn.gate(name, call.args, tool_call_id=call.id)
             if turn.finished:
                 break
+
+    async def _program(self, session: MediumSession, turn: TurnState, index: int, call: ToolCall) -> Output:
+        """One program of the medium."""
+        own = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
+        entity = self.entity
+        with spans.execute_tool(
+            call.gate, self.trace, entity.redactor, call_id=call.id, args=call.args, entity_id=entity.id
+        ) as span:
+            output = await session.run(own, turn)
+            if span is not None:
+                failed = output.error is not None or output.exit_code not in (0, None)
+                span.ended(entity.circle.medium.observe(output), "program_error" if failed else None)
+            return output
 
     def _write(self, turn: TurnState, reason: str | None) -> Turn:
         entity = self.entity

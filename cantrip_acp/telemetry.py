@@ -6,24 +6,34 @@ configured by the environment (``OTEL_*``) or the embedding program has imported
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from cantrip_acp.version import __version__
+
+Redact = Callable[[str], str]
+
 _TRACE_ID = re.compile(r"[0-9a-f]{32}\Z")
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
 _EXPORTER_KEYS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
+_CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Where a cast belongs: a trace id of 32 hex digits, the caller's span where known, and what came along."""
+    """Where a cast belongs: a trace id of 32 hex digits, the caller's span where known, and what came along.
+
+    ``conversation`` names what its casts are a part of (a session of ACP); by default it is the entity.
+    """
 
     trace_id: str
     parent_span_id: str | None = None
@@ -31,6 +41,7 @@ class Trace:
     attributes: Mapping[str, str] = field(default_factory=dict)
     tracestate: str | None = None
     baggage: str | None = None
+    conversation: str | None = None
 
     def traceparent(self) -> str:
         """W3C ``traceparent`` for what is started on this trace's behalf."""
@@ -72,6 +83,10 @@ def trace_from(meta: Mapping[str, Any] | None = None, *, default: Trace | None =
 @cache
 def _exporter_wanted() -> bool:
     """Whether the environment asks for an exporter. Read once: it is asked at every query and gate call."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return False
     return any(os.environ.get(k) for k in _EXPORTER_KEYS)
 
 
@@ -80,17 +95,35 @@ def collecting() -> bool:
     return "opentelemetry.sdk.trace" in sys.modules or _exporter_wanted()
 
 
+@cache
+def content_wanted() -> bool:
+    """Whether spans may hold what was said, the arguments of calls and what came of them: somebody has to ask for it."""
+    wish = os.environ.get(_CONTENT, "").strip().lower()
+    return wish in ("true", "1", "span_only", "span_and_event")
+
+
+LAST_SPANS_S = 1.0
+"""Seconds at the end of the process for spans that were not sent yet."""
+
 _tracer: Any = None
+_setting_up = threading.Lock()
 
 
-def _get_tracer() -> Any:
+def prepare() -> None:
+    """Load what spans need, and set up the exporter that the environment names. Slow the first time; safe in a thread."""
     global _tracer
-    if _tracer is None:
+    with _setting_up:
+        if _tracer is not None or not collecting():
+            return
         from opentelemetry import trace
 
         _configure_exporter(trace)
-        _tracer = trace.get_tracer("cantrip_acp")
-    return _tracer
+        _tracer = trace.get_tracer("cantrip_acp", __version__)
+
+
+def prepared() -> bool:
+    """Whether there is nothing left to prepare."""
+    return _tracer is not None or not collecting()
 
 
 def _configure_exporter(trace: Any) -> None:
@@ -98,26 +131,60 @@ def _configure_exporter(trace: Any) -> None:
     if "opentelemetry.sdk.trace" in sys.modules or not _exporter_wanted():
         return
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
+
+        exporter = _exporter()
+    except ImportError as missing:
         logging.getLogger(__name__).warning(
-            "OTEL_* asks for traces, but the exporter is not installed; "
-            "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+            "OTEL_* asks for traces, but %s is not installed; pip install 'cantrip-acp[otel]'", missing.name
         )
         return
-    provider = TracerProvider(resource=Resource.create({"service.name": "cantrip-acp"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    about = {"service.version": __version__}
+    if not os.environ.get("OTEL_SERVICE_NAME") and "service.name=" not in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    ):
+        about["service.name"] = "cantrip-acp"
+    # Its own way to end waits for a collector that does not answer, and so would the process.
+    provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
+    atexit.register(_send_the_last, provider)
+
+
+def _send_the_last(provider: Any) -> None:
+    """Send what is not sent yet, in the time that an ending process has."""
+    sending = threading.Thread(target=provider.shutdown, name="last spans", daemon=True)
+    sending.start()
+    sending.join(LAST_SPANS_S)
+
+
+def _exporter() -> Any:
+    """The exporter by ``OTEL_TRACES_EXPORTER`` and ``OTEL_EXPORTER_OTLP_[TRACES_]PROTOCOL``; OTLP over HTTP by default."""
+    if os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        # Standard output belongs to the protocol, or to a command's result.
+        return ConsoleSpanExporter(out=sys.stderr)
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
+
+        return Grpc()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
 
 
 @contextmanager
-def span(name: str, trace: Trace, attributes: Mapping[str, Any]) -> Iterator[Any]:
+def span(
+    name: str, trace: Trace, attributes: Mapping[str, Any], *, client: bool = False, redact: Redact = str
+) -> Iterator[Any]:
     """A span of the cast's trace, current while the block runs; None where nobody collects.
 
-    Spans nest by OpenTelemetry's own context; the outermost one hangs on the trace's caller.
+    Spans nest by OpenTelemetry's own context; the outermost one hangs on the trace's caller. ``client``: it is a call of
+    something remote. What the block raises is told as ``error.type`` and a status through ``redact``, without a traceback.
     """
     if not collecting():
         yield None
@@ -125,7 +192,7 @@ def span(name: str, trace: Trace, attributes: Mapping[str, Any]) -> Iterator[Any
     from opentelemetry import context as otel_context
     from opentelemetry import trace as otel
 
-    tracer = _get_tracer()
+    prepare()
     parent = None
     if not otel.get_current_span().get_span_context().is_valid:
         # Without a caller's span, a made-up one still puts our spans into the trace that events and looms name.
@@ -134,8 +201,34 @@ def span(name: str, trace: Trace, attributes: Mapping[str, Any]) -> Iterator[Any
             span_id=int(trace.parent_span_id or os.urandom(8).hex(), 16),
             is_remote=True,
             trace_flags=otel.TraceFlags(1 if trace.sampled else 0),
+            trace_state=otel.TraceState.from_header([trace.tracestate]) if trace.tracestate else None,
         )
         parent = otel.set_span_in_context(otel.NonRecordingSpan(remote), otel_context.get_current())
     clean = {k: v for k, v in attributes.items() if v is not None}
-    with tracer.start_as_current_span(name, context=parent, attributes=clean) as current:
-        yield current
+    kind = otel.SpanKind.CLIENT if client else otel.SpanKind.INTERNAL
+    with _tracer.start_as_current_span(
+        name, context=parent, kind=kind, attributes=clean, record_exception=False, set_status_on_exception=False
+    ) as current:
+        try:
+            yield current
+        except Exception as error:
+            failed(current, error_type(error), redact(str(error)))
+            raise
+        except BaseException:
+            # Stopped from outside: no failure of what was done, and its reason is the cast's.
+            current.set_attribute("error.type", "cancelled")
+            raise
+
+
+def failed(current: Any, kind: str, words: str = "") -> None:
+    """Mark a span as failed: ``kind`` is a class of failure from a short list, ``words`` are for people."""
+    from opentelemetry.trace import Status, StatusCode
+
+    current.set_attribute("error.type", kind)
+    current.set_status(Status(StatusCode.ERROR, words[:1000] or None))
+
+
+def error_type(error: BaseException) -> str:
+    """``error.type``: the provider's status where there is one, else the error's class."""
+    status = getattr(error, "status", None)
+    return str(status) if isinstance(status, int) else type(error).__name__

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,7 @@ class Agent:
         session = self._session(params.session_id)
         intent, context = read_prompt(params.prompt)
         trace = telemetry.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
+        trace = replace(trace, conversation=session.id)
         return session.prompt(intent, context, trace, request)
 
     def _cancel(self, params: acp.Cancel, request: Request) -> None:

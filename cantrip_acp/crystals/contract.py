@@ -135,6 +135,7 @@ class Response(msgspec.Struct, frozen=True):
     ``refused`` is true where the provider declined to answer. ``stop_reason`` is one of `STOPS`, or the provider's own
     word where none of them fits; ``length`` says that the response was cut at its limit of tokens.
     ``provider`` comes back with the assistant's message of every later query; see `Message`. JSON data only.
+    ``id`` is the provider's own for the response, for those who ask it about one.
     """
 
     content: str | None = None
@@ -146,6 +147,7 @@ class Response(msgspec.Struct, frozen=True):
     refused: bool = False
     tool_results: tuple[str, ...] = ()
     provider: Any = None
+    id: str | None = None
 
 
 class Query(msgspec.Struct, frozen=True):

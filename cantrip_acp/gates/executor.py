@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp import events, telemetry
+from cantrip_acp import events, spans, telemetry
 from cantrip_acp.errors import GateError, LoomError
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.overlay import Overlay
@@ -99,18 +99,18 @@ class GateExecutor:
                 )
                 await hub.send(started)
             invocation = GateInvocation(self._opened(gate), parsed, call_id, via, context)
-            if telemetry.collecting():
-                attributes = {
-                    "gen_ai.operation.name": "execute_tool",
-                    "gen_ai.tool.name": name,
-                    "gen_ai.tool.call.id": call_id,
-                }
-                with telemetry.span(f"execute_tool {name}", trace, attributes) as span:
-                    reply = await self._settle(invocation)
-                    if span is not None and reply.is_error:
-                        span.set_attribute("error.type", "gate_error")
-            else:
+            with spans.execute_tool(
+                name,
+                trace,
+                self._redactor,
+                call_id=tool_call_id or call_id,
+                args=parsed,
+                entity_id=entity_id,
+                description=gate.description,
+            ) as span:
                 reply = await self._settle(invocation)
+                if span is not None:
+                    span.ended(reply.result, "gate_error" if reply.is_error else None)
         redact = self._redactor.data
         record = GateRecord(
             name,

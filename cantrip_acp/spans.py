@@ -1,0 +1,251 @@
+"""What spans say, by OpenTelemetry's semantic conventions for generative AI.
+
+A cast is ``invoke_agent``, a query of the crystal with all its attempts is ``chat`` (a client's span), a gate call and a
+program of the medium is ``execute_tool``. What was said and what tools gave is told only where somebody asked for it
+(`telemetry.content_wanted`), with secrets masked; attachments never are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp import telemetry
+
+if TYPE_CHECKING:
+    from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, Usage
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.redaction import Redactor
+    from cantrip_acp.telemetry import Trace
+
+_PROVIDERS = {"google": "gcp.gemini"}
+"""Names of providers in the conventions, where they are not ours."""
+
+_FINISHES = {"tool_calls": "tool_call", "refusal": "content_filter"}
+
+
+def _common(entity: Entity, trace: Trace, operation: str) -> dict[str, Any]:
+    crystal = entity.crystal
+    return {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": _PROVIDERS.get(crystal.name, crystal.name),
+        "gen_ai.request.model": crystal.model,
+        "gen_ai.conversation.id": trace.conversation or entity.id,
+        "gen_ai.agent.id": entity.id,
+        "gen_ai.agent.name": entity.cantrip.name,
+    }
+
+
+def _asked_for(entity: Entity) -> dict[str, Any]:
+    call = entity.call
+    return {
+        "gen_ai.request.temperature": call.temperature,
+        "gen_ai.request.top_p": call.top_p,
+        "gen_ai.request.max_tokens": call.max_tokens,
+        "gen_ai.request.stop_sequences": list(call.stop) or None,
+    }
+
+
+def _used(usage: Usage) -> dict[str, Any]:
+    """Tokens; caches and reasoning only where there were any, as not every provider counts them."""
+    return {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens or None,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
+        "cantrip.usage.cost_usd": usage.cost,
+    }
+
+
+def _set(span: Any, attributes: Mapping[str, Any]) -> None:
+    span.set_attributes({k: v for k, v in attributes.items() if v is not None})
+
+
+class AgentSpan:
+    """The span of a cast."""
+
+    def __init__(self, span: Any, redactor: Redactor) -> None:
+        self._span = span
+        self._redactor = redactor
+
+    def ended(self, reason: str, usage: Usage, result: Any) -> None:
+        """How the cast ended by itself, or by a ward."""
+        _set(self._span, {"cantrip.reason": reason, **_used(usage)})
+        if telemetry.content_wanted() and isinstance(result, str):
+            said = {
+                "role": "assistant",
+                "parts": [{"type": "text", "content": self._redactor.text(result)}],
+                "finish_reason": "stop",
+            }
+            self._span.set_attribute("gen_ai.output.messages", _json([said]))
+
+
+@contextmanager
+def invoke_agent(entity: Entity, trace: Trace, cast_id: str, intent: str) -> Iterator[AgentSpan | None]:
+    """The span of a cast; None where nobody collects."""
+    if not telemetry.collecting():
+        yield None
+        return
+    name = entity.cantrip.name
+    attributes = {
+        **_common(entity, trace, "invoke_agent"),
+        **_asked_for(entity),
+        "cantrip.cast.id": cast_id,
+        **{f"cantrip.{k}": v for k, v in trace.attributes.items()},
+    }
+    if telemetry.content_wanted():
+        words = {"type": "text", "content": entity.redactor.text(intent)}
+        attributes["gen_ai.input.messages"] = _json([{"role": "user", "parts": [words]}])
+    redact = entity.redactor.diagnostic
+    with telemetry.span(f"invoke_agent {name}" if name else "invoke_agent", trace, attributes, redact=redact) as span:
+        yield AgentSpan(span, entity.redactor)
+
+
+class ChatSpan:
+    """The span of a query. ``emit`` stands in for the query's own, and notes when the first piece came."""
+
+    def __init__(self, span: Any, emit: Emit, redactor: Redactor) -> None:
+        self._span = span
+        self._emit = emit
+        self._redactor = redactor
+        self._begun = time.monotonic()
+        self._first = True
+
+    async def emit(self, delta: Delta) -> None:
+        if self._first:
+            self._first = False
+            self._span.set_attribute("gen_ai.response.time_to_first_chunk", time.monotonic() - self._begun)
+        await self._emit(delta)
+
+    def answered(self, response: Response, attempts: int) -> None:
+        """The response, and how many attempts it took."""
+        finish = _finish(response)
+        _set(
+            self._span,
+            {
+                "gen_ai.response.model": response.model,
+                "gen_ai.response.id": response.id,
+                "gen_ai.response.finish_reasons": [finish],
+                "cantrip.attempts": attempts if attempts > 1 else None,
+                **_used(response.usage),
+            },
+        )
+        if telemetry.content_wanted():
+            parts = _parts(response.content, response.thinking, response.tool_calls)
+            said = {"role": "assistant", "parts": parts, "finish_reason": finish}
+            self._span.set_attribute("gen_ai.output.messages", _json(self._redactor.data([said])))
+
+
+@contextmanager
+def chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan | None]:
+    """The span of a query with all its attempts; None where nobody collects."""
+    if not telemetry.collecting():
+        yield None
+        return
+    attributes = {**_common(entity, trace, "chat"), **_asked_for(entity), "gen_ai.request.stream": True}
+    if telemetry.content_wanted():
+        attributes |= _content(query, entity.redactor)
+    name = f"chat {entity.crystal.model}"
+    with telemetry.span(name, trace, attributes, client=True, redact=entity.redactor.diagnostic) as span:
+        yield ChatSpan(span, emit, entity.redactor)
+
+
+class ToolSpan:
+    """The span of a gate call, or of a program of the medium."""
+
+    def __init__(self, span: Any, redactor: Redactor) -> None:
+        self._span = span
+        self._redactor = redactor
+
+    def ended(self, result: Any, failure: str | None) -> None:
+        """What came of it; ``failure`` is the kind of failure, None where there was none."""
+        if failure is not None:
+            telemetry.failed(self._span, failure)
+        if telemetry.content_wanted():
+            self._span.set_attribute("gen_ai.tool.call.result", _json(self._redactor.data(result)))
+
+
+@contextmanager
+def execute_tool(
+    name: str, trace: Trace, redactor: Redactor, *, call_id: str, args: Any, entity_id: str, description: str = ""
+) -> Iterator[ToolSpan | None]:
+    """The span of one call; ``args`` are told only where content is wanted. None where nobody collects."""
+    if not telemetry.collecting():
+        yield None
+        return
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": name,
+        "gen_ai.tool.call.id": call_id,
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.description": description or None,
+        "gen_ai.conversation.id": trace.conversation or entity_id,
+        "gen_ai.agent.id": entity_id,
+    }
+    if telemetry.content_wanted():
+        attributes["gen_ai.tool.call.arguments"] = _json(redactor.data(args))
+    with telemetry.span(f"execute_tool {name}", trace, attributes, redact=redactor.diagnostic) as span:
+        yield ToolSpan(span, redactor)
+
+
+def _finish(response: Response) -> str:
+    reason = response.stop_reason or ("tool_calls" if response.tool_calls else "stop")
+    return _FINISHES.get(reason, reason)
+
+
+def _content(query: Query, redactor: Redactor) -> dict[str, Any]:
+    """The query's messages in the conventions' form: instructions apart, the rest in order."""
+    first = next((i for i, m in enumerate(query.messages) if m.role != "system"), len(query.messages))
+    system = [{"type": "text", "content": m.content or ""} for m in query.messages[:first]]
+    rest = [_message(m) for m in query.messages[first:]]
+    tools = [
+        {"type": "function", "name": t.name, "description": t.description, "parameters": t.parameters}
+        for t in query.tools
+    ]
+    found = {
+        "gen_ai.system_instructions": system,
+        "gen_ai.input.messages": rest,
+        "gen_ai.tool.definitions": tools,
+    }
+    return {key: _json(redactor.data(value)) for key, value in found.items() if value}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        part = {"type": "tool_call_response", "id": message.tool_call_id, "response": message.content or ""}
+        return {"role": "tool", "parts": [part]}
+    parts = [
+        {"type": "uri", "modality": a.kind, "mime_type": a.mime, "uri": a.uri or ""} for a in message.attachments
+    ] + _parts(message.content, message.thinking, message.tool_calls)
+    return {"role": message.role, "parts": parts}
+
+
+def _parts(content: str | None, thinking: str | None, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    if thinking:
+        parts.append({"type": "reasoning", "content": thinking})
+    if content:
+        parts.append({"type": "text", "content": content})
+    for call in calls:
+        parts.append({"type": "tool_call", "id": call.id, "name": call.gate, "arguments": _arguments(call.args)})
+    return parts
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text) if text.strip() else {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, UnicodeError):
+        # A lone surrogate, or a value of a gate that is no plain data.
+        return msgspec.json.encode(repr(value)).decode()

@@ -9,10 +9,12 @@ workspace may have changed is looked at again.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
@@ -232,6 +234,8 @@ def machine() -> Host:
 
 
 _checked = False
+_checking: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Lock] = WeakKeyDictionary()
+"""One trial at a time in each event loop: sessions that open together wait for the same one."""
 
 
 async def check() -> None:
@@ -241,8 +245,15 @@ async def check() -> None:
         return
     from cantrip_acp.sandbox import canaries
 
-    await canaries.require()
-    _checked = True
+    async with _checking.setdefault(asyncio.get_running_loop(), anyio.Lock()):
+        if not _is_checked():
+            await canaries.require()
+            _checked = True
+
+
+def _is_checked() -> bool:
+    """Asked anew: it may have become true while others were waited for."""
+    return _checked
 
 
 def _workspace(workspace: Path | str | None) -> str | None:

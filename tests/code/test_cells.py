@@ -190,6 +190,14 @@ async def test_the_loom_is_an_object_where_it_is_shown(make) -> None:
     assert "NameError" in ((await (await make())("loom")).error or "")
 
 
+async def test_a_loom_of_large_turns_is_read_in_smaller_pieces(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cantrip_acp.mediums.cell.LARGEST_ANSWER", 50_000)
+    python = await make(medium=CodeMedium(loom=True))
+    python.turn.turns = [{"id": f"t{n}", "text": "x" * 20_000} for n in range(9)] + [{"id": "t9", "text": "x" * 60_000}]
+    assert await python.value("import itertools\n[t['id'] for t in itertools.islice(loom, 9)][-1]") == "'t8'"
+    assert "turn 9 of the loom cannot be read" in ((await python("loom[9]")).error or "")
+
+
 async def test_threads_live_from_cell_to_cell(python) -> None:
     await python(
         "import threading, time\nticks = []\ndef tick():\n    while True:\n        ticks.append(1); time.sleep(0.005)\n"

@@ -29,10 +29,21 @@ class LoomView:
     def _page(self, start: int, count: int) -> dict[str, Any]:
         if self._upto is not None:
             count = max(0, min(count, self._upto - start))
-        found: dict[str, Any] = self._wire.ask({"t": "loom", "start": start, "count": count})["result"]
+        found = self._asked(start, count)
         if self._upto is not None:
             found["length"] = min(found["length"], self._upto)
         return found
+
+    def _asked(self, start: int, count: int) -> dict[str, Any]:
+        while True:
+            reply = self._wire.ask({"t": "loom", "start": start, "count": count})
+            found: dict[str, Any] | str = reply["result"]
+            if isinstance(found, dict) and not reply.get("error"):
+                return found
+            if count <= 1:
+                raise RuntimeError(f"turn {start} of the loom cannot be read: {found}")
+            # Turns may be large, and an answer has a bound.
+            count //= 2
 
     def __len__(self) -> int:
         return int(self._page(0, 0)["length"])

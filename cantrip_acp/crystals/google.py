@@ -1,0 +1,285 @@
+"""Gemini by Google's own SDK (``google-genai``), which is imported when it is first needed.
+
+The body is rendered by `google_messages` and given to the SDK as it is (``extra_body``), so that signatures and arguments
+go back byte for byte. The key goes in a header. The HTTP client is ours: it follows no redirect (the SDK's would carry the
+key along), keeps our time-outs, and its response is closed at once when a query is cancelled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import msgspec
+
+from cantrip_acp.crystals import failures
+from cantrip_acp.crystals.clients import ClientPerLoop
+from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.google_messages import body_of
+from cantrip_acp.crystals.google_reading import Reading
+from cantrip_acp.crystals.google_thinking import check
+from cantrip_acp.crystals.window import check_window
+from cantrip_acp.crystals.wire_names import names_back
+from cantrip_acp.errors import CrystalError, MalformedResponse
+
+BASE_URL = "https://generativelanguage.googleapis.com"
+API_VERSION = "v1beta"
+NO_KEY = "none"
+"""In a key's place, for a gateway that asks for none; the SDK insists on one, and would look for it in the environment."""
+
+LONGEST_LINE = 64 * 1024 * 1024
+"""Bytes of one line of a stream; the SDK keeps a line in memory until it ends."""
+
+_TAIL = 16 * 1024
+_FINISH_MESSAGE = re.compile(rb'"finishMessage"\s*:\s*("(?:[^"\\]|\\.)*")')
+_CLOSE_S = 2.0
+_REQUEST_ID = "X-ACP-Model-Request-ID"
+_VERSION = re.compile(r"^(.*?)/(v\d+(?:alpha|beta)?\d*)/?$")
+_PLACE = [{"role": "user", "parts": [{"text": "-"}]}]
+"""Stands where the SDK wants contents; the body's own take its place."""
+
+_responses: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("_responses", default=None)
+"""The HTTP responses of the running query."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    sdk: Any
+    http: Any
+
+
+class GoogleCrystal:
+    """A Gemini model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `google_thinking`)."""
+
+    name = "google"
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        check(endpoint.options)
+        self._endpoint = endpoint
+        self.model = endpoint.model
+        self.context_window = endpoint.info.context_window
+        self._who = f"{self.name} ({self.model})"
+        self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
+
+    def __repr__(self) -> str:
+        return f"GoogleCrystal({self.model})"
+
+    def prepare(self) -> None:
+        """Import the SDK and build what it builds on first use."""
+        from google.genai import types
+
+        types.GenerateContentConfig(http_options=types.HttpOptions(headers={}))
+        types.GenerateContentResponse.model_validate({})
+
+    async def aclose(self) -> None:
+        await self._clients.aclose()
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        check_window(self._endpoint, query)
+        body = body_of(query, self.model, self._endpoint.info, self._endpoint.options)
+        known = (call.id for message in query.messages for call in message.tool_calls)
+        reading = Reading(self._who, self.model, known, names_back(query.tools), emit)
+        responses: list[Any] = []
+        token = _responses.set(responses)
+        try:
+            async with self._errors_mapped(reading, responses):
+                stream = await self._open(body, query.request_id)
+                async for chunk in stream:
+                    with _Reader(reading) as taking:
+                        await taking.add(chunk)
+                if responses:
+                    reading.explain(_finish_message(responses[-1]))
+        finally:
+            _responses.reset(token)
+            # The SDK's generators are left as they are, so the connection is ended here, whatever they wait for.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
+                for response in responses:
+                    await response.aclose()
+        answer = reading.response()
+        price = self._endpoint.info.price
+        if price is None:
+            return answer
+        return msgspec.structs.replace(
+            answer, usage=msgspec.structs.replace(answer.usage, cost=price.cost(answer.usage))
+        )
+
+    async def _open(self, body: dict[str, Any], request_id: str) -> AsyncIterator[Any]:
+        headers = {_REQUEST_ID: request_id} if request_id else {}
+        config = {
+            "http_options": {"headers": headers, "extra_body": body},
+            # Gates are called by the loop, and a lost stream is asked for again by it alone.
+            "automatic_function_calling": {"disable": True},
+            "automatic_continuation": False,
+        }
+        models = self._clients.get().sdk.aio.models
+        stream: AsyncIterator[Any] = await models.generate_content_stream(
+            model=self.model, contents=_PLACE, config=config
+        )
+        return stream
+
+    def _make(self) -> _Client:
+        import httpx2
+        from google.genai import Client
+
+        endpoint = self._endpoint
+        base, version = endpoint.base_url or BASE_URL, API_VERSION
+        if found := _VERSION.match(base):
+            base, version = found[1], found[2]
+        tls = httpx2.create_ssl_context()
+        http = httpx2.AsyncClient(
+            verify=tls,
+            follow_redirects=False,
+            event_hooks={"request": [self._patience], "response": [_noted]},
+        )
+        options: Any = {
+            "base_url": base.rstrip("/") + "/",
+            "api_version": version,
+            "headers": endpoint.plain_headers(),
+            "httpx_async_client": http,
+            # Never used, but the SDK would make one, with certificates of its own to load.
+            "httpx_client": httpx2.Client(verify=tls),
+        }
+        key = endpoint.api_key.reveal() if endpoint.api_key else NO_KEY
+        return _Client(Client(vertexai=False, api_key=key, http_options=options), http)
+
+    async def _patience(self, request: Any) -> None:
+        """Our time-outs; the SDK sets none, or one for the whole response."""
+        endpoint = self._endpoint
+        silence, connect = endpoint.silence_s, endpoint.connect_s
+        request.extensions["timeout"] = {"connect": connect, "read": silence, "write": silence, "pool": connect}
+
+    @contextlib.asynccontextmanager
+    async def _errors_mapped(self, reading: Reading, responses: list[Any]) -> AsyncIterator[None]:
+        """Whatever the SDK and its HTTP client raise, as errors of the contract."""
+        import httpx2
+        from google.genai import errors
+
+        who = self._who
+        try:
+            yield
+        except _Ours as ours:
+            raise ours.error from None
+        except CrystalError:
+            raise
+        except errors.APIError as error:
+            raise self._refused(error) from None
+        except httpx2.ConnectTimeout:
+            raise failures.silent(who, self._endpoint.connect_s) from None
+        except httpx2.TimeoutException:
+            raise failures.silent(who, self._endpoint.silence_s) from None
+        except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+            raise failures.broken(who, error, sent=reading.begun) from None
+        except Exception as error:  # noqa: BLE001
+            # The SDK parses and validates as it reads: what is not Gemini's JSON raises whatever the parser raises.
+            status = responses[-1].status_code if responses else None
+            if status is None:
+                words = failures.said(error)
+                raise CrystalError(f"{who}: the request could not be made: {words}", retryable=False) from None
+            if status != 200:
+                headers = responses[-1].headers
+                raise failures.refused(who, status, "a body that cannot be read", headers=headers) from None
+            raise failures.unreadable(who, f"{type(error).__name__}: {error}") from None
+
+    def _refused(self, error: Any) -> CrystalError:
+        headers = dict(error.response.headers) if hasattr(error.response, "headers") else {}
+        status = error.code if isinstance(error.code, int) and not isinstance(error.code, bool) else 500
+        message = error.message if isinstance(error.message, str) else str(error.details)
+        delay, spent = _quota(error.details)
+        if delay is not None and failures.retry_after(headers) is None:
+            headers["retry-after"] = f"{delay:g}"
+        code = "insufficient_quota" if spent else error.status if isinstance(error.status, str) else None
+        return failures.refused(self._who, status, message, headers=headers, code=code)
+
+
+class _Ours(Exception):
+    """Carries what the reader of pieces raised past the rules for what the SDK raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class _Reader:
+    """Marks what is raised while a piece is handed on, as distinct from the SDK's own errors."""
+
+    __slots__ = ("_reading",)
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def __enter__(self) -> Reading:
+        return self._reading
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            raise _Ours(error) from error
+
+
+async def _close(client: _Client) -> None:
+    await client.http.aclose()
+    client.sdk.close()
+
+
+async def _noted(response: Any) -> None:
+    """Keep the response for the query that asked, and watch the length of its lines."""
+    responses = _responses.get()
+    if responses is not None:
+        responses.append(response)
+    if response.status_code == 200:
+        response.stream = _watched(response.stream)
+
+
+def _watched(stream: Any) -> Any:
+    import httpx2
+
+    class Watched(httpx2.AsyncByteStream):
+        tail = b""
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            length = 0
+            async for piece in stream:
+                end = piece.rfind(b"\n")
+                length = length + len(piece) if end < 0 else len(piece) - end - 1
+                if length > LONGEST_LINE:
+                    raise MalformedResponse(f"the response has a line beyond {LONGEST_LINE:,} bytes and was stopped")
+                self.tail = (self.tail + piece)[-_TAIL:]
+                yield piece
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Watched()
+
+
+def _finish_message(response: Any) -> str | None:
+    """Why it stopped, in Gemini's own words, from the end of the stream: the SDK leaves ``finishMessage`` out."""
+    found = _FINISH_MESSAGE.findall(getattr(response.stream, "tail", b""))
+    try:
+        return str(msgspec.json.decode(found[-1])) if found else None
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
+def _quota(details: Any) -> tuple[float | None, bool]:
+    """Of an error's details: the seconds to wait (``RetryInfo``), and whether a day's quota is spent (``QuotaFailure``)."""
+    delay: float | None = None
+    spent = False
+    inner = details.get("error", details) if isinstance(details, Mapping) else {}
+    found = inner.get("details") if isinstance(inner, Mapping) else None
+    for each in found if isinstance(found, list) else ():
+        if not isinstance(each, Mapping):
+            continue
+        kind = str(each.get("@type", ""))
+        if kind.endswith("RetryInfo"):
+            with contextlib.suppress(ValueError):
+                delay = float(str(each.get("retryDelay", "")).removesuffix("s"))
+        elif kind.endswith("QuotaFailure"):
+            violations = each.get("violations")
+            spent = isinstance(violations, list) and "PerDay" in str(violations)
+    return delay, spent

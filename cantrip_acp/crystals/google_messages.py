@@ -1,0 +1,174 @@
+"""Our messages as Gemini's contents (the REST API's JSON, ``v1beta``). Pure: a message's form never changes later.
+
+What Gemini said is given back as it came, part by part: a thought signature belongs to the part that it came with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals.attachments import note, taken
+from cantrip_acp.crystals.contract import Message, Query, ToolCall
+from cantrip_acp.crystals.google_schema import accepted
+from cantrip_acp.crystals.google_thinking import thinking
+from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.wire_names import wire_name
+
+FAMILY = "google"
+
+UNSIGNED = "skip_thought_signature_validator"
+"""Google's word for a call that another model made: Gemini 3 and later refuse calls of a turn without any signature."""
+
+_MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+_NO_SIGNATURES = re.compile(r"(?:^|/)(?:gemini-[12](?:[.\-]|$)|gemma|learnlm)")
+
+
+def body_of(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The request's body, all but the model's name, which stands in the address."""
+    system, contents = contents_of(query.messages, model, info)
+    body: dict[str, Any] = {"contents": contents}
+    if system:
+        body["systemInstruction"] = {"parts": system}
+    if query.tools:
+        declared = [
+            {"name": wire_name(t.name), "description": t.description, "parametersJsonSchema": accepted(t.parameters)}
+            for t in query.tools
+        ]
+        body["tools"] = [{"functionDeclarations": declared}]
+        body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[query.tool_choice]}}
+    generation: dict[str, Any] = {}
+    call = query.params
+    if info.sampling:
+        if call.temperature is not None:
+            generation["temperature"] = call.temperature
+        if call.top_p is not None:
+            generation["topP"] = call.top_p
+    if call.max_tokens is not None:
+        generation["maxOutputTokens"] = call.max_tokens
+    if call.stop:
+        generation["stopSequences"] = list(call.stop)
+    thought = thinking(model, info, options)
+    if thought is not None:
+        generation["thinkingConfig"] = thought
+    if generation:
+        body["generationConfig"] = generation
+    return body
+
+
+def contents_of(
+    messages: Sequence[Message], model: str, info: ModelInfo
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The parts of the system instruction, and the contents.
+
+    System messages before the first other one are the instruction, a part each; a later one is a text in front of the
+    next user's message. The answers to the calls of one utterance stand together in one content, as Gemini wants them.
+    """
+    system: list[dict[str, Any]] = []
+    contents: list[dict[str, Any]] = []
+    held: list[dict[str, Any]] = []
+    calls: dict[str, _Asked] = {}
+    answers: list[dict[str, Any]] | None = None
+    for message in messages:
+        if message.role != "tool":
+            answers = None
+        if message.role == "system":
+            part = {"text": message.content or ""}
+            (held if contents else system).append(part)
+        elif message.role == "user":
+            contents.append({"role": "user", "parts": [*held, *_user_parts(message, model, info)]})
+            held = []
+        elif message.role == "assistant":
+            contents.extend(_user(held))
+            held = []
+            parts = _said(message, model, calls)
+            if parts:
+                contents.append({"role": "model", "parts": parts})
+        else:
+            part = _answer(message, calls)
+            if answers is None:
+                contents.extend(_user(held))
+                held = []
+                answers = []
+                contents.append({"role": "user", "parts": answers})
+            answers.append(part)
+    contents.extend(_user(held))
+    return system, contents
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A call as Gemini knows it: its name, and its id where Gemini gave one."""
+
+    name: str
+    id: str | None
+
+
+def _user(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"role": "user", "parts": parts}] if parts else []
+
+
+def _user_parts(message: Message, model: str, info: ModelInfo) -> Iterable[dict[str, Any]]:
+    for attachment in message.attachments:
+        if taken(attachment, info):
+            yield {"inlineData": {"mimeType": attachment.mime, "data": attachment.data}}
+        else:
+            yield {"text": note(attachment, model)}
+    if message.content or not message.attachments:
+        yield {"text": message.content or ""}
+
+
+def _said(message: Message, model: str, calls: dict[str, _Asked]) -> list[dict[str, Any]]:
+    """The parts of what was said; notes the calls, for their answers."""
+    parts = _verbatim(message, model)
+    if parts is not None:
+        asked = [p["functionCall"] for p in parts if "functionCall" in p]
+        for call, theirs in zip(message.tool_calls, asked, strict=True):
+            calls[call.id] = _Asked(wire_name(call.gate), theirs.get("id"))
+        return parts
+    parts = [{"text": message.content}] if message.content else []
+    for index, call in enumerate(message.tool_calls):
+        calls[call.id] = _Asked(wire_name(call.gate), None)
+        part: dict[str, Any] = {"functionCall": {"name": wire_name(call.gate), "args": _args(call)}}
+        if index == 0 and not _NO_SIGNATURES.search(model):
+            part["thoughtSignature"] = UNSIGNED
+        parts.append(part)
+    return parts
+
+
+def _verbatim(message: Message, model: str) -> list[dict[str, Any]] | None:
+    """The parts as this model gave them; None where another said it, or where they do not fit what the loom says."""
+    kept = message.provider
+    if not isinstance(kept, Mapping) or kept.get("family") != FAMILY or kept.get("model") != model:
+        return None
+    parts = kept.get("parts")
+    if not isinstance(parts, list | tuple) or not parts or not all(isinstance(p, Mapping) for p in parts):
+        return None
+    asked = [p["functionCall"] for p in parts if "functionCall" in p]
+    if not all(isinstance(a, Mapping) for a in asked):
+        return None
+    if [a.get("name") for a in asked] != [wire_name(c.gate) for c in message.tool_calls]:
+        return None
+    return [dict(p) for p in parts]
+
+
+def _args(call: ToolCall) -> dict[str, Any]:
+    """Arguments as the mapping that the API demands; what is none is carried in one, so that the model sees its mistake."""
+    try:
+        args = msgspec.json.decode(call.args) if call.args.strip() else {}
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        args = call.args
+    return args if isinstance(args, dict) else {"arguments": args}
+
+
+def _answer(message: Message, calls: Mapping[str, _Asked]) -> dict[str, Any]:
+    asked = calls.get(message.tool_call_id or "")
+    text = message.content or ""
+    if asked is None:
+        return {"text": f"{message.name or 'tool'}: {text}"}
+    response: dict[str, Any] = {"name": asked.name, "response": {"error" if message.is_error else "output": text}}
+    if asked.id is not None:
+        response["id"] = asked.id
+    return {"functionResponse": response}

@@ -1,0 +1,200 @@
+"""Gemini's stream read to a response: parts put together, calls with ids of their own, the reason for its end."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals import failures
+from cantrip_acp.crystals.contract import Delta, Emit, Response, ToolCall, Usage
+from cantrip_acp.crystals.google_messages import FAMILY
+from cantrip_acp.errors import CrystalError, MalformedResponse
+
+_REFUSED = frozenset(
+    {
+        "SAFETY",
+        "BLOCKLIST",
+        "PROHIBITED_CONTENT",
+        "SPII",
+        "LANGUAGE",
+        "IMAGE_SAFETY",
+        "IMAGE_PROHIBITED_CONTENT",
+        "MODEL_ARMOR",
+        "JAILBREAK",
+    }
+)
+"""Ends that are a refusal: asking the same again gives the same."""
+
+_AGAIN = {
+    "RECITATION": "it broke off where its words came too close to a text that it has learned",
+    "IMAGE_RECITATION": "it broke off where its words came too close to a text that it has learned",
+    "MALFORMED_FUNCTION_CALL": "it made a tool call that cannot be read",
+    "UNEXPECTED_TOOL_CALL": "it called a tool that it was not offered",
+    "MALFORMED_RESPONSE": "it made a response that cannot be read",
+    "OTHER": "it broke off without a reason",
+}
+"""Ends by chance: another try often goes well."""
+
+_STOPS = {"STOP": "stop", "MAX_TOKENS": "length"}
+
+
+class Reading:
+    """One response as it comes. ``add`` takes the SDK's chunks in order; ``response`` is the whole."""
+
+    def __init__(
+        self, who: str, model: str, known_ids: Iterable[str], names_back: Mapping[str, str], emit: Emit
+    ) -> None:
+        self._who = who
+        self._model = model
+        self._back = names_back
+        self._taken = set(known_ids)
+        self._emit = emit
+        self._parts: list[dict[str, Any]] = []
+        self._calls: list[ToolCall] = []
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._usage: Any = None
+        self._reported: str | None = None
+        self._id: str | None = None
+        self._finish: str | None = None
+        self._finish_message: str | None = None
+        self._blocked: str | None = None
+        self._blocked_message: str | None = None
+        self.begun = False
+
+    async def add(self, chunk: Any) -> None:
+        """Take a ``GenerateContentResponse`` of the stream."""
+        self.begun = True
+        self._reported = chunk.model_version or self._reported
+        self._id = chunk.response_id or self._id
+        self._usage = chunk.usage_metadata or self._usage
+        feedback = chunk.prompt_feedback
+        if feedback is not None and feedback.block_reason is not None:
+            self._blocked = _word(feedback.block_reason)
+            self._blocked_message = feedback.block_reason_message
+        # One candidate was asked for.
+        for candidate in (chunk.candidates or ())[:1]:
+            for part in (candidate.content.parts if candidate.content is not None else None) or ():
+                await self._part(part)
+            if candidate.finish_reason is not None:
+                self._finish = _word(candidate.finish_reason)
+
+    def explain(self, finish_message: str | None) -> None:
+        """What the provider says about the end of the response."""
+        self._finish_message = finish_message
+
+    async def _part(self, part: Any) -> None:
+        signature = part.thought_signature
+        if part.function_call is not None:
+            kept = self._call(part.function_call)
+        elif part.text is not None:
+            if not part.text and signature is None:
+                return
+            kept = {"text": part.text}
+            if part.thought:
+                kept["thought"] = True
+        else:
+            kept = part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"thought_signature"})
+            if not kept:
+                return
+        if signature is not None:
+            kept["thoughtSignature"] = base64.b64encode(signature).decode()
+        if not self._joined(kept):
+            self._parts.append(kept)
+        if part.function_call is None and part.text:
+            thought = bool(part.thought)
+            (self._thoughts if thought else self._text).append(part.text)
+            await self._emit(Delta("thought" if thought else "text", part.text))
+
+    def _joined(self, part: dict[str, Any]) -> bool:
+        """Whether a piece of text went on from the one before. What is signed stays as it was signed."""
+        last = self._parts[-1] if self._parts else None
+        plain = {"text"} | ({"thought"} if "thought" in part else set())
+        if last is None or "text" not in part or set(part) != plain or set(last) != plain:
+            return False
+        last["text"] += part["text"]
+        return True
+
+    def _call(self, call: Any) -> dict[str, Any]:
+        """The call as it came; the id that we know it by is new where Gemini gave none, or one that was there before."""
+        args = call.args or {}
+        name = call.name or ""
+        if not name:
+            raise MalformedResponse(f"{self._who} called a tool without a name (CRYSTAL-4)")
+        minted = call.id if call.id and call.id not in self._taken else f"call_{os.urandom(8).hex()}"
+        self._taken.add(minted)
+        self._calls.append(ToolCall(minted, self._back.get(name, name), msgspec.json.encode(args).decode()))
+        kept: dict[str, Any] = {"name": name, "args": args}
+        if call.id:
+            kept["id"] = call.id
+        return {"functionCall": kept}
+
+    def response(self) -> Response:
+        """The whole, once the stream has ended. Raises `CrystalError` where it has no proper end or no content."""
+        usage = self._counted()
+        if self._blocked is not None and self._finish is None:
+            return self._refusal(f"the prompt was blocked: {self._blocked}", self._blocked_message, usage)
+        finish = self._finish
+        if finish is None or finish == "FINISH_REASON_UNSPECIFIED":
+            raise failures.broken(self._who, EOFError("no finishReason came"), sent=True)
+        if finish in _REFUSED:
+            return self._refusal(f"stopped by {finish}", self._finish_message, usage)
+        if finish in _AGAIN:
+            detail = f" ({failures.said(self._finish_message)})" if self._finish_message else ""
+            raise CrystalError(f"{self._who}: {_AGAIN[finish]} ({finish}){detail}", retryable=True)
+        stop = _STOPS.get(finish)
+        if stop is None and not self._calls and not self._text:
+            raise CrystalError(
+                f"{self._who} ended with {finish}: {failures.said(self._finish_message or 'no explanation')}",
+                retryable=False,
+            )
+        text = "".join(self._text)
+        if not text and not self._calls:
+            if stop == "length":
+                raise CrystalError(
+                    f"{self._who} spent all its tokens on thinking and said nothing: raise max_tokens, or lower the effort",
+                    retryable=False,
+                )
+            raise CrystalError(f"{self._who} answered nothing at all", retryable=True)
+        return self._made(text or None, usage, "tool_calls" if self._calls and stop == "stop" else stop or finish)
+
+    def _refusal(self, why: str, message: str | None, usage: Usage) -> Response:
+        """Refused: what was said stays, calls do not; where nothing was said, the reason stands in its place."""
+        self._calls = []
+        self._parts = []
+        text = "".join(self._text) or f"[{self._who} declined: {why}{f': {message}' if message else ''}]"
+        return msgspec.structs.replace(self._made(text, usage, "refusal"), refused=True, provider=None)
+
+    def _made(self, text: str | None, usage: Usage, stop: str) -> Response:
+        kept = {"family": FAMILY, "model": self._model, "parts": self._parts} if self._parts else None
+        return Response(
+            content=text,
+            thinking="".join(self._thoughts) or None,
+            tool_calls=tuple(self._calls),
+            usage=usage,
+            stop_reason=stop,
+            model=self._reported or self._model,
+            provider=kept,
+            id=self._id,
+        )
+
+    def _counted(self) -> Usage:
+        found = self._usage
+        if found is None:
+            return Usage()
+        thoughts = found.thoughts_token_count or 0
+        return Usage(
+            # What a server-side tool gave the model to read is counted apart from the prompt.
+            prompt_tokens=(found.prompt_token_count or 0) + (found.tool_use_prompt_token_count or 0),
+            completion_tokens=(found.candidates_token_count or 0) + thoughts,
+            cached_tokens=found.cached_content_token_count or 0,
+            reasoning_tokens=thoughts,
+        )
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "value", value))

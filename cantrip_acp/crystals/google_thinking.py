@@ -1,0 +1,68 @@
+"""How much a Gemini model thinks: by level from Gemini 3 on, by a budget of tokens before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.errors import DefinitionError
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What ``effort`` may be."""
+
+_THINKS = re.compile(r"(?:^|/)gemini-(?:2\.5|[3-9]|\d\d)|-latest$")
+_BY_BUDGET = re.compile(r"(?:^|/)gemini-[12][.\-]")
+_BUDGETS = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
+_LEVELS = {
+    "none": "MINIMAL",
+    "minimal": "MINIMAL",
+    "low": "LOW",
+    "medium": "MEDIUM",
+    "high": "HIGH",
+    "xhigh": "HIGH",
+    "max": "HIGH",
+}
+_PRO_LEAST = 128
+_PRO_MOST = 32768
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Raises `DefinitionError` for an effort or a budget that there is not."""
+    effort = options.get("effort")
+    if effort is not None and effort not in EFFORTS:
+        raise DefinitionError(f"effort is {effort!r}; it is one of {', '.join(EFFORTS)}")
+    budget = options.get("thinking_budget")
+    if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < -1):
+        raise DefinitionError(
+            f"thinking_budget is {budget!r}; it is a number of tokens, 0 for none, -1 for as it sees fit"
+        )
+
+
+def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``thinkingConfig``; None for a model that does not think, which would refuse it.
+
+    ``effort`` is one of `EFFORTS`; ``thinking_budget`` is in tokens and stands over it. A pro model cannot do without
+    thinking: its least is taken where none is asked for.
+    """
+    effort, budget = options.get("effort"), options.get("thinking_budget")
+    # A model of the table is believed; of any other, its name tells.
+    thinks = info.reasoning or (not info.known and _THINKS.search(model) is not None)
+    if not thinks and effort in (None, "none") and budget is None:
+        return None
+    pro = "-pro" in model
+    config: dict[str, Any] = {"includeThoughts": True}
+    if budget is not None:
+        config["thinkingBudget"] = budget
+    elif effort is not None and _BY_BUDGET.search(model):
+        tokens = _BUDGETS[effort]
+        config["thinkingBudget"] = max(_PRO_LEAST, tokens) if pro else tokens
+        if pro and effort in ("xhigh", "max"):
+            config["thinkingBudget"] = _PRO_MOST
+    elif effort is not None:
+        level = _LEVELS[effort]
+        config["thinkingLevel"] = "LOW" if pro and level == "MINIMAL" else level
+    if config.get("thinkingBudget") == 0:
+        config["includeThoughts"] = False
+    return config

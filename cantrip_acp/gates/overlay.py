@@ -29,7 +29,7 @@ class Overlay:
 
     def __init__(self, circle: Circle) -> None:
         self._circle = circle
-        self._listeners: list[Listener] = []
+        self._listener: Listener | None = None
         self.gates: Mapping[str, Gate] = {}
 
     @property
@@ -38,8 +38,9 @@ class Overlay:
         return tuple(ToolDefinition(g.name, g.description, g.parameters) for g in self.gates.values())
 
     def tell(self, listener: Listener) -> None:
-        """Call ``listener`` with all of them now, where there are any, and whenever they change."""
-        self._listeners.append(listener)
+        """Call ``listener`` with all of them now, where there are any, and whenever they change; no longer one of before:
+        an entity has one medium's session at a time."""
+        self._listener = listener
         if self.gates:
             listener(self.gates)
 
@@ -69,5 +70,5 @@ class Overlay:
         """Take some away and put others in their place, at once. Names must have passed `refusal`."""
         kept = {name: gate for name, gate in self.gates.items() if name not in lost or name in gained}
         self.gates = {**kept, **gained}
-        for listener in self._listeners:
-            listener(self.gates)
+        if self._listener is not None:
+            self._listener(self.gates)

@@ -173,6 +173,10 @@ class HotModules:
 
     async def _call(self, name: str, gate: str, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """A loaded module's function."""
+        try:
+            msgspec.json.encode(args)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise GateError(f"the arguments are not JSON data: {error}") from None
         async with self._lock:
             notes = await self._ready()
             loaded = self._loaded.get(name)

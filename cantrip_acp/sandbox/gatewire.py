@@ -78,6 +78,9 @@ class GateWire:
 
     def gained(self, gates: Mapping[str, Gate]) -> None:
         """From now on these gates are commands beside those that it was made with, in what runs already too."""
+        if not os.path.isdir(os.path.join(self.folder, "bin")):
+            # It was removed: the next wire is told of them when it is made.
+            return
         wanted = {**_commands(gates), **self._own}
         for name in self.commands.keys() - wanted.keys():
             os.unlink(os.path.join(self.folder, "bin", name))

@@ -12,6 +12,7 @@ from cantrip_acp import Cantrip, ScriptedCrystal
 from cantrip_acp.crystals.contract import Query, Response
 from cantrip_acp.loom.turn import Turn
 from cantrip_acp.mediums.monty import MontyMedium
+from cantrip_acp.telemetry import trace_from
 from tests.hot.conftest import KIT, cantrip
 
 ALLOWED = {"allow_compile_modules": ["textkit", "other"]}
@@ -198,6 +199,21 @@ async def test_casts_of_one_entity_keep_what_was_loaded_and_entities_do_not_shar
     await again.cast("use")
     last = [t for t in again.loom.turns() if t.role == "crystal"][-1]
     assert last.observation.results[0].result.startswith("gate not available")
+
+
+@pytest.mark.parametrize("medium", ["code", "bash"])
+async def test_a_fresh_session_of_the_medium_has_them_too(medium: str) -> None:
+    use = {"code": {"code": "done(more())"}, "bash": {"bash": "cantrip_done $(more)"}}[medium]
+    more = ("compile_and_load", {"module": "other", "source": "def more(): return 'more'"})
+    made = cantrip([use, calls(more), use], medium=medium, **ALLOWED)
+    async with made.invoke() as entity:
+        await entity.session()
+        await entity.discard_session()
+        await entity.executor.execute(*LOAD, call_id="x", entity_id=entity.id, cast_id="c", trace=trace_from(None))
+        await entity.discard_session()
+        await entity.cast("go")
+    turns = [t for t in made.loom.turns() if t.role == "crystal"]
+    assert turns[-1].observation.results[-1].result == "more"
 
 
 def test_the_description_says_what_the_wards_admit() -> None:

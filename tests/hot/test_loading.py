@@ -182,6 +182,14 @@ async def test_what_a_function_cannot_give(loader: Loader, body: str, said: str)
     assert said in record.result
 
 
+@pytest.mark.parametrize("args", [{"text": "a", "least": 10**30}, {"text": "\ud800"}])
+async def test_arguments_that_cannot_be_sent_lose_nothing(loader: Loader, args: dict[str, object]) -> None:
+    await loader.loaded("textkit", KIT)
+    await loader.call("count_words", text="a")
+    await loader.call("count_words", **args)
+    assert (await loader.call("count_words", text="a")).result["calls"] in (2, 3)
+
+
 async def test_coroutines_classes_and_odd_signatures(loader: Loader) -> None:
     source = """
 import asyncio, dataclasses, os.path

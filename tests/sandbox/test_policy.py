@@ -249,3 +249,15 @@ def test_a_workspace_environment_shows_its_interpreter(tmp_path: Path) -> None:
     (tmp_path / "work/.venv/bin/python").symlink_to(home / ".local/share/uv/python/cpython-3.12/bin/python3")
     found = find_tools([], str(home), [str(tmp_path / "work/.venv")])
     assert f"{home}/.local/share/uv/python" in found.roots
+
+
+@pytest.mark.parametrize("target", ["notes.txt", "private/bin/tool", "private/bin/python3", "private"])
+def test_a_link_that_calls_itself_python_shows_nothing(tmp_path: Path, target: str) -> None:
+    """A repository may bring a link to anything under that name; what it leads to must be a Python that can be run."""
+    home = tmp_path / "home"
+    tree(home, "notes.txt", "private/lib/x", "private/bin/tool", "private/bin/python3")
+    (home / "private/bin/python3").chmod(0o644)
+    tree(tmp_path, "work/.venv/pyvenv.cfg", "work/.venv/bin/")
+    (tmp_path / "work/.venv/bin/python3").symlink_to(home / target)
+    found = find_tools([], str(home), [str(tmp_path / "work/.venv")])
+    assert found.roots == (str(tmp_path / "work/.venv"),)

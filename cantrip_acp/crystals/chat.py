@@ -162,6 +162,10 @@ class ChatCrystal:
                     await answer.feed(chunk)
                     if answer.chat.error is not None:
                         raise self.sdk.refused_midway(answer.chat.error)
+                    if answer.chat.ended:
+                        break
+                while answer.chat.ended and (more := await events.afterwards()) is not None:
+                    await answer.feed(more)
             elif isinstance(whole, dict):
                 await answer.feed(whole)
         finish = answer.chat.finish
@@ -192,6 +196,7 @@ class ChatCrystal:
             model=chat.model or self.model,
             refused=chat.refused or filtered,
             provider=self.kept(chat),
+            id=chat.id,
         )
         return said_something(self.sdk.who, response)
 

@@ -59,15 +59,15 @@ class ChatAnswer:
     usage: Mapping[str, Any] | None = None
     timings: Mapping[str, Any] | None = None
     model: str | None = None
-    provider: str | None = None
+    id: str | None = None
     _slots: dict[int, PartialCall] = field(default_factory=dict)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
         """One chunk; what to show of it. A whole answer (``message`` in place of ``delta``) is a chunk too."""
         if isinstance(chunk.get("model"), str) and chunk["model"]:
             self.model = chunk["model"]
-        if isinstance(chunk.get("provider"), str):
-            self.provider = chunk["provider"]
+        if isinstance(chunk.get("id"), str) and chunk["id"]:
+            self.id = chunk["id"]
         if isinstance(chunk.get("timings"), Mapping):
             self.timings = chunk["timings"]
         usage = chunk.get("usage")

@@ -148,6 +148,8 @@ class ResponsesCrystal:
                         await emit(delta)
                     if answer.error is not None or answer.final is not None:
                         break
+                while answer.final is not None and await events.afterwards() is not None:
+                    pass
             elif isinstance(whole, dict):
                 answer.take(whole)
         if answer.error is not None:
@@ -166,7 +168,7 @@ class ResponsesCrystal:
         usage = priced(usage_of(raw), self.endpoint) if isinstance(raw, Mapping) else Usage()
         stop = answer.stop_reason()
         as_given = [call_id for call_id, _, _ in given] == [call.id for call in calls]
-        model = (answer.final or {}).get("model")
+        model, own_id = (answer.final or {}).get("model"), (answer.final or {}).get("id")
         response = Response(
             content=content,
             thinking=answer.thinking(),
@@ -176,5 +178,6 @@ class ResponsesCrystal:
             model=model if isinstance(model, str) and model else self.endpoint.model,
             refused=answer.refused or (stop == "content_filter" and not content and not calls),
             provider=keep(answer.items()) if answer.complete and as_given else None,
+            id=own_id if isinstance(own_id, str) and own_id else None,
         )
         return said_something(self.sdk.who, response)

@@ -29,6 +29,8 @@ REQUEST_ID = "X-ACP-Model-Request-ID"
 
 _CLOSE_S = 2.0
 """Seconds that ending a stream may take; after that its connection is left to the garbage collector."""
+_AFTERWARDS_S = 5.0
+"""Seconds that an answer which has ended may take to close its stream."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -166,6 +168,7 @@ class Events:
         self._sdk = sdk
         self._stream = stream
         self._any = False
+        self._until: float | None = None
 
     def __aiter__(self) -> Events:
         return self
@@ -183,6 +186,21 @@ class Events:
                 return event
             if event is not None:
                 raise failures.unreadable(self._sdk.who, f"an event that is no object: {event!r}"[:200])
+
+    async def afterwards(self) -> dict[str, Any] | None:
+        """The next event after an answer's end (its usage, for one); None where none comes, soon and in good order.
+
+        Reading on to the end keeps the connection for the next query. A server that holds it open, or breaks it, has
+        said all the same what there was to say.
+        """
+        if self._until is None:
+            self._until = anyio.current_time() + _AFTERWARDS_S
+        with anyio.CancelScope(deadline=self._until):
+            try:
+                return await self.__anext__()
+            except (StopAsyncIteration, CrystalError):
+                return None
+        return None
 
     async def whole(self) -> Any:
         """The body, where the server sent one JSON value in place of a stream; None where it streams."""

@@ -1,7 +1,8 @@
 """A bash turn through the medium, next to the same bubblewrap options run bare.
 
-The command is `true`. Bare means: the very options that the medium would use, handed over in the same way (a descriptor
-with arguments, an empty environment), by subprocess and nothing else. A shell without any sandbox is there for the scale.
+The command is `true`. Bare means: the very arguments that the medium gives to bubblewrap, system call filter and shell
+included, handed over in the same way (by descriptors, in an empty environment), by subprocess and nothing else. Bare with
+/bin/sh and no filter, and a shell without any sandbox, are there for the scale.
 """
 
 from __future__ import annotations
@@ -32,16 +33,24 @@ class Bare:
         made = Sandbox(circle(workspace).wards, workspace)
         self._program = made.program
         self._options = encode(made.arguments())
+        self._filter = made.filter
+        self._shell = made.policy().shell
 
-    def run(self) -> None:
-        descriptor = os.memfd_create("arguments")
-        os.write(descriptor, self._options)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+    def run(self, *, plain: bool = False) -> None:
+        """Run `true`; ``plain``: by /bin/sh, and without the filter."""
+        given = {"--args": self._options} if plain else {"--args": self._options, "--seccomp": self._filter}
+        command, descriptors = [self._program], []
         try:
-            command = [self._program, "--args", str(descriptor), "--", "/bin/sh", "-c", "true"]
-            subprocess.run(command, env={}, pass_fds=(descriptor,), stdin=subprocess.DEVNULL, check=True)
+            for option, data in given.items():
+                descriptors.append(os.memfd_create("bench"))
+                os.write(descriptors[-1], data)
+                os.lseek(descriptors[-1], 0, os.SEEK_SET)
+                command += [option, str(descriptors[-1])]
+            command += ["--", "/bin/sh" if plain else self._shell, "-c", "true"]
+            subprocess.run(command, env={}, pass_fds=descriptors, stdin=subprocess.DEVNULL, check=True)
         finally:
-            os.close(descriptor)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
 async def measure(rounds: int, samples: dict[str, list[float]]) -> None:
@@ -61,6 +70,10 @@ async def measure(rounds: int, samples: dict[str, list[float]]) -> None:
                 samples.setdefault("bare", []).append((time.perf_counter() - began) * 1000)
                 await anyio.sleep(PAUSE)
                 began = time.perf_counter()
+                bare.run(plain=True)
+                samples.setdefault("plain", []).append((time.perf_counter() - began) * 1000)
+                await anyio.sleep(PAUSE)
+                began = time.perf_counter()
                 await medium.run("true")
                 # The first turn of an entity prepares its folders; it has a row of its own.
                 name = "turn" if number else "first"
@@ -72,7 +85,7 @@ def run(options: Options) -> Table:
     samples: dict[str, list[float]] = {}
     for _ in range(5):
         anyio.run(measure, options.rounds(60), samples)
-    base = row("the same bubblewrap options, bare", samples["bare"], "ms")
+    base = row("the same bubblewrap arguments, bare", samples["bare"], "ms")
     return Table(
         "bash",
         "one bash turn (`true`)",
@@ -87,6 +100,7 @@ def run(options: Options) -> Table:
                 reached=lambda made: made.ratio is not None and made.ratio <= 1.5,
             ),
             row("cantrip-acp: an entity's first turn", samples["first"], "ms", baseline=base),
+            row("bare, by /bin/sh and without the filter", samples["plain"], "ms", baseline=base),
             row("/bin/sh -c true, no sandbox", samples["sh"], "ms", baseline=base),
         ),
     )

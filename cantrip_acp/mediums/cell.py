@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 
-from cantrip_acp.sandbox import limits, messages
+from cantrip_acp.sandbox import beside, limits, messages
 from cantrip_acp.sandbox.gatewire import MOST_CALLS
 from cantrip_acp.sandbox.output import Collector, share
 from cantrip_acp.sandbox.worker import LARGEST_ANSWER, Worker
@@ -205,7 +205,7 @@ class Cell:
             self._queue.append((work, args))
             self._worker.tree.wake()
         else:
-            self._group.start_soon(work, *args)
+            beside.start_soon(self._group, work, *args)
 
     def output(self, stream: int, data: bytes) -> None:
         collector = self._streams[stream]

@@ -77,6 +77,7 @@ class _Folder:
     folders: list[str]
     protected: list[str]
     hidden: list[str]
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,14 @@ class Survey:
         self.seconds = time.monotonic() - began
         return self._findings
 
+    def at(self, path: str) -> tuple[str, ...] | None:
+        """The `NEVER_MADE` names that stood in a folder when it was last looked at, as paths; None for one that is not
+        looked into. Stand-ins are not among them."""
+        folder = self._folders.get(path)
+        if folder is None or not folder.readable:
+            return None
+        return tuple(sorted(p for p in folder.protected if p.rpartition("/")[2] in NEVER_MADE))
+
 
 def places(writable: Iterable[str], absent: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
     """Where stand-ins must stand for what is absent: each folder, all names that may ever stand there, and those of now."""
@@ -174,7 +183,7 @@ def _read(path: str, changed: int) -> _Folder:
                     hidden.append(entry.path)
     except OSError:
         # Not readable for us, so not readable inside: the sandbox runs as the same user.
-        return _Folder(changed, now, [], [], [])
+        return _Folder(changed, now, [], [], [], readable=False)
     return _Folder(changed, now, folders, protected, hidden)
 
 

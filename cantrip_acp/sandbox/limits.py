@@ -32,15 +32,21 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
     if not root:
         wanted.append((resource.RLIMIT_NPROC, limits.processes))
     for what, value in wanted:
-        hard = resource.prlimit(pid, what)[1]
+        # What it has is what we have: its own limits are inherited from ours.
+        hard = resource.getrlimit(what)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, what, (bound, bound))
     # Whatever runs inside is what the kernel should end first when memory is short.
     try:
-        with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("500")
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         return
+    try:
+        os.write(fd, b"500")
+    except OSError:
+        return
+    finally:
+        os.close(fd)
 
 
 def bound_memory(pid: int, size: int) -> None:

@@ -185,11 +185,14 @@ class Tree:
                 self._end("its output cannot be read")
         if not data:
             self._close_stream(stream)
-        else:
-            if len(data) == _CHUNK:
-                _widen(fd)
-            stream.feed(data)
-        self._wake()
+            if not self.running:
+                self._wake()
+            return
+        if len(data) == _CHUNK:
+            _widen(fd)
+        stream.feed(data)
+        if stream.feed != self._on_status:
+            self._wake()
 
     def _on_status(self, data: bytes) -> None:
         self._status_text += data
@@ -244,6 +247,10 @@ class Tree:
         self._process.wait()
         os.close(self._outer)
         self._outer = -1
+        # Most often nobody is left to write, and what the pipes hold is all: then there is nothing more to wait for.
+        for stream in list(self._streams.values()):
+            if stream.open and stream.reading:
+                self._on_readable(stream.fd)
         self._wake()
 
     # What a runner calls.
@@ -383,8 +390,8 @@ def _wait(pidfd: int, seconds: float) -> bool:
 
 def _parent(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return int(file.read(1024).rpartition(b")")[2].split()[1])
     except (OSError, IndexError, ValueError):
         return 0
 

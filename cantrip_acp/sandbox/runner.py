@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
 
 from cantrip_acp.errors import DefinitionError, SandboxError
-from cantrip_acp.sandbox import bubblewrap, gitlinks, probe, seccomp
+from cantrip_acp.sandbox import beside, bubblewrap, gitlinks, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
 from cantrip_acp.sandbox.host import Host
@@ -109,12 +110,7 @@ class Sandbox:
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
         findings = {r: self._surveys.setdefault(r, Survey(r)).refresh() for r in sorted(roots)}
         writable = self._wards.bash_writable_paths
-        existing = tuple(
-            path
-            for root in writable
-            for name in NEVER_MADE
-            if os.path.lexists(path := os.path.join(root, name)) and not is_standin(path)
-        )
+        existing = tuple(path for root in writable for path in self._never_made(root))
         linked = tuple(p for p in existing if os.path.islink(p))
         closed = tuple(r for r in writable if not os.access(r, os.W_OK | os.X_OK))
         repositories = git_folders(self.workspace) if self.workspace is not None else ()
@@ -152,6 +148,14 @@ class Sandbox:
             key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
         )
         return self._prepared
+
+    def _never_made(self, root: str) -> Iterable[str]:
+        """Protected names that exist at the top of a writable folder."""
+        for survey in self._surveys.values():
+            if (found := survey.at(root)) is not None:
+                return found
+        paths = [os.path.join(root, name) for name in NEVER_MADE]
+        return [path for path in paths if os.path.lexists(path) and not is_standin(path)]
 
     async def run(
         self,
@@ -193,17 +197,26 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
     """Run a command with its gates and its way out: both are served beside it, and end with it."""
     try:
         async with anyio.create_task_group() as group:
-            running.through(group.start_soon)
+            begun = False
+
+            def begin(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+                nonlocal begun
+                begun = True
+                beside.start_soon(group, work, *args)
+
+            running.through(begin)
             session = None
             if wire is not None and call is not None:
-                session = WireSession(wire, call, group.start_soon, lambda: running.pid)
+                session = WireSession(wire, call, begin, lambda: running.pid)
                 session.open()
             try:
                 return await running.run()
             finally:
                 if session is not None:
                     session.close()
-                group.cancel_scope.cancel()
+                if begun:
+                    # Most commands call no gate, and a cancel costs as much as a gate call.
+                    group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
         # One failure of a call or of the command: nobody outside knows that there is a group.
         first: BaseException = failures

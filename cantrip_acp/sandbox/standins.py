@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from cantrip_acp.errors import SandboxError
 
 _MODE = 0o1700
+_SETTLED_NS = 50_000_000
+"""A folder changed this recently may change again within its clock's tick, and nobody would see it."""
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 """File systems without locks: two processes there see each other's stand-ins, and nothing worse."""
 
@@ -46,32 +48,41 @@ class Pool:
         self.folder = folder
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._free: list[str] = []
+        self._empty: dict[int, int] = {}
         self._made = 0
 
     def lend(self, name: str, target: int) -> None:
         """Move a folder to ``name`` in the folder ``target`` (a descriptor); nothing is there."""
-        if self._free:
-            own = self._free.pop()
-        else:
-            self._made += 1
-            own = str(self._made)
-            os.mkdir(own, 0o700, dir_fd=self._fd)
-            os.chmod(own, _MODE, dir_fd=self._fd)
+        own = self._free.pop() if self._free else self._make()
         try:
             os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=target)
         except OSError:
             self._free.append(own)
             raise
 
+    def _make(self) -> str:
+        self._made += 1
+        own = str(self._made)
+        os.mkdir(own, 0o700, dir_fd=self._fd)
+        os.chmod(own, _MODE, dir_fd=self._fd)
+        return own
+
     def take_back(self, name: str, source: int) -> None:
         """Take a stand-in from there. What somebody put something into meanwhile goes back to where it was."""
         self._made += 1
         own = str(self._made)
         os.rename(name, own, src_dir_fd=source, dst_dir_fd=self._fd)
-        if os.listdir(os.path.join(self.folder, own)):
-            os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=source)
-        else:
-            self._free.append(own)
+        status = os.stat(own, dir_fd=self._fd, follow_symlinks=False)
+        changed = status.st_mtime_ns
+        known = self._empty.get(status.st_ino)
+        if known != changed:
+            # Never looked into since it was last changed. That a folder is empty is kept once its clock has ticked.
+            if os.listdir(os.path.join(self.folder, own)):
+                os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=source)
+                return
+            if time.time_ns() - changed > _SETTLED_NS:
+                self._empty[status.st_ino] = changed
+        self._free.append(own)
 
     def close(self) -> None:
         for own in self._free:
@@ -106,12 +117,9 @@ class Standins:
             raise SandboxError(f"cannot protect {self.folder}: {error.strerror}") from error
 
     def _stand(self, name: str) -> None:
-        try:
-            # Looked up once more: another process's stand-in is as good, and what a user made this instant stays as it is.
-            os.stat(name, dir_fd=self._lock, follow_symlinks=False)
+        # Looked up once more: another process's stand-in is as good, and what a user made this instant stays as it is.
+        if _exists(name, self._lock):
             return
-        except FileNotFoundError:
-            pass
         if self._pool is not None:
             try:
                 self._pool.lend(name, self._lock)
@@ -148,6 +156,16 @@ class Standins:
                     continue
         finally:
             os.close(lock)
+
+
+def _exists(name: str, folder: int) -> bool:
+    if os.access in os.supports_follow_symlinks:
+        return os.access(name, os.F_OK, dir_fd=folder, follow_symlinks=False)
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _take(lock: int, folder: str) -> None:

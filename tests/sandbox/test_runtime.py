@@ -139,6 +139,23 @@ def test_stand_ins_come_from_the_pool_and_go_back(tmp_path: Path) -> None:
     pool.close()
 
 
+def test_what_somebody_puts_into_a_stand_in_is_never_taken_away(tmp_path: Path) -> None:
+    """Not even when it was known to be empty from earlier commands."""
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "work").mkdir()
+    pool = Pool(str(tmp_path / "pool"))
+    for number in range(4):
+        standing = Standins(str(tmp_path / "work"), ("a", "b"), pool)
+        standing.make(["a", "b"])
+        if number == 3:
+            (tmp_path / "work/a/kept").write_text("theirs")
+        standing.remove()
+        time.sleep(0.06)
+    assert os.listdir(tmp_path / "work") == ["a"]
+    assert (tmp_path / "work/a/kept").read_text() == "theirs"
+    pool.close()
+
+
 def test_a_folder_of_another_program_that_locks_it_is_an_error(tmp_path: Path) -> None:
     import fcntl
 

@@ -216,6 +216,24 @@ async def test_a_fresh_session_of_the_medium_has_them_too(medium: str) -> None:
     assert turns[-1].observation.results[-1].result == "more"
 
 
+async def test_a_state_that_holds_them_says_so_where_they_are_not() -> None:
+    load = {"code": f"compile_and_load('textkit', {KIT!r})\nkept = count_words\nx = 3"}
+    use = {"code": "try: kept('a')\nexcept GateError as error: print(error, x, 'count_words' in globals())\ndone(1)"}
+    one, two = cantrip([load, {"code": "done(1)"}], medium="code", **ALLOWED), cantrip([use], medium="code", **ALLOWED)
+    async with one.invoke() as first, two.invoke() as second:
+        await first.cast("go")
+        here: Any = await first.session()
+        there: Any = await second.session()
+        snapshot = await here.snapshot()
+        assert snapshot.missing == ()
+        await there.restore(snapshot, here.chunks)
+        await second.cast("go")
+    output = next(t for t in two.loom.turns() if t.role == "crystal").observation.output
+    assert output is not None
+    assert output.stdout.startswith("gate not available: 'count_words' was loaded in another life")
+    assert output.stdout.endswith(" 3 False\n")
+
+
 def test_the_description_says_what_the_wards_admit() -> None:
     made = cantrip(allow_compile_modules=["textkit"], allow_compile_sha256=["0" * 64])
     described = made.circle.gates["compile_and_load"].description

@@ -12,6 +12,7 @@ import pickle
 import sys
 
 from . import cloudpickle  # type: ignore[attr-defined]
+from .gates import GateError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,17 @@ def _live() -> dict[str, Any]:
 def _fixed(name: str) -> Any:
     """A gate, the loom: of the worker that it is opened in."""
     assert _worker is not None
-    return _worker.fixed.get(name)
+    return _worker.fixed[name] if name in _worker.fixed else _absent(name)
+
+
+def _absent(name: str) -> Any:
+    """In the place of a gate that was gained where the snapshot was made, and is not there now."""
+
+    def function(*args: Any, **named: Any) -> Any:
+        raise GateError(f"gate not available: {name!r} was loaded in another life of this state; load its module again")
+
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
 def _view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:

@@ -25,6 +25,7 @@ from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, Lo
 from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Turn, new_id, now
+from cantrip_acp.redaction import Pieces
 from cantrip_acp.turnstate import TurnState
 
 if TYPE_CHECKING:
@@ -244,6 +245,7 @@ class CastRun:
         with spans.chat(entity, self.trace, query, sink.emit) as span:
             emit = sink.emit if span is None else span.emit
             response = await ask(entity.crystal, query, emit, entity.retry, sink.notice)
+            await sink.finish()
             if span is not None:
                 span.answered(response, sink.attempt)
             return response
@@ -393,23 +395,37 @@ class CastRun:
 class _Sink:
     """Turns a response's pieces and retries into events."""
 
-    __slots__ = ("_run", "attempt", "message_id")
+    __slots__ = ("_kind", "_masked", "_run", "attempt", "message_id")
 
     def __init__(self, run: CastRun) -> None:
         self._run = run
         self.attempt = 1
         self.message_id = new_id("m")
+        self._kind = "text"
+        # A secret may come in pieces that are none.
+        self._masked = Pieces(run.entity.redactor)
 
     async def emit(self, delta: Delta) -> None:
-        run = self._run
-        if not run.entity.hub.active or not delta.text:
+        if not self._run.entity.hub.active or not delta.text:
             return
-        kind = events.Text if delta.kind == "text" else events.Thought
-        text = run.entity.redactor.text(delta.text)
-        await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
+        if delta.kind != self._kind:
+            await self.finish()
+            self._kind = delta.kind
+        await self._send(self._masked.feed(delta.text))
+
+    async def finish(self) -> None:
+        """No more comes of this response, or of this kind."""
+        await self._send(self._masked.end())
+
+    async def _send(self, text: str) -> None:
+        run = self._run
+        if text:
+            kind = events.Text if self._kind == "text" else events.Thought
+            await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
 
     async def notice(self, attempt: int, delay_s: float, error: CrystalError) -> None:
         run = self._run
+        self._masked.end()  # what came is void
         if run.entity.hub.active:
             message = run.entity.redactor.diagnostic(str(error))
             await run.entity.hub.send(

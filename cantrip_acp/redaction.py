@@ -39,11 +39,13 @@ def looks_secret(name: str) -> bool:
 class Redactor:
     """Replaces known secret values in text and JSON data. Its repr shows none of them."""
 
-    __slots__ = ("_pattern", "_values")
+    __slots__ = ("_firsts", "_longest", "_pattern", "_values")
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
+        self._firsts: re.Pattern[str] | None = None
+        self._longest = 0
         self.add(*values)
 
     @classmethod
@@ -58,6 +60,8 @@ class Redactor:
             self._values = self._values | more
             longest_first = sorted(self._values, key=len, reverse=True)
             self._pattern = re.compile("|".join(re.escape(v) for v in longest_first))
+            self._firsts = re.compile("[" + "".join(re.escape(c) for c in sorted({v[0] for v in longest_first})) + "]")
+            self._longest = len(longest_first[0])
 
     @property
     def active(self) -> bool:
@@ -67,6 +71,22 @@ class Redactor:
     def text(self, text: str) -> str:
         """The text with known secrets masked."""
         return text if self._pattern is None else self._pattern.sub(MASK, text)
+
+    def settled(self, text: str) -> int:
+        """How much of a text is sure to be masked rightly, whatever follows it: at its end a secret may have begun."""
+        if self._pattern is None or self._firsts is None:
+            return len(text)
+        end = len(text)
+        for begun in self._firsts.finditer(text, max(0, end - self._longest + 1)):
+            rest = text[begun.start() :]
+            if any(v.startswith(rest) for v in self._values):
+                end = begun.start()
+                break
+        if end < len(text):
+            for whole in self._pattern.finditer(text):
+                if whole.start() < end < whole.end():
+                    end = whole.end()
+        return end
 
     def data(self, value: Any) -> Any:
         """JSON data with known secrets masked in every text, keys included."""
@@ -89,6 +109,28 @@ class Redactor:
 
     def __reduce__(self) -> Any:
         raise TypeError("a Redactor holds secrets and cannot be pickled")
+
+
+class Pieces:
+    """Masks known secrets in a text that comes in pieces, wherever they are cut; what may be one's beginning is held back."""
+
+    __slots__ = ("_held", "_redactor")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """What can be shown by now; often all of it."""
+        text = self._held + piece
+        end = self._redactor.settled(text)
+        self._held = text[end:]
+        return self._redactor.text(text[:end])
+
+    def end(self) -> str:
+        """What was held back: no more comes."""
+        text, self._held = self._held, ""
+        return self._redactor.text(text)
 
 
 _shared: Redactor | None = None

@@ -13,11 +13,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cantrip_acp
 from cantrip_acp import Gate, GateReply, Loom
-from cantrip_acp.events import Diff, as_json
-from cantrip_acp.redaction import MASK, Redactor, looks_secret
+from cantrip_acp.events import Diff, Text, as_json
+from cantrip_acp.redaction import MASK, Pieces, Redactor, looks_secret, shared
 from tests.core.conftest import done, echo, make
 
 SECRET = "s3cr3t-value-0123456789"
@@ -55,7 +57,11 @@ def test_no_class_shows_a_secret_field() -> None:
                 seen += 1
                 holds = looks_secret(field) or field in ("headers", "dependencies", "env", "environment")
                 # Counts of tokens and names of variables are no secrets.
-                plain = field.endswith(("_tokens", "_env", "_key_env")) or "token" in field or field == "key"
+                plain = (
+                    field.endswith(("_tokens", "_env", "_key_env"))
+                    or "token" in field
+                    or field in ("key", "thought_key")
+                )
                 assert not (holds and shown and not plain), f"{name}.{cls.__name__}.{field} is shown in its repr"
     assert seen > 100
 
@@ -120,3 +126,39 @@ async def test_a_key_of_the_environment_reaches_no_loom_and_no_event(tmp_path: P
     assert SECRET not in path.read_text()
     assert SECRET not in json.dumps(events)
     assert MASK in path.read_text()
+
+
+@given(
+    st.lists(st.text("ab", min_size=8, max_size=12), min_size=1, max_size=3),
+    st.lists(st.text("abx ", max_size=9), max_size=12),
+)
+def test_a_secret_in_pieces_is_masked_as_in_one(secrets: list[str], pieces: list[str]) -> None:
+    redactor = Redactor(secrets)
+    stream = Pieces(redactor)
+    out = [stream.feed(piece) for piece in pieces]
+    assert "".join([*out, stream.end()]) == redactor.text("".join(pieces))
+
+
+def test_what_is_no_secrets_beginning_is_not_held_back() -> None:
+    stream = Pieces(Redactor([SECRET]))
+    assert [stream.feed(p) for p in ("Hello", " there", " s", "3cr", "et", "ly")] == [
+        "Hello",
+        " there",
+        " ",
+        "",
+        "s3cret",
+        "ly",
+    ]
+
+
+async def test_no_piece_of_a_stream_gives_a_secret_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared().add(SECRET)
+    halves = [f"It is {SECRET[:9]}", SECRET[9:], " indeed"]
+    cantrip = make({"content": "".join(halves), "chunks": halves}, {"thinking": f"a {SECRET}", "content": SECRET[:9]})
+    for _ in range(2):
+        async with cantrip.cast_stream("go") as stream:
+            told = json.dumps([as_json(event) async for event in stream])
+        assert SECRET not in told
+    async with make({"content": "".join(halves), "chunks": halves}).cast_stream("go") as stream:
+        texts = [event.delta async for event in stream if isinstance(event, Text)]
+    assert "".join(texts) == f"It is {MASK} indeed"

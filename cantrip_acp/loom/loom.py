@@ -15,6 +15,7 @@ from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.loom.thread import Thread
+from cantrip_acp.loom.tree import Tree
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
@@ -29,16 +30,6 @@ from cantrip_acp.loom.turn import (
 )
 
 
-class Head(msgspec.Struct, frozen=True):
-    """What the tree needs of a turn."""
-
-    parent_id: str | None
-    position: int
-    role: str
-    entity_id: str
-    cantrip_id: str
-
-
 class Loom:
     """A tree of turns in a store.
 
@@ -47,23 +38,16 @@ class Loom:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._heads: dict[str, Head] = {}
-        self._parents: set[str] = set()
-        self._rewards: dict[str, float] = {}
-        self._cantrips: dict[str, CantripRecord] = {}
-        self._calls: dict[str, str] = {}
-        self._casts: dict[str, list[int]] = {}
-        self.snapshots: dict[str, int] = {}
-        """Where the snapshot after a turn stands, by the turn's id."""
-        self.pieces: dict[str, int] = {}
-        """Which snapshot's record holds a piece of a state, by the piece's hash."""
-        self.header: LoomHeader | None = None
         extra: list[Problem] = []
-        for position, record in store.scan():
-            problem = self._index(position, record)
-            if problem is not None:
-                extra.append(Problem(problem, offset=position))
-        self._extra = extra
+        tree = store.tree()
+        if tree is None:
+            tree = Tree()
+            for position, record in store.heads():
+                problem = tree.take(position, record)
+                if problem is not None:
+                    extra.append(Problem(problem, offset=position))
+            store.problems.extend(extra)
+        self._tree = tree
 
     @classmethod
     def memory(cls) -> Loom:
@@ -87,6 +71,21 @@ class Loom:
             raise
 
     @property
+    def header(self) -> LoomHeader | None:
+        """The first record, None in a loom that nobody has written to."""
+        return self._tree.header
+
+    @property
+    def snapshots(self) -> Mapping[str, int]:
+        """Where the snapshot after a turn stands, by the turn's id."""
+        return self._tree.snapshots
+
+    @property
+    def pieces(self) -> Mapping[str, int]:
+        """Which snapshot's record holds a piece of a state, by the piece's hash."""
+        return self._tree.pieces
+
+    @property
     def location(self) -> str | None:
         """Where it is kept: a path, or None in memory."""
         return self._store.location
@@ -94,13 +93,13 @@ class Loom:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read when it was opened."""
-        return (*self._store.problems, *self._extra)
+        return tuple(self._store.problems)
 
     def __len__(self) -> int:
-        return len(self._heads)
+        return len(self._tree.turns)
 
     def __contains__(self, turn_id: object) -> bool:
-        return turn_id in self._heads
+        return turn_id in self._tree.turns
 
     def __enter__(self) -> Loom:
         return self
@@ -110,7 +109,7 @@ class Loom:
 
     def close(self) -> None:
         """Let go of the store and its lock; safe to call twice."""
-        self._store.close()
+        self._store.close(self._tree)
 
     # Writing
 
@@ -119,18 +118,18 @@ class Loom:
 
         Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store fails.
         """
-        if self.header is None and not isinstance(record, LoomHeader):
+        if self._tree.header is None and not isinstance(record, LoomHeader):
             self.append(LoomHeader(id=new_id("loom"), created=now()))
         if isinstance(record, Turn):
-            if record.id in self._heads:
+            if record.id in self._tree.turns:
                 raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
-            if record.parent_id is not None and record.parent_id not in self._heads:
+            if record.parent_id is not None and record.parent_id not in self._tree.turns:
                 raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
-        self._index(self._store.append(record), record)
+        self._tree.take(self._store.append(record), record)
 
     def begin(self, cantrip_id: str, call: Mapping[str, Any], circle: Mapping[str, Any], entity_id: str) -> str:
         """Make sure that a cantrip stands in the loom, and return the id of its ``call`` turn, the root (CALL-4)."""
-        root = self._calls.get(cantrip_id)
+        root = self._tree.calls.get(cantrip_id)
         if root is not None:
             return root
         self.know(cantrip_id, call, circle)
@@ -140,12 +139,12 @@ class Loom:
 
     def know(self, cantrip_id: str, call: Mapping[str, Any], circle: Mapping[str, Any]) -> None:
         """Make sure that a cantrip stands in the loom."""
-        if cantrip_id not in self._cantrips:
+        if cantrip_id not in self._tree.cantrips:
             self.append(CantripRecord(cantrip_id, call, circle))
 
     def annotate_reward(self, turn_id: str, reward: float, *, by: str = "", note: str | None = None) -> None:
         """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3)."""
-        if turn_id not in self._heads:
+        if turn_id not in self._tree.turns:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or reward != reward:
             raise LoomError(f"a reward is a number, not {reward!r}")
@@ -165,7 +164,7 @@ class Loom:
 
     def turn(self, turn_id: str) -> Turn:
         """A turn, with the last reward it was given. Raises `TurnNotFound`."""
-        head = self._heads.get(turn_id)
+        head = self._tree.turns.get(turn_id)
         if head is None:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
         record = self._store.read(head.position)
@@ -175,7 +174,7 @@ class Loom:
 
     def turns(self) -> Iterator[Turn]:
         """Every turn in the order of writing, with rewards."""
-        for head_id in tuple(self._heads):
+        for head_id in tuple(self._tree.turns):
             yield self.turn(head_id)
 
     def records(self) -> Iterator[Record]:
@@ -196,7 +195,7 @@ class Loom:
         """The start of a cast, None where it is not here, and what was pinned before its intent."""
         start: CastRecord | None = None
         context: list[ContextRecord] = []
-        for position in self._casts.get(cast_id, ()):
+        for position in self._tree.casts.get(cast_id, ()):
             record = self._store.read(position)
             if isinstance(record, ContextRecord):
                 context.append(record)
@@ -213,35 +212,36 @@ class Loom:
 
     def cantrip(self, cantrip_id: str) -> CantripRecord | None:
         """The call and circle that a turn's ``cantrip_id`` names."""
-        return self._cantrips.get(cantrip_id)
+        return self._tree.cantrips.get(cantrip_id)
 
     def leaves(self) -> list[str]:
         """Ids of the turns without children, in order of writing; a lone ``call`` turn is none."""
-        return [i for i, head in self._heads.items() if i not in self._parents and head.role != "call"]
+        parents = {place.parent_id for place in self._tree.turns.values()}
+        return [i for i, place in self._tree.turns.items() if i not in parents and place.role != "call"]
 
     def children(self, turn_id: str) -> list[str]:
         """Ids of the turns whose parent this is, in order of writing."""
-        return [i for i, head in self._heads.items() if head.parent_id == turn_id]
+        return [i for i, head in self._tree.turns.items() if head.parent_id == turn_id]
 
     def path(self, leaf_id: str) -> list[str]:
         """Ids from the root down to a turn."""
-        if leaf_id not in self._heads:
+        if leaf_id not in self._tree.turns:
             raise TurnNotFound(f"no turn {leaf_id!r} in this loom")
         path: list[str] = []
         seen: set[str] = set()
         at: str | None = leaf_id
-        while at is not None and at in self._heads:
+        while at is not None and at in self._tree.turns:
             if at in seen:
                 raise LoomError(f"turn {at!r} is its own ancestor; the loom is damaged")
             seen.add(at)
             path.append(at)
-            at = self._heads[at].parent_id
+            at = self._tree.turns[at].parent_id
         path.reverse()
         return path
 
     def acted(self, leaf_id: str) -> list[str]:
         """The ids of a path in which the crystal spoke, without the call and folds."""
-        return [i for i in self.path(leaf_id) if self._heads[i].role == "crystal"]
+        return [i for i in self.path(leaf_id) if self._tree.turns[i].role == "crystal"]
 
     def thread(self, leaf_id: str) -> Thread:
         """The path from the root to any turn (LOOM-10)."""
@@ -252,43 +252,5 @@ class Loom:
         return [self.thread(leaf) for leaf in self.leaves()]
 
     def _rewarded(self, turn: Turn) -> Turn:
-        reward = self._rewards.get(turn.id)
+        reward = self._tree.rewards.get(turn.id)
         return turn if reward is None else msgspec.structs.replace(turn, reward=reward)
-
-    def _index(self, position: int, record: Record) -> str | None:
-        """Take a record into the tree; says what is wrong with one that does not fit."""
-        if isinstance(record, Turn):
-            if record.id in self._heads:
-                return f"a second turn {record.id!r}; the first one counts"
-            parent = record.parent_id
-            self._heads[record.id] = Head(parent, position, record.role, record.entity_id, record.cantrip_id)
-            if record.role == "call":
-                self._calls.setdefault(record.cantrip_id, record.id)
-            if parent is not None:
-                self._parents.add(parent)
-                if parent not in self._heads:
-                    return f"turn {record.id!r} names a parent that is not above it: {parent!r}"
-        elif isinstance(record, RewardRecord):
-            self._rewards[record.turn_id] = record.reward
-        elif isinstance(record, CastRecord):
-            if record.event == "start":
-                self._casts.setdefault(record.id, []).append(position)
-        elif isinstance(record, ContextRecord):
-            if record.cast_id is not None:
-                self._casts.setdefault(record.cast_id, []).append(position)
-        elif isinstance(record, SnapshotRecord):
-            self._index_snapshot(position, record)
-        elif isinstance(record, CantripRecord):
-            self._cantrips[record.id] = record
-        elif isinstance(record, LoomHeader):
-            if self.header is not None:
-                return "a second loom header"
-            self.header = record
-        return None
-
-    def _index_snapshot(self, position: int, record: SnapshotRecord) -> None:
-        self.snapshots[record.turn_id] = position
-        pieces = record.data.get("pieces")
-        if isinstance(pieces, Mapping):
-            for key in pieces:
-                self.pieces.setdefault(key, position)

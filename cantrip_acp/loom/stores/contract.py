@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from cantrip_acp.loom.heads import Head
 from cantrip_acp.loom.turn import Record
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.tree import Tree
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -49,10 +53,18 @@ class Store(Protocol):
         """The record at a position that `append` or `scan` gave."""
         ...
 
+    def tree(self) -> Tree | None:
+        """The tree as it was kept from the last time; None where it must be made of the heads."""
+        ...
+
+    def heads(self) -> Iterator[tuple[int, Head | Record]]:
+        """What the tree needs of every record, with its position, first to last; the store notes its ``problems``."""
+        ...
+
     def scan(self) -> Iterator[tuple[int, Record]]:
         """Every record with its position, first to last."""
         ...
 
-    def close(self) -> None:
-        """Let go of the store; safe to call twice."""
+    def close(self, tree: Tree | None = None) -> None:
+        """Let go of the store; safe to call twice. ``tree`` may be kept for the next opening."""
         ...

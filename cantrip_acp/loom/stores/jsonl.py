@@ -11,15 +11,20 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.errors import LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.stores import sidecar
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, LoomHeader, Record
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.tree import Tree
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
@@ -40,6 +45,8 @@ class JsonlStore:
         self._fd = -1
         self._end = 0
         self._scanned = False
+        self._indexed = False
+        """Whether the index beside the file tells all of it."""
         self._buffer = bytearray()
         self._open()
 
@@ -99,6 +106,7 @@ class JsonlStore:
                 "Make room (or choose another --state-dir) and go on"
             ) from error
         self._end = position + len(buffer)
+        self._indexed = False
         if len(buffer) > _CHUNK:
             self._buffer = bytearray()
         return position
@@ -127,21 +135,35 @@ class JsonlStore:
 
     def scan(self) -> Iterator[tuple[int, Record]]:
         """Every readable record. The first scan notes problems and, when writing, sets a torn last line aside."""
+        return self._scan(_decoder.decode)
+
+    def tree(self) -> Tree | None:
+        found = sidecar.read(self.path, self._fd)
+        if found is None:
+            return None
+        tree, self.problems = found
+        self._scanned, self._end = True, os.fstat(self._fd).st_size
+        self._indexed = True
+        return tree
+
+    def heads(self) -> Iterator[tuple[int, heads.Head]]:
+        return self._scan(heads.decode)
+
+    def _scan(self, decode: Callable[[memoryview], Any]) -> Iterator[tuple[int, Any]]:
         noted = self.problems if not self._scanned else []
         offset, number = 0, 0
         for line, whole in self._lines():
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
-            if not line.strip():
-                noted.append(Problem("empty line passed over", number, start, len(line)))
-                continue
             try:
-                record = _decoder.decode(line)
+                record = decode(line)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                if whole:
+                if not bytes(line).strip():
+                    noted.append(Problem("empty line passed over", number, start, len(line)))
+                elif whole:
                     noted.append(Problem(f"not a loom record: {error}", number, start, len(line)))
                 else:
-                    noted.append(self._set_aside(number, start, line))
+                    noted.append(self._set_aside(number, start, bytes(line)))
                     offset = start
                 continue
             if not whole:
@@ -157,17 +179,31 @@ class JsonlStore:
         if not self._scanned:
             self._scanned, self._end = True, offset
 
-    def _lines(self) -> Iterator[tuple[bytes, bool]]:
-        """Each line and whether a newline ended it."""
-        position, rest = 0, b""
-        while chunk := os.pread(self._fd, _CHUNK, position):
-            position += len(chunk)
-            pieces = (rest + chunk).split(b"\n")
-            rest = pieces.pop()
-            for piece in pieces:
-                yield piece, True
-        if rest:
-            yield rest, False
+    def _lines(self) -> Iterator[tuple[memoryview, bool]]:
+        """Each line and whether a newline ended it. A line is valid until the next one is asked for: nothing is copied.
+
+        The file is read and not mapped: one that is cut while it is read must end the reading, not the process.
+        """
+        buffer = bytearray(_CHUNK * 4)
+        filled, position = 0, 0
+        while True:
+            if filled == len(buffer):
+                buffer = buffer + bytearray(len(buffer))
+            with memoryview(buffer) as view:
+                count = os.preadv(self._fd, [view[filled:]], position)
+                position += count
+                searched, filled, at = filled, filled + count, 0
+                while (end := buffer.find(b"\n", max(at, searched), filled)) >= 0:
+                    with view[at:end] as line:
+                        yield line, True
+                    at = end + 1
+                if not count:
+                    if at < filled:
+                        with view[at:filled] as line:
+                            yield line, False
+                    return
+                view[: filled - at] = view[at:filled]
+                filled -= at
 
     def _set_aside(self, number: int, start: int, line: bytes) -> Problem:
         if self.readonly:
@@ -184,9 +220,11 @@ class JsonlStore:
         os.ftruncate(self._fd, start)
         return Problem("last line was torn (a crash while writing)", number, start, len(line), str(aside))
 
-    def close(self) -> None:
+    def close(self, tree: Tree | None = None) -> None:
         if self._fd < 0:
             return
+        if tree is not None and not self.readonly and not self._indexed:
+            sidecar.write(self.path, self._fd, tree, self.problems)
         fd, self._fd = self._fd, -1
         if not self.readonly and self._end == 0:
             # Nothing was ever written: leave no empty file behind. We still hold the lock here.

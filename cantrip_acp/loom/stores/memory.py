@@ -24,8 +24,14 @@ class MemoryStore:
     def read(self, position: int) -> Record:
         return self._records[position]
 
+    def tree(self) -> None:
+        return None
+
+    def heads(self) -> Iterator[tuple[int, Record]]:
+        return self.scan()
+
     def scan(self) -> Iterator[tuple[int, Record]]:
         yield from enumerate(tuple(self._records))
 
-    def close(self) -> None:
+    def close(self, tree: object = None) -> None:
         return None

@@ -1,0 +1,96 @@
+"""A large loom's tree beside its file, so that opening need not read the file: ``NAME.index``.
+
+It only ever saves time. It is believed where it was made of exactly this file (size, time of change, inode and the last
+bytes agree), and rebuilt from the file everywhere else; whoever deletes it loses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.tree import Tree
+
+WORTH = 4_000_000
+"""Bytes of a loom from which on an index is kept; a smaller one is read in a few milliseconds."""
+
+_VERSION = 1
+_MAGIC = b"cantrip loom index\n"
+_TAIL = 4_096
+
+
+class _Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """Which file, in which state."""
+
+    version: int
+    size: int
+    mtime_ns: int
+    inode: int
+    tail: bytes
+
+
+class _Index(msgspec.Struct, frozen=True, array_like=True):
+    stamp: _Stamp
+    tree: Tree
+    problems: list[Problem]
+
+
+_decoder: msgspec.msgpack.Decoder[_Index] = msgspec.msgpack.Decoder(_Index)
+
+
+def path_of(loom: Path) -> Path:
+    """Where a loom's index lies."""
+    return loom.with_name(f"{loom.name}.index")
+
+
+def read(loom: Path, fd: int) -> tuple[Tree, list[Problem]] | None:
+    """The tree of the open file and what was wrong with it; None where there is no index of exactly this file."""
+    status = os.fstat(fd)
+    if status.st_size < WORTH:
+        return None
+    try:
+        data = path_of(loom).read_bytes()
+    except OSError:
+        return None
+    end = len(_MAGIC) + 16
+    body = memoryview(data)[end:]
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.blake2b(body, digest_size=16).digest() != data[len(_MAGIC) : end]:
+        return None
+    try:
+        index = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return (index.tree, index.problems) if index.stamp == _stamp(fd) else None
+
+
+def write(loom: Path, fd: int, tree: Tree, problems: list[Problem]) -> None:
+    """Keep the tree of a file that nobody else writes; a failure costs nothing but time at the next opening."""
+    if os.fstat(fd).st_size < WORTH:
+        return
+    body = msgspec.msgpack.encode(_Index(_stamp(fd), tree, problems))
+    target = path_of(loom)
+    # A name of its own until it is whole: a crash leaves the old index, which then agrees with no file, or none.
+    # One name is enough, since the loom has one writer, and what a crash leaves is overwritten the next time.
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with open(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb"
+        ) as file:
+            file.write(_MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body)
+        os.replace(part, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+
+
+def _stamp(fd: int) -> _Stamp:
+    status = os.fstat(fd)
+    tail = os.pread(fd, _TAIL, max(0, status.st_size - _TAIL))
+    return _Stamp(
+        _VERSION, status.st_size, status.st_mtime_ns, status.st_ino, hashlib.blake2b(tail, digest_size=16).digest()
+    )

@@ -1,0 +1,94 @@
+"""The tree of a loom in memory: where each turn stands, and what is needed to find the rest.
+
+It can be kept as it is and taken up again (`stores.sidecar`), so that a large loom need not be read to be opened.
+"""
+
+from __future__ import annotations
+
+from typing import cast as typed
+
+import msgspec
+
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A turn's place in the tree and in the store."""
+
+    parent_id: str | None
+    position: int
+    role: str
+    entity_id: str
+    cantrip_id: str
+
+
+class Tree(msgspec.Struct, array_like=True):
+    """What a loom knows without reading a body.
+
+    ``turns`` by id, in the order of writing. ``casts`` are the positions of each cast's start and of what was pinned for it,
+    ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record holds a piece of a state.
+    """
+
+    header: LoomHeader | None = None
+    turns: dict[str, Place] = {}
+    calls: dict[str, str] = {}
+    cantrips: dict[str, CantripRecord] = {}
+    casts: dict[str, list[int]] = {}
+    rewards: dict[str, float] = {}
+    snapshots: dict[str, int] = {}
+    pieces: dict[str, int] = {}
+
+    def take(self, position: int, record: Record | heads.Head) -> str | None:
+        """Take a record into the tree; says what is wrong with one that does not fit."""
+        match heads.kind(record):
+            case "turn":
+                return self._take_turn(position, typed("heads.TurnHead", record))
+            case "reward":
+                reward = typed("heads.RewardHead", record)
+                self.rewards[reward.turn_id] = reward.reward
+            case "cast":
+                cast = typed("heads.CastHead", record)
+                if cast.event == "start":
+                    self.casts.setdefault(cast.id, []).append(position)
+            case "context":
+                context = typed("heads.ContextHead", record)
+                if context.cast_id is not None:
+                    self.casts.setdefault(context.cast_id, []).append(position)
+            case "snapshot":
+                snapshot = typed("heads.SnapshotHead", record)
+                self.snapshots[snapshot.turn_id] = position
+                for key in heads.pieces_of(record):
+                    self.pieces.setdefault(key, position)
+            case "cantrip":
+                cantrip = typed("CantripRecord", record)
+                self.cantrips[cantrip.id] = cantrip
+            case "loom":
+                if self.header is not None:
+                    return "a second loom header"
+                self.header = typed("LoomHeader", record)
+        return None
+
+    def _take_turn(self, position: int, turn: heads.TurnHead) -> str | None:
+        if turn.id in self.turns:
+            return f"a second turn {turn.id!r}; the first one counts"
+        parent = turn.parent_id
+        self.turns[turn.id] = Place(parent, position, turn.role, turn.entity_id, turn.cantrip_id)
+        if turn.role == "call":
+            self.calls.setdefault(turn.cantrip_id, turn.id)
+        if parent is not None and parent not in self.turns:
+            return f"turn {turn.id!r} names a parent that is not above it: {parent!r}"
+        return None
+
+    def dump(self) -> bytes:
+        """The tree as bytes."""
+        return _encoder.encode(self)
+
+    @classmethod
+    def load(cls, data: bytes | memoryview) -> Tree:
+        """The tree of such bytes. Raises `msgspec.DecodeError` for what is none."""
+        return _decoder.decode(data)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Tree] = msgspec.msgpack.Decoder(Tree)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cantrip_acp.crystals.secret import Secret
@@ -41,7 +41,7 @@ class Found:
     """A key: ``name`` is the variable's, ``source`` says for people where it was: the environment, a file, the keyring."""
 
     name: str
-    secret: Secret
+    secret: Secret = field(repr=False)
     source: str
 
 

@@ -57,6 +57,7 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "recipes",
         "editor",
         "code",
+        "hot",
     ],
 )
 def test_as_nobody(part: str, home: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -49,6 +50,13 @@ def gone(pid: int) -> bool:
     return False
 
 
+async def busy(pid: int) -> None:
+    """Until a worker that rested runs again."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT":
+        await anyio.sleep(0.01)
+    await anyio.sleep(0.1)
+
+
 async def works(loader: Loader) -> int:
     """The number of calls that textkit counts, this one included."""
     record = await loader.call("count_words", text="a")
@@ -84,34 +92,34 @@ async def test_a_worker_that_ends_is_told_and_comes_back(loader: Loader, body: s
 
 
 async def test_a_call_that_runs_too_long(make: Make) -> None:
-    loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=300)
+    loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=1500)
     await loader.loaded("textkit", KIT)
     await loader.loaded("other", "import time\ndef f():\n  while True: time.sleep(0.01)")
     assert await works(loader) == 1
     record = await loader.call("f")
     assert "KeyboardInterrupt" in record.result
     assert 'File "<cantrip_acp.hot.other>", line 3' in record.result
-    assert "timed out after 300 ms (code_timeout_ms)" in record.result
+    assert "timed out after 1500 ms (code_timeout_ms)" in record.result
     assert await works(loader) == 2
 
 
 async def test_a_call_that_will_not_be_interrupted(make: Make) -> None:
-    loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=300)
+    loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=1500)
     await loader.loaded("textkit", KIT)
     source = "import signal\ndef f():\n  signal.signal(signal.SIGINT, signal.SIG_IGN)\n  while True: pass"
     await loader.loaded("other", source)
     pid = loader.pid
     record = await loader.call("f")
-    assert "it ran longer than 300 ms (code_timeout_ms)" in record.result
+    assert "it ran longer than 1500 ms (code_timeout_ms)" in record.result
     assert gone(pid)
     assert await works(loader) == 1
 
 
 async def test_a_module_that_hangs_while_it_is_loaded(make: Make) -> None:
-    loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=300)
+    loader = await make(allow_compile_modules=["textkit", "other"], code_timeout_ms=1500)
     await loader.loaded("textkit", KIT)
     record = await loader.load("other", "while True: pass")
-    assert "timed out after 300 ms" in record.result
+    assert "timed out after 1500 ms" in record.result
     assert await works(loader) == 1
 
 
@@ -152,8 +160,8 @@ async def test_what_is_left_running_is_ended_with_the_call(loader: Loader) -> No
     )
     pid = (await loader.call("f")).result
     first = (await loader.call("g")).result
-    await anyio.sleep(0.5)
-    assert (await loader.call("g")).result < first + 20
+    await anyio.sleep(2)
+    assert (await loader.call("g")).result < first + 150
     state = await loader.call("alive", pid=pid)
     assert state.is_error or state.result.rpartition(")")[2].split()[0] == "Z"
 
@@ -280,7 +288,7 @@ async def test_killed_from_outside_while_it_rests_and_while_it_works(loader: Loa
     async with anyio.create_task_group() as group:
 
         async def kill() -> None:
-            await anyio.sleep(0.3)
+            await busy(loader.pid)
             os.kill(loader.pid, signal.SIGKILL)
 
         group.start_soon(kill)
@@ -295,9 +303,10 @@ async def test_a_cancel_in_the_middle_leaves_no_process(loader: Loader) -> None:
         "other", "import subprocess, time\ndef f():\n  subprocess.Popen(['sleep', '300'])\n  time.sleep(60)"
     )
     pid = loader.pid
-    with anyio.move_on_after(0.5) as scope:
-        await loader.call("f")
-    assert scope.cancelled_caught
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(loader.call, "f"))
+        await busy(pid)
+        group.cancel_scope.cancel()
     assert gone(pid)
     assert await works(loader) == 1
 

@@ -146,6 +146,25 @@ def test_one_file_as_a_path(workspace: Path) -> None:
     assert isinstance(judged(wards, workspace, path="kits/textkit.py"), str)
 
 
+def test_an_allowed_folder_that_became_a_link_leads_nowhere(workspace: Path) -> None:
+    (workspace / "kits").rename(workspace / "old")
+    (workspace / "kits").symlink_to(workspace.parent)
+    assert isinstance(judged({"allow_compile_paths": ["kits"]}, workspace, path="kits/outside.py"), str)
+    (workspace / "kits").unlink()
+    (workspace / "kits").symlink_to("old")
+    assert isinstance(judged({"allow_compile_paths": ["kits"]}, workspace, path="kits/textkit.py"), str)
+
+
+def test_a_folder_outside_of_the_workspace(workspace: Path) -> None:
+    outside = workspace.parent / "elsewhere"
+    outside.mkdir()
+    (outside / "kit.py").write_text(KIT)
+    found = judged({"allow_compile_paths": [str(outside)]}, workspace, path=str(outside / "kit.py"))
+    assert isinstance(found, Module), found
+    assert isinstance(judged({"allow_compile_paths": [str(outside)]}, workspace, path="kits/textkit.py"), str)
+    assert isinstance(judged({"allow_compile_paths": [str(outside)]}, None, path=str(outside / "kit.py")), Module)
+
+
 def test_every_ward_that_is_given_must_admit_it(workspace: Path) -> None:
     wards: dict[str, Any] = {
         "allow_compile_modules": ["textkit"],

@@ -10,7 +10,7 @@ from typing import cast as typed
 import msgspec
 
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
+from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record, Turn
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -41,9 +41,11 @@ class Tree(msgspec.Struct, array_like=True):
 
     def take(self, position: int, record: Record | heads.Head) -> str | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
+        kind = type(record)
+        if kind is Turn or kind is heads.TurnHead:
+            # By far the most; an append waits for this.
+            return self._take_turn(position, typed("heads.TurnHead", record))
         match heads.kind(record):
-            case "turn":
-                return self._take_turn(position, typed("heads.TurnHead", record))
             case "reward":
                 reward = typed("heads.RewardHead", record)
                 self.rewards[reward.turn_id] = reward.reward

@@ -23,7 +23,8 @@ _LONGEST = 600
 _TOO_LONG = re.compile(
     r"prompt is too long|context[_ ]length|context window|maximum context|too many (?:input )?tokens"
     r"|input token count.{0,40}exceeds|exceeds? the (?:maximum|available) (?:context|number of tokens|input)"
-    r"|request too large for model|input is too long|exceed_context_size|reduce the length of the (?:messages|input|prompt)",
+    r"|exceed context limit|request too large for model"
+    r"|input is too long|exceed_context_size|reduce the length of the (?:messages|input|prompt)",
     re.IGNORECASE,
 )
 _MENDS = {

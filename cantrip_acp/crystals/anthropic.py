@@ -1,0 +1,291 @@
+"""Claude by Anthropic's own SDK (``anthropic``), which is imported when it is first needed.
+
+Requests are `anthropic_request`'s, responses `anthropic_reading`'s; here is the way between: the client, its errors, its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import anyio
+
+from cantrip_acp.crystals import failures
+from cantrip_acp.crystals.anthropic_messages import cached
+from cantrip_acp.crystals.anthropic_reading import Reading, Unreadable
+from cantrip_acp.crystals.anthropic_request import check, request
+from cantrip_acp.crystals.clients import ClientPerLoop
+from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.parameters import not_taken, without
+from cantrip_acp.crystals.window import check_window
+from cantrip_acp.crystals.wire_names import names_back
+from cantrip_acp.errors import CrystalError, MalformedResponse
+
+LONGEST_EVENT = 16 * 1024 * 1024
+"""Bytes of one event of a stream; the SDK keeps an event in memory until it ends."""
+
+MOST_LINES = 1000
+"""Lines of one event, which has two; the SDK copies what it has of the event with each."""
+
+_CLOSE_S = 2.0
+_REST_S = 0.25
+_END: Any = object()
+_PAUSES = 8
+_REQUEST_ID = "X-ACP-Model-Request-ID"
+_BETA = "anthropic-beta"
+_INTERLEAVED = "interleaved-thinking-2025-05-14"
+"""Lets models that think by a budget think between calls of tools; the others do so anyway."""
+
+_SAMPLING = ("temperature", "top_p")
+"""The SDK's methods do not know them any more; older models do."""
+
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": failures.OVERLOADED,
+}
+"""The status that an error in a stream would have had, by its type: the stream's own was 200."""
+
+
+class AnthropicCrystal:
+    """A Claude model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `anthropic_request.thinking`)."""
+
+    name = "anthropic"
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        check(endpoint.options)
+        self._endpoint = endpoint
+        self.model = endpoint.model
+        self.context_window = endpoint.info.context_window
+        self._who = f"{self.name}:{self.model}"
+        self._clients: ClientPerLoop[Any] = ClientPerLoop(self._make, _close)
+        self._tls: Any = None
+        """The certificates to trust, once for all loops: they take as long to load as a short answer."""
+        self._lock = threading.Lock()
+        self._dropped: set[str] = set()
+        """Parameters that the model turned out not to take."""
+
+    def __repr__(self) -> str:
+        return f"AnthropicCrystal({self.model})"
+
+    def prepare(self) -> None:
+        """Import the SDK and build what it builds on first use."""
+        with self._lock:
+            if self._tls is None:
+                import httpx2
+
+                _warm()
+                self._tls = httpx2.create_ssl_context()
+
+    async def _prepared(self) -> None:
+        # The import takes a second or more, for which the loop must not stand still.
+        try:
+            await anyio.to_thread.run_sync(self.prepare, abandon_on_cancel=True)
+        except Exception as error:
+            words = failures.said(f"{type(error).__name__}: {error}")
+            raise CrystalError(
+                f"{self._who}: Anthropic's SDK could not be made ready: {words}", retryable=False
+            ) from error
+
+    async def aclose(self) -> None:
+        await self._clients.aclose()
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        check_window(self._endpoint, query)
+        info = self._endpoint.info
+        body = request(query, self.model, info, self._endpoint.options)
+        if self._tls is None:
+            await self._prepared()
+        headers = self._headers(query, body)
+        reading = Reading()
+        for _ in range(_PAUSES):
+            await self._ask(body, headers, reading, emit)
+            if not reading.paused:
+                break
+            # It goes on where it was, from its own words.
+            said = reading.resume()
+            messages = body["messages"]
+            if messages[-1]["role"] == "assistant":
+                messages = messages[:-1]
+            body = {**body, "messages": [*messages, {"role": "assistant", "content": said}]}
+        return reading.response(names_back(query.tools), self.model, info.price, body["max_tokens"])
+
+    def _headers(self, query: Query, body: Mapping[str, Any]) -> dict[str, str]:
+        headers = {_REQUEST_ID: query.request_id} if query.request_id else {}
+        thought = body.get("thinking") or {}
+        if self._endpoint.info.thinking == "budget" and thought.get("type") == "enabled" and "tools" in body:
+            theirs = [v for k, v in self._endpoint.plain_headers().items() if k.lower() == _BETA]
+            headers[_BETA] = ",".join([*theirs, _INTERLEAVED])
+        return headers
+
+    async def _ask(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
+        """One request. A sampling parameter that the model does not take is left out from then on."""
+        while True:
+            sent = without(body, self._dropped)
+            try:
+                return await self._stream(sent, headers, reading, emit)
+            except CrystalError as error:
+                name = not_taken(error, {key: sent[key] for key in _SAMPLING if key in sent})
+                if name is None or reading.events:
+                    raise
+                self._dropped.add(name)
+
+    async def _stream(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
+        body = cached(body)
+        extra = {key: body.pop(key) for key in _SAMPLING if key in body}
+        client = self._clients.get()
+        before = reading.events
+        stream = await self._sdk(
+            client.messages.create(**body, stream=True, extra_headers=headers, extra_body=extra or None)
+        )
+        try:
+            while not reading.done:
+                event = await self._sdk(anext(stream, _END), sent=True)
+                if event is _END:
+                    break
+                await reading.take(event, emit)
+            else:
+                # What is left is the end of the body: a connection that was read to it serves the next query as well.
+                with anyio.move_on_after(_REST_S), contextlib.suppress(CrystalError):
+                    await self._sdk(anext(stream, _END), sent=True)
+        except Unreadable as problem:
+            raise failures.unreadable(self._who, str(problem)) from None
+        finally:
+            # Cancelled or not: the connection must not stay open for a response that nobody reads.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
+                await stream.response.aclose()
+        if not reading.done:
+            if reading.events == before:
+                kind = stream.response.headers.get("content-type", "nothing")
+                raise failures.unreadable(self._who, f"no event of the Messages API ({kind})")
+            raise failures.broken(self._who, EOFError("it ended without message_stop"), sent=True)
+
+    async def _sdk(self, step: Any, *, sent: bool = False) -> Any:
+        """What a step of the SDK gives; whatever it raises is an error of the contract."""
+        import anthropic
+        import httpx2
+
+        who, endpoint = self._who, self._endpoint
+        try:
+            return await step
+        except CrystalError:
+            raise
+        except anthropic.APIStatusError as error:
+            raise self._refused(error) from None
+        except (anthropic.APITimeoutError, httpx2.TimeoutException) as error:
+            connecting = isinstance(error.__cause__ or error, httpx2.ConnectTimeout | httpx2.PoolTimeout)
+            raise failures.silent(who, endpoint.connect_s if connecting else endpoint.silence_s) from None
+        except anthropic.APIConnectionError as error:
+            if isinstance(error.__cause__, CrystalError):
+                raise error.__cause__ from None
+            raise failures.broken(who, error.__cause__ or error, sent=sent) from None
+        except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+            raise failures.broken(who, error, sent=sent) from None
+        except Exception as error:  # noqa: BLE001
+            # The SDK parses as it reads: what is not the API's JSON raises whatever the parser raises.
+            words = f"{type(error).__name__}: {error}"
+            if sent:
+                raise failures.unreadable(who, words) from None
+            raise CrystalError(
+                f"{who}: the request could not be made: {failures.said(words)}", retryable=False
+            ) from None
+
+    def _refused(self, error: Any) -> CrystalError:
+        status = error.status_code
+        kind = error.type if isinstance(error.type, str) else None
+        if status < 300:
+            status = _STATUSES.get(kind or "", 500)
+        message = error.api_message if isinstance(error.api_message, str) else error.message
+        code = kind
+        if "spend_limit" in (error.error_code or "") or "credit balance is too low" in message:
+            # It is 429 (or 400) as well, but does not pass by waiting.
+            code = "insufficient_quota"
+        return failures.refused(self._who, status, message, headers=error.response.headers, code=code)
+
+    def _make(self) -> Any:
+        import anthropic
+        import httpx2
+
+        endpoint = self._endpoint
+        headers: dict[str, Any] = {}
+        for name, value in endpoint.plain_headers().items():
+            headers[{"authorization": "Authorization", "user-agent": "User-Agent"}.get(name.lower(), name)] = value
+        if endpoint.api_key:
+            if endpoint.base_url is not None and not any(name.lower() == "x-api-key" for name in headers):
+                # Servers that speak this API in Anthropic's place look for the key where it used to be.
+                headers["X-Api-Key"] = endpoint.api_key.reveal()
+        elif "Authorization" not in headers:
+            # A gateway that asks for none. The SDK must not go and find one of its own for it.
+            headers["Authorization"] = anthropic.Omit()
+        silence, connect = endpoint.silence_s, endpoint.connect_s
+        return anthropic.AsyncAnthropic(
+            api_key=endpoint.api_key.reveal() if endpoint.api_key else "",
+            base_url=endpoint.base_url,
+            default_headers=headers,
+            max_retries=0,
+            timeout=httpx2.Timeout(silence, connect=connect, pool=connect),
+            # The loop's own spans tell of a query; a second set would count it twice.
+            open_telemetry=False,
+            http_client=anthropic.DefaultAsyncHttpxClient(
+                # A redirect would carry the conversation, and keys in headers, to who knows where.
+                follow_redirects=False,
+                verify=self._tls,
+                event_hooks={"response": [_watch]},
+            ),
+        )
+
+
+async def _close(client: Any) -> None:
+    await client.close()
+
+
+def _warm() -> None:
+    from anthropic._models import construct_type
+    from anthropic.resources.messages import AsyncMessages
+    from anthropic.types import RawMessageStreamEvent
+
+    _ = AsyncMessages
+    construct_type(type_=RawMessageStreamEvent, value={"type": "message_stop"})
+
+
+async def _watch(response: Any) -> None:
+    """Stop a stream that has an event without an end."""
+    if response.status_code == 200:
+        response.stream = _watched(response.stream)
+
+
+def _watched(stream: Any) -> Any:
+    import httpx2
+
+    class Watched(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            length, lines, tail = 0, 0, b""
+            async for piece in stream:
+                seen = (tail + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+                end = seen.rfind(b"\n\n")
+                if end >= 0:
+                    length, lines, seen = 0, 0, seen[end + 2 :]
+                length += len(seen)
+                lines += seen.count(b"\n")
+                if length > LONGEST_EVENT or lines > MOST_LINES:
+                    raise MalformedResponse(
+                        f"the response has an event beyond {LONGEST_EVENT:,} bytes or {MOST_LINES} lines and was stopped"
+                    )
+                tail = piece[-3:]
+                yield piece
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Watched()

@@ -1,0 +1,239 @@
+"""Our messages as the Messages API takes them, and back. No SDK is needed for it.
+
+What is rendered once is rendered the same for good: a longer list of messages has the shorter one's rendering as its
+beginning, so that Anthropic's prompt cache holds. Cache points alone move (`cached`); they are no part of what is cached.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals.attachments import note, taken
+from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
+from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.wire_names import wire_name
+
+FAMILY = "anthropic"
+THINKING = ("thinking", "redacted_thinking")
+
+_EMPTY = "(empty)"
+_UNANSWERED = "[no result]"
+_POINT = {"type": "ephemeral"}
+_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_ID = re.compile(r"[A-Za-z0-9_-]+")
+_LONGEST_ID = 64
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """``system`` and ``messages`` of a request, without cache points."""
+
+    system: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
+
+
+def tools_of(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
+    return [
+        {"name": wire_name(t.name), "description": t.description, "input_schema": dict(t.parameters)} for t in tools
+    ]
+
+
+def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Rendered:
+    """System messages before the first other one are the system prompt, a block each; a later one is a user's message.
+
+    The answers to the calls of one utterance stand together in one user's message, right behind it, as the API demands.
+    """
+    rendering = _Rendering(model, info)
+    for message in messages:
+        rendering.add(message)
+    rendering.close()
+    return Rendered(rendering.system, rendering.messages)
+
+
+class _Rendering:
+    """Messages on their way to the wire."""
+
+    __slots__ = ("_answers", "_asked", "_held", "_info", "_model", "_used", "messages", "system")
+
+    def __init__(self, model: str, info: ModelInfo) -> None:
+        self.system: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
+        self._model = model
+        self._info = info
+        self._used: dict[str, int] = {}
+        """Ids on the wire so far and how often they came: each must be the only one of its kind."""
+        self._asked: dict[str, str] = {}
+        """Calls of the last utterance that wait for an answer, by our id: their id on the wire."""
+        self._answers: list[dict[str, Any]] = []
+        self._held: list[dict[str, Any]] = []
+
+    def add(self, message: Message) -> None:
+        if message.role == "system":
+            if not message.content or not message.content.strip():
+                return
+            part = {"type": "text", "text": message.content}
+            if not self.messages and not self._held:
+                self.system.append(part)
+            elif self._asked:
+                self._held.append(part)
+            else:
+                self.close()
+                self._user([part])
+        elif message.role == "tool":
+            self._answer(message)
+        else:
+            self.close()
+            if message.role == "user":
+                self._user(list(_said_by_user(message, self._model, self._info)))
+            else:
+                self._assistant(message)
+
+    def close(self) -> None:
+        """The answers of an utterance are complete: the ones that lack are made up, for the API demands one to each call."""
+        if self._asked or self._answers:
+            for wire_id in self._asked.values():
+                self._answers.append(_result(wire_id, _UNANSWERED, is_error=True))
+            self._asked = {}
+            self.messages.append({"role": "user", "content": self._answers})
+            self._answers = []
+        if self._held:
+            held, self._held = self._held, []
+            self._user(held)
+
+    def _user(self, blocks: list[dict[str, Any]]) -> None:
+        self.messages.append({"role": "user", "content": blocks})
+
+    def _assistant(self, message: Message) -> None:
+        calls = [self._tool_use(call) for call in message.tool_calls]
+        blocks = _verbatim(message, self._model, calls)
+        if blocks is None:
+            blocks = [{"type": "text", "text": message.content}] if message.content and message.content.strip() else []
+            blocks.extend(calls)
+        if not self.messages:
+            # A conversation begins with the user; one that was folded or forked may not.
+            self._user([{"type": "text", "text": _EMPTY}])
+        self.messages.append({"role": "assistant", "content": blocks or [{"type": "text", "text": _EMPTY}]})
+
+    def _tool_use(self, call: ToolCall) -> dict[str, Any]:
+        wire_id = call.id if _ID.fullmatch(call.id) and len(call.id) <= _LONGEST_ID else f"call_{_digest(call.id)}"
+        count = self._used[wire_id] = self._used.get(wire_id, 0) + 1
+        if count > 1:
+            # Other providers count from one in each response.
+            wire_id = f"call_{_digest(f'{wire_id} {count}')}"
+        self._asked[call.id] = wire_id
+        return {"type": "tool_use", "id": wire_id, "name": wire_name(call.gate), "input": _input(call.args)}
+
+    def _answer(self, message: Message) -> None:
+        wire_id = self._asked.pop(message.tool_call_id or "", None)
+        text = message.content or ""
+        if wire_id is not None:
+            self._answers.append(_result(wire_id, text, is_error=message.is_error))
+        elif self._asked or self._answers:
+            self._held.append({"type": "text", "text": f"{message.name or 'tool'}: {text}"})
+        else:
+            self._user([{"type": "text", "text": f"{message.name or 'tool'}: {text}"}])
+
+
+def _result(wire_id: str, text: str, *, is_error: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {"type": "tool_result", "tool_use_id": wire_id}
+    if text.strip():
+        result["content"] = [{"type": "text", "text": text}]
+    if is_error:
+        result["is_error"] = True
+    return result
+
+
+def _verbatim(message: Message, model: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The blocks in the order in which this model gave them, its thinking untouched; None where another said it."""
+    kept = message.provider
+    if not isinstance(kept, Mapping) or kept.get("family") != FAMILY or kept.get("model") != model:
+        return None
+    blocks = kept.get("blocks")
+    if not isinstance(blocks, list | tuple) or not all(isinstance(b, Mapping) for b in blocks):
+        return None
+    texts = [b.get("text", "") for b in blocks if b.get("type") == "text"]
+    uses = sum(b.get("type") == "tool_use" for b in blocks)
+    if uses != len(calls) or (texts and "".join(texts) != (message.content or "")):
+        return None
+    left = iter(calls)
+    return [next(left) if b["type"] == "tool_use" else dict(b) for b in blocks if b.get("type")]
+
+
+def kept_blocks(blocks: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any] | None:
+    """``Response.provider`` for these blocks; None where content and calls alone give the same.
+
+    Calls are kept as places: what they say is in the response's own ``tool_calls``.
+    """
+    kinds = [b["type"] for b in blocks]
+    if kinds == sorted(kinds) and set(kinds) <= {"text", "tool_use"} and kinds.count("text") <= 1:
+        return None
+    places = [{"type": "tool_use"} if b["type"] == "tool_use" else dict(b) for b in blocks]
+    return {"family": FAMILY, "model": model, "blocks": places}
+
+
+def _said_by_user(message: Message, model: str, info: ModelInfo) -> Iterable[dict[str, Any]]:
+    for attachment in message.attachments:
+        yield _attached(attachment, model, info)
+    if message.content and message.content.strip():
+        yield {"type": "text", "text": message.content}
+    elif not message.attachments:
+        yield {"type": "text", "text": _EMPTY}
+
+
+def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, Any]:
+    if not taken(attachment, info):
+        return {"type": "text", "text": note(attachment, model)}
+    source: dict[str, Any] = {"type": "base64", "media_type": attachment.mime, "data": attachment.data}
+    if attachment.kind == "image" and attachment.mime in _IMAGES:
+        return {"type": "image", "source": source}
+    if attachment.kind == "document":
+        if attachment.mime.startswith("text/"):
+            try:
+                text = base64.b64decode(attachment.data).decode()
+            except ValueError:
+                text = ""
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+        if attachment.mime == "application/pdf" or (source["type"] == "text" and source["data"]):
+            block: dict[str, Any] = {"type": "document", "source": source}
+            if attachment.title:
+                block["title"] = attachment.title
+            return block
+    return {"type": "text", "text": note(attachment, model, f"{model} does not take {attachment.mime}")}
+
+
+def _input(args: str) -> dict[str, Any]:
+    """Arguments as the mapping that the API demands; what is none is carried in one, so that the model sees its mistake."""
+    if not args.strip():
+        return {}
+    try:
+        found = msgspec.json.decode(args)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return {"malformed_arguments": args.encode("utf-8", "replace").decode()}
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def cached(request: dict[str, Any]) -> dict[str, Any]:
+    """The request with its cache points, at most four: behind the tools, the system prompt, what the last query ended with
+    (which is in the cache) and what this one ends with (which the next one will find). The request itself stays as it is.
+    """
+    out = dict(request)
+    for part in ("tools", "system"):
+        if out.get(part):
+            out[part] = [*out[part][:-1], {**out[part][-1], "cache_control": _POINT}]
+    messages = out["messages"] = list(out["messages"])
+    last = len(messages) - 1
+    before = next((i for i in range(last - 1, 0, -1) if messages[i]["role"] == "assistant"), 0) - 1
+    for index in {last, before}:
+        if index >= 0 and messages[index]["role"] == "user":
+            blocks = messages[index]["content"]
+            messages[index] = {"role": "user", "content": [*blocks[:-1], {**blocks[-1], "cache_control": _POINT}]}
+    return out
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]

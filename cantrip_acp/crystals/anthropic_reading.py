@@ -1,0 +1,281 @@
+"""A response of the Messages API while it streams: events in, blocks and counts out. No SDK is needed for it.
+
+The SDK checks nothing of what arrives, so an event may lack anything; what is not known is passed over, as the API asks.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals.anthropic_messages import THINKING, kept_blocks
+from cantrip_acp.crystals.contract import Delta, Emit, Response, ToolCall, Usage
+from cantrip_acp.crystals.models import Price
+from cantrip_acp.crystals.retry import MAX_RESPONSE_CHARS
+from cantrip_acp.errors import ContextLimitError, CrystalError, MalformedResponse
+
+_STOPS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
+_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+class Unreadable(Exception):
+    """An event that breaks the protocol; the text says how."""
+
+
+class _Block:
+    """One block of content: its fields as they grow."""
+
+    __slots__ = ("fields", "kind", "parts", "said")
+
+    def __init__(self, kind: str, fields: dict[str, Any]) -> None:
+        self.kind = kind
+        self.fields = fields
+        self.parts: list[str] = []
+        """Of a text or a thinking block: its text; of a tool_use: the JSON of its input."""
+        self.said = False
+        """Whether a text has more than blanks."""
+
+
+class Reading:
+    """What has come so far. ``stopped`` is the provider's own word for why it ended; ``done`` says that it did.
+
+    A response that was paused goes on in another stream: `resume`, and blocks and counts go on where they were.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self.stopped: str | None = None
+        self.events = 0
+        self._model: str | None = None
+        self._id: str | None = None
+        self._why: str | None = None
+        self._blocks: list[_Block] = []
+        self._open: dict[int, _Block] = {}
+        self._counts: dict[str, int] = {}
+        self._spent = Usage()
+        self._left = MAX_RESPONSE_CHARS
+
+    @property
+    def paused(self) -> bool:
+        """Whether it waits to be asked to go on: a server's own tools took long. Calls of ours are answered first."""
+        return (
+            self.stopped == "pause_turn"
+            and bool(self._wire_blocks())
+            and not any(b.kind == "tool_use" for b in self._blocks)
+        )
+
+    async def take(self, event: Any, emit: Emit) -> None:
+        """One event. Raises `Unreadable`."""
+        kind = getattr(event, "type", None)
+        if kind == "content_block_delta":
+            await self._delta(event, emit)
+        elif kind == "content_block_start":
+            await self._start(event, emit)
+        elif kind == "message_start":
+            message = getattr(event, "message", None)
+            self._model = _text(message, "model") or self._model
+            self._id = _text(message, "id") or self._id
+            self._count(getattr(message, "usage", None))
+        elif kind == "message_delta":
+            delta = getattr(event, "delta", None)
+            self.stopped = _text(delta, "stop_reason") or self.stopped
+            details = getattr(delta, "stop_details", None)
+            self._why = _text(details, "explanation") or _text(details, "category") or self._why
+            self._count(getattr(event, "usage", None))
+        elif kind == "message_stop":
+            self.done = True
+        elif kind is None:
+            raise Unreadable(f"an event without a type: {str(event)[:80]}")
+        self.events += 1
+
+    def resume(self) -> list[dict[str, Any]]:
+        """Get ready for the next stream of a paused response; the blocks so far, to be sent back as they are."""
+        self.done = False
+        self.stopped = None
+        self._open = {}
+        self._spent = self._spent + self._usage()
+        self._counts = {}
+        return self._wire_blocks()
+
+    def response(self, names: Mapping[str, str], model: str, price: Price | None, limit: int) -> Response:
+        """The whole. ``names`` leads from names on the wire to the tools' own; ``limit`` is the max_tokens that was asked for.
+
+        Raises `CrystalError` where the limit was reached before anything was said.
+        """
+        content = "".join("".join(b.parts) for b in self._blocks if b.said) or None
+        thought = "\n\n".join(t for b in self._blocks if b.kind == "thinking" and (t := "".join(b.parts))) or None
+        stop = _STOPS.get(self.stopped or "", self.stopped)
+        usage = self._spent + self._usage()
+        if price is not None:
+            usage = msgspec.structs.replace(usage, cost=price.cost(usage))
+        if stop == "refusal":
+            said = " ".join(part for part in (content, self._why) if part)
+            said = said or "The model declined to answer."
+            return Response(said, thought, (), usage, stop, self._model or model, refused=True, id=self._id)
+        calls = self._calls(names)
+        if content is None and not calls and stop == "length":
+            if self.stopped == "model_context_window_exceeded":
+                raise ContextLimitError(f"anthropic:{model}: the context window was full before anything was answered")
+            raise CrystalError(
+                f"anthropic:{model}: max_tokens ({limit}) was spent before anything was answered"
+                f"{', all of it on thinking' if thought else ''}; give the call more max_tokens",
+                retryable=False,
+            )
+        if content is None and not calls:
+            # It happens after results of tools, and passes when asked again.
+            raise CrystalError(f"anthropic:{model} answered nothing at all (stop reason {stop})", retryable=True)
+        if stop is None:
+            stop = "tool_calls" if calls else "stop"
+        kept = kept_blocks(self._wire_blocks(), model)
+        return Response(content, thought, calls, usage, stop, self._model or model, provider=kept, id=self._id)
+
+    async def _start(self, event: Any, emit: Emit) -> None:
+        given = getattr(event, "content_block", None)
+        kind = _text(given, "type")
+        if kind is None:
+            raise Unreadable("a block of content without a type")
+        block = _Block(kind, {})
+        index = getattr(event, "index", None)
+        if not isinstance(index, int):
+            raise Unreadable("a block of content without an index")
+        first = ""
+        if kind in ("text", "thinking"):
+            first = _text(given, kind) or ""
+            if kind == "thinking":
+                block.fields["signature"] = _text(given, "signature") or ""
+        elif kind == "redacted_thinking":
+            block.fields["data"] = _text(given, "data") or ""
+        elif kind == "tool_use":
+            block.fields = {"id": _text(given, "id") or "", "name": _text(given, "name") or ""}
+            if not block.fields["name"]:
+                raise Unreadable("a tool_use block without a name")
+            start = getattr(given, "input", None)
+            # The API always begins with an empty input; other servers give all of it here.
+            if start and isinstance(start, dict):
+                first = msgspec.json.encode(start).decode()
+        else:
+            # A tool that a server calls by itself: it goes back as it came.
+            whole = getattr(given, "to_dict", None)
+            block.fields = whole() if whole is not None else {"type": kind}
+        self._open[index] = block
+        self._blocks.append(block)
+        if first:
+            await self._grow(block, first, emit)
+
+    async def _delta(self, event: Any, emit: Emit) -> None:
+        block = self._open.get(getattr(event, "index", None))  # type: ignore[arg-type]
+        if block is None:
+            raise Unreadable("a delta for a block of content that was not begun")
+        delta = getattr(event, "delta", None)
+        kind = getattr(delta, "type", None)
+        if kind == "text_delta" and block.kind == "text":
+            piece = _text(delta, "text")
+        elif kind == "thinking_delta" and block.kind == "thinking":
+            piece = _text(delta, "thinking")
+        elif kind == "input_json_delta" and block.kind not in ("text", *THINKING):
+            piece = _text(delta, "partial_json")
+        elif kind == "signature_delta" and block.kind == "thinking":
+            block.fields["signature"] += _text(delta, "signature") or ""
+            return
+        else:
+            return
+        if piece:
+            await self._grow(block, piece, emit)
+
+    async def _grow(self, block: _Block, piece: str, emit: Emit) -> None:
+        # Text is guarded where it is emitted; the arguments of a call may be as endless.
+        self._left -= len(piece)
+        if self._left < 0:
+            raise MalformedResponse(
+                f"the response went beyond {MAX_RESPONSE_CHARS:,} characters without an end and was stopped"
+            )
+        if block.kind == "text":
+            # Blank text is held back until words come: a block of nothing else is left out, here and in what is kept.
+            blank = not block.said
+            block.parts.append(piece)
+            if piece.strip():
+                block.said = True
+            if block.said:
+                await emit(Delta("text", "".join(block.parts) if blank else piece))
+        elif block.kind == "thinking":
+            if not block.parts and any(b.kind == "thinking" and b.parts for b in self._blocks if b is not block):
+                await emit(Delta("thought", "\n\n"))
+            block.parts.append(piece)
+            await emit(Delta("thought", piece))
+        else:
+            block.parts.append(piece)
+
+    def _calls(self, names: Mapping[str, str]) -> tuple[ToolCall, ...]:
+        seen: set[str] = set()
+        calls = []
+        for block in self._blocks:
+            if block.kind != "tool_use":
+                continue
+            given = block.fields["id"]
+            call_id = given if given and given not in seen else f"call_{secrets.token_hex(12)}"
+            seen.add(call_id)
+            name = block.fields["name"]
+            calls.append(ToolCall(call_id, names.get(name, name), "".join(block.parts) or "{}"))
+        return tuple(calls)
+
+    def _wire_blocks(self) -> list[dict[str, Any]]:
+        """The blocks as they go back: thinking as it was; a text without a letter is left out, which the API would refuse."""
+        out: list[dict[str, Any]] = []
+        for block in self._blocks:
+            whole = "".join(block.parts)
+            if block.kind == "text":
+                if block.said:
+                    out.append({"type": "text", "text": whole})
+            elif block.kind == "thinking":
+                # One without a signature is no proof to the API, which refuses it.
+                if block.fields["signature"]:
+                    out.append({"type": "thinking", "thinking": whole, **block.fields})
+            elif block.kind == "redacted_thinking":
+                out.append({"type": "redacted_thinking", **block.fields})
+            elif block.kind == "tool_use":
+                out.append({"type": "tool_use", **block.fields})
+            else:
+                out.append({**block.fields, "input": _parsed(whole)} if whole else block.fields)
+        return out
+
+    def _count(self, usage: Any) -> None:
+        for name in _COUNTS:
+            value = getattr(usage, name, None)
+            if isinstance(value, int):
+                self._counts[name] = value
+        thought = getattr(getattr(usage, "output_tokens_details", None), "thinking_tokens", None)
+        if isinstance(thought, int):
+            self._counts["thinking_tokens"] = thought
+
+    def _usage(self) -> Usage:
+        count = self._counts.get
+        cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
+        return Usage(
+            prompt_tokens=count("input_tokens", 0) + cached + written,
+            completion_tokens=count("output_tokens", 0),
+            cached_tokens=cached,
+            cache_write_tokens=written,
+            reasoning_tokens=count("thinking_tokens", 0),
+        )
+
+
+def _parsed(args: str) -> Any:
+    try:
+        return msgspec.json.decode(args)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return {}
+
+
+def _text(value: Any, name: str) -> str | None:
+    found = getattr(value, name, None)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,149 @@
+"""A whole request to the Messages API: how much it thinks, whether it must call a tool, how long it may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cantrip_acp.crystals.anthropic_messages import THINKING, rendered, tools_of
+from cantrip_acp.crystals.contract import Query
+from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.errors import DefinitionError
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""What ``effort`` may be; Anthropic has no ``minimal``, so it is ``low``."""
+
+UNKNOWN_MAX_TOKENS = 16_384
+"""Tokens of a response of a model that no table knows: the API demands a number."""
+MAX_TOKENS = 64_000
+"""Tokens of a response where the call gives none and the model has no lower limit."""
+LEAST_BUDGET = 1024
+
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 49152}
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Raises `DefinitionError` for an effort or a budget that there is not."""
+    effort = options.get("effort")
+    if effort is not None and effort not in EFFORTS:
+        raise DefinitionError(f"effort is {effort!r}; it is one of {', '.join(EFFORTS)}")
+    budget = options.get("thinking_budget")
+    if budget is None:
+        return
+    if not isinstance(budget, int) or isinstance(budget, bool) or not (budget in (-1, 0) or budget >= LEAST_BUDGET):
+        raise DefinitionError(
+            f"thinking_budget is {budget!r}; it is a number of tokens, at least {LEAST_BUDGET}, "
+            "0 for none, -1 for as it sees fit"
+        )
+
+
+def thinking(info: ModelInfo, options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+    """``thinking`` and the effort of ``output_config``; None where the request is to leave it out.
+
+    ``thinking_budget`` is in tokens, ``effort`` one of `EFFORTS`. A model that decides by itself how much to think is asked
+    for summaries of it, also where neither is given, and takes a budget as an effort. One that thinks by a budget thinks
+    where it is told to. Of a model that is not known, what is asked for is believed to be possible.
+    """
+    effort, budget = options.get("effort"), options.get("thinking_budget")
+    off = budget == 0 or (budget is None and effort == "none")
+    if info.thinking in ("adaptive", "always"):
+        if off:
+            return ({"type": "disabled"}, None) if info.thinking == "adaptive" else (_ADAPTIVE, "low")
+        if effort in (None, "none") and budget is not None and budget > 0:
+            effort = "low" if budget < 4096 else "medium" if budget < 16384 else "high"
+        return _ADAPTIVE, _level(effort)
+    if off or (effort is None and budget is None):
+        return None, None
+    if info.known and not info.reasoning:
+        return None, None
+    if not info.thinking and (budget is None or budget == -1):
+        return _ADAPTIVE, _level(effort)
+    tokens = budget if budget is not None and budget > 0 else _BUDGETS.get(effort or "medium", 8192)
+    return {"type": "enabled", "budget_tokens": tokens}, None
+
+
+_ADAPTIVE = {"type": "adaptive", "display": "summarized"}
+
+
+def _level(effort: str | None) -> str | None:
+    if effort in (None, "none"):
+        return None
+    return "low" if effort == "minimal" else effort
+
+
+def request(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The body, without cache points and ``stream``."""
+    call = query.params
+    history = rendered(query.messages, model, info)
+    messages = history.messages or [{"role": "user", "content": [{"type": "text", "text": "(empty)"}]}]
+    most = info.max_output or (MAX_TOKENS if info.known else UNKNOWN_MAX_TOKENS)
+    max_tokens = call.max_tokens or min(most, MAX_TOKENS)
+    thought, effort = thinking(info, options)
+    if thought is not None and thought["type"] == "enabled":
+        if _breaks_off(messages):
+            thought = None
+        else:
+            max_tokens, thought = _room(max_tokens, thought, info)
+    body: dict[str, Any] = {"model": model, "max_tokens": max_tokens}
+    tools = tools_of(query.tools) or _tools_of_old(messages)
+    if tools:
+        body["tools"] = tools
+        thinks = thought is not None and thought["type"] != "disabled"
+        choice = _choice(query, forced=info.forced_tools and not thinks)
+        if choice is not None:
+            body["tool_choice"] = choice
+    if history.system:
+        body["system"] = history.system
+    body["messages"] = messages
+    if thought is not None:
+        body["thinking"] = thought
+    if effort is not None:
+        body["output_config"] = {"effort": effort}
+    stop = [s for s in call.stop if s.strip()]
+    if stop:
+        body["stop_sequences"] = stop
+    # Models that think take no sampling parameters, and the others only one of the two.
+    if info.sampling and (thought is None or thought["type"] == "disabled"):
+        if call.temperature is not None:
+            body["temperature"] = min(1.0, call.temperature)
+        elif call.top_p is not None:
+            body["top_p"] = call.top_p
+    return body
+
+
+def _choice(query: Query, *, forced: bool) -> dict[str, Any] | None:
+    if not query.tools or query.tool_choice == "none":
+        return {"type": "none"}
+    if query.tool_choice == "required" and forced:
+        return {"type": "any"}
+    return None
+
+
+def _room(max_tokens: int, thought: dict[str, Any], info: ModelInfo) -> tuple[int, dict[str, Any]]:
+    """A limit that leaves room for an answer beside the budget: the API counts both together."""
+    budget = thought["budget_tokens"]
+    total = max_tokens if budget < max_tokens else budget + max_tokens
+    if info.max_output is not None:
+        total = min(total, info.max_output)
+        budget = max(LEAST_BUDGET, min(budget, total - LEAST_BUDGET))
+    return total, {**thought, "budget_tokens": budget}
+
+
+def _breaks_off(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the model is amid calls of tools that were begun without thinking (by another model): the API then wants none."""
+    if messages[-1]["content"][0]["type"] != "tool_result":
+        return False
+    said = next(m["content"] for m in reversed(messages) if m["role"] == "assistant")
+    return said[0]["type"] not in THINKING
+
+
+def _tools_of_old(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Definitions of the tools that the history calls, where there are none any more: the API wants them."""
+    names: dict[str, None] = {}
+    for message in messages:
+        if message["role"] == "assistant":
+            names.update((b["name"], None) for b in message["content"] if b["type"] == "tool_use")
+    return [
+        {"name": n, "description": "No longer available.", "input_schema": {"type": "object", "properties": {}}}
+        for n in names
+    ]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Response, ToolCall
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from cantrip_acp.events import Event
     from cantrip_acp.loop import CastRun
     from cantrip_acp.wards import Wards
+
+
+UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"
+"""The result of a call that has none."""
 
 
 class TurnState:
@@ -100,16 +105,23 @@ class TurnState:
         run = self._run
         number = len(self.gate_calls)
         self.gate_calls.append(name)
-        record = await run.entity.executor.execute(
-            name,
-            args,
-            call_id=f"{self.id}.g{number}",
-            entity_id=run.entity.id,
-            cast_id=run.id,
-            trace=run.trace,
-            tool_call_id=tool_call_id,
-            via=via,
-        )
+        try:
+            record = await run.entity.executor.execute(
+                name,
+                args,
+                call_id=f"{self.id}.g{number}",
+                entity_id=run.entity.id,
+                cast_id=run.id,
+                trace=run.trace,
+                tool_call_id=tool_call_id,
+                via=via,
+            )
+        except anyio.get_cancelled_exc_class():
+            if via is not None:
+                # What a command's call had done by then stays done, so the record has it.
+                given = run.entity.redactor.data(args)
+                self.results.append(GateRecord(name, given, UNFINISHED, True, tool_call_id))
+            raise
         self.results.append(record)
         if name == "done" and not record.is_error and not self.finished:
             self.finished = True

@@ -35,6 +35,8 @@ grep -qs HOME= /proc/self/environ; say environment_control $?
 cat /proc/self/cmdline | cmp -s - control; [ $? = 1 ]; say processes_control $?
 grep -qs 'sl *local_address' /proc/net/tcp; say network_control $?
 grep -qs '^Seccomp:.*2' /proc/self/status; say filter_control $?
+chmod 700 out/file 2>/dev/null; say mode_control $?
+chmod u+s out/file 2>/dev/null; say set_id $?
 cat @BAIT@ >/dev/null 2>&1; say read_outside $?
 (mkdir -p @FOLDER@; echo x > @FOLDER@/outside) 2>/dev/null
 (echo x > /usr/cantrip-canary) 2>/dev/null; say write_outside $?
@@ -57,6 +59,7 @@ _TEXTS = {
     "network": "there is no network, not even to this machine",
     "namespaces": "no further namespaces can be made",
     "kernel": "kernel settings cannot be written",
+    "set_id": "no program is left that runs as this user for others",
 }
 
 
@@ -94,7 +97,7 @@ async def require() -> None:
         )
 
 
-_CONTROLS = ("read", "write", "environment", "processes", "network", "filter")
+_CONTROLS = ("read", "write", "mode", "environment", "processes", "network", "filter")
 """What must succeed inside, so that a probe that fails says something: reading and writing where that is allowed, and the
 files of the kernel that the probes look at."""
 

@@ -54,6 +54,7 @@ WEAKENED: dict[str, Defence] = {
     "processes": option("--unshare-pid"),
     "network": option("--unshare-net"),
     "namespaces": calls("unshare"),
+    "set_id": calls("fchmodat", "fchmodat2", "chmod"),
 }
 
 

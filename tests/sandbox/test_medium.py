@@ -139,6 +139,29 @@ async def test_a_cancel_keeps_the_turn_in_flight(workspace: Path) -> None:
     assert "cancel" in (turn.observation.output.error or "")
 
 
+async def test_a_call_that_its_command_did_not_wait_for_is_in_the_record(workspace: Path) -> None:
+    begun = anyio.Event()
+
+    async def nap(text: str) -> str:
+        begun.set()
+        await anyio.sleep(60)
+        return text
+
+    async def wait() -> str:
+        await begun.wait()
+        return "so"
+
+    gates = ("done", Gate.of(nap), Gate.of(wait))
+    made = cantrip(workspace, bash("nap given & cantrip_wait"), bash("cantrip_done over"), gates=gates)
+    assert (await made.cast("work")).result == "over"
+    turn = turns(made)[0]
+    assert sorted(turn.gate_calls) == sorted(record.gate for record in turn.observation.results) == ["nap", "wait"]
+    (left,) = [record for record in turn.observation.results if record.gate == "nap"]
+    assert left.is_error
+    assert left.args == {"text": "given"}
+    assert "may have had its effect" in left.result
+
+
 async def test_submit_only_by_its_ward(workspace: Path) -> None:
     off = cantrip(workspace, bash("echo 'SUBMIT: 42'"), bash("cantrip_done later"))
     assert (await off.cast("work")).result == "later"

@@ -3,7 +3,7 @@
 python -m bench --list         the names and their questions
 python -m bench turns append   these two
 python -m bench --peers turns  other people's frameworks too, in an environment of their own (fetched from PyPI)
-python -m bench --write        everything, and the tables into bench/README.md
+python -m bench --write bash   and its table into bench/README.md, in the old one's place
 """
 
 from __future__ import annotations
@@ -19,7 +19,20 @@ from pathlib import Path
 from bench.measure import Table
 from bench.options import Options
 
-NAMES = ("turns", "memory", "start", "prompt", "updates", "bash", "defences", "gate", "code", "append")
+NAMES = (
+    "turns",
+    "memory",
+    "start",
+    "prompt",
+    "updates",
+    "bash",
+    "sessions",
+    "defences",
+    "gate",
+    "code",
+    "append",
+    "opening",
+)
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
@@ -43,14 +56,17 @@ def machine() -> str:
 
 
 def write(tables: list[Table]) -> None:
-    """Put the tables where README.md keeps them."""
+    """Put the tables where README.md keeps them: in the place of those of the same names, the others stay."""
     text = README.read_text()
     before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    lines = [BEGIN, "", f"{time.strftime('%Y-%m-%d')}, {machine()}, load {os.getloadavg()[0]:.1f} at the end.", ""]
+    old, after = rest.split(END)
+    kept = {part.split(":", 1)[0]: part.rstrip() for part in old.split("### ")[1:]}
+    taken = f"Taken on {time.strftime('%Y-%m-%d')} on {machine()}; load {os.getloadavg()[0]:.1f} at the end."
     for table in tables:
-        lines += table.markdown()
-    README.write_text(before + "\n".join([*lines, END]) + after)
+        head, *lines = table.markdown()
+        kept[table.name] = "\n".join([head.removeprefix("### "), "", taken, *lines]).rstrip()
+    parts = [f"### {kept[name]}\n" for name in NAMES if name in kept]
+    README.write_text(before + "\n".join([BEGIN, "", *parts, END]) + after)
 
 
 def main() -> int:
@@ -61,7 +77,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names and their questions")
     parser.add_argument("--peers", action="store_true", help="measure other frameworks too (turns, memory); minutes")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a measurement")
-    parser.add_argument("--write", action="store_true", help="write the tables into bench/README.md (of all questions)")
+    parser.add_argument("--write", action="store_true", help="write the tables into bench/README.md")
     chosen = parser.parse_args()
     if chosen.list:
         for name in NAMES:
@@ -70,8 +86,6 @@ def main() -> int:
     unknown = [name for name in chosen.names if name not in NAMES]
     if unknown:
         parser.error(f"no question is named {', '.join(unknown)}; there are: {', '.join(NAMES)}")
-    if chosen.write and chosen.names:
-        parser.error("--write is for all questions: name none")
     tables = []
     print(machine(), flush=True)
     for name in chosen.names or NAMES:

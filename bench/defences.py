@@ -1,8 +1,9 @@
 """What each defence of the sandbox costs a command (`true`), each added to those before it.
 
-The first rows are bubblewrap run bare by subprocess, with more and more of the options that the medium uses; the later ones
-run through `Sandbox`, with more and more of what it does around them. All take turns in the same run. A row's note says what it
-adds to the row that it is compared with (difference of medians; below the noise it may be less than nothing).
+The first rows are bubblewrap run bare by subprocess, with the medium's shell and more and more of the options that it uses;
+the later ones run through `Sandbox`, with more and more of what it does around them. All take turns in the same run. A row's
+note says what it adds to the row that it is compared with (difference of medians; below the noise it may be less than
+nothing).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ Step = tuple[str, str | None, Callable[[], Awaitable[None]]]
 """A name, the step that it is compared with, and what it does."""
 
 
-def _bare(program: str, options: list[str], filter_: bytes | None = None) -> Callable[[], Awaitable[None]]:
+def _bare(program: str, shell: str, options: list[str], filter_: bytes | None = None) -> Callable[[], Awaitable[None]]:
     data = encode(options)
 
     async def run() -> None:
@@ -51,7 +53,7 @@ def _bare(program: str, options: list[str], filter_: bytes | None = None) -> Cal
                 argv += [option, str(fd)]
         try:
             subprocess.run(
-                [*argv, "--", "/bin/sh", "-c", "true"], env={}, pass_fds=fds, stdin=subprocess.DEVNULL, check=True
+                [*argv, "--", shell, "-c", "true"], env={}, pass_fds=fds, stdin=subprocess.DEVNULL, check=True
             )
         finally:
             for fd in fds:
@@ -89,14 +91,14 @@ def steps(workspace: Path, stack: ExitStack) -> list[Step]:
     stack.callback(wire.remove)
     listed = replace(writable, bash_network=("example.org",))
     return [
-        ("/bin/sh, no sandbox", None, _shell),
-        (BASE, None, _bare(program, _folders(policy))),
-        ("+ namespaces", BASE, _bare(program, [*namespaces, *_folders(policy)])),
-        ("+ private /etc, /tmp, /dev, home; tools, workspace", "+ namespaces", _bare(program, everything)),
+        ("the shell, no sandbox", None, partial(_shell, policy.shell)),
+        (BASE, None, _bare(program, policy.shell, _folders(policy))),
+        ("+ namespaces", BASE, _bare(program, policy.shell, [*namespaces, *_folders(policy)])),
+        ("+ private /etc, /tmp, /dev, home; tools, workspace", "+ namespaces", _bare(program, policy.shell, everything)),
         (
             "+ system call filter",
             "+ private /etc, /tmp, /dev, home; tools, workspace",
-            _bare(program, everything, closed.filter),
+            _bare(program, policy.shell, everything, closed.filter),
         ),
         ("+ held, limited, bounded, reaped by us", "+ system call filter", _through(closed)),
         ("+ a writable workspace: protected names, stand-ins", "+ held, limited, bounded, reaped by us",
@@ -113,8 +115,8 @@ def _echo(text: str) -> str:
     return text
 
 
-async def _shell() -> None:
-    subprocess.run(["/bin/sh", "-c", "true"], env={}, stdin=subprocess.DEVNULL, check=True)
+async def _shell(shell: str) -> None:
+    subprocess.run([shell, "-c", "true"], env={}, stdin=subprocess.DEVNULL, check=True)
 
 
 async def measure(rounds: int, samples: dict[str, list[float]]) -> list[tuple[str, str | None]]:

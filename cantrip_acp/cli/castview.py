@@ -14,6 +14,7 @@ from cantrip_acp.cli.screen import Flow, Screen
 from cantrip_acp.cli.transcript import Transcript, duration
 from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.gates.contract import as_text
+from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Usage
@@ -56,7 +57,7 @@ class TextFace:
 
     def intent(self, words: str) -> None:
         """The person's words, as the beginning of a cast."""
-        self.transcript.prompt(words)
+        self.transcript.prompt(shared().text(words))
         self._begun = time.monotonic()
 
     def event(self, event: events.Event) -> None:

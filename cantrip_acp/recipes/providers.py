@@ -213,10 +213,16 @@ def _headers(given: Mapping[str, str], need: Need) -> dict[str, Secret]:
         problem = _header_problem(name, value)
         if problem:
             raise need.error(("headers", name), problem)
-        merged[name.lower()] = (name, Secret(value))
+        merged[name.lower()] = (name, _kept_secret(value))
     for name, value in environment_headers().items():
-        merged[name.lower()] = (name, Secret(value))
+        merged[name.lower()] = (name, _kept_secret(value))
     return dict(merged.values())
+
+
+def _kept_secret(value: str) -> Secret:
+    # Of "Bearer abc" the second word is the secret, and may turn up without the first.
+    shared().add(value.partition(" ")[2])
+    return Secret(value)
 
 
 def environment_headers() -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import re
+import warnings
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,8 @@ class GoogleCrystal:
         """Import the SDK and build what it builds on first use."""
         from google.genai import types
 
+        # A word of the API that the SDK does not know yet is no news for whoever sits at the terminal.
+        warnings.filterwarnings("ignore", message=".* is not a valid", module=r"google\.genai")
         types.GenerateContentConfig(http_options=types.HttpOptions(headers={}))
         types.GenerateContentResponse.model_validate({})
 
@@ -124,6 +127,7 @@ class GoogleCrystal:
         return stream
 
     def _make(self) -> _Client:
+        self.prepare()
         import httpx2
         from google.genai import Client
 

@@ -39,7 +39,8 @@ _AGAIN = {
 }
 """Ends by chance: another try often goes well."""
 
-_STOPS = {"STOP": "stop", "MAX_TOKENS": "length"}
+_STOPS = {"STOP": "stop", "MAX_TOKENS": "length", "FUNCTION_CALL": "stop"}
+"""``FUNCTION_CALL`` is said by servers that stand in for Google's."""
 
 
 class Reading:

@@ -18,6 +18,8 @@ PROTECTED = frozenset(
         ".vscode", ".idea", ".zed", ".cantrip", ".mcp.json", ".claude", ".cursor", ".codex",
         ".envrc", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile",
         ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".inputrc",
+        ".exrc", ".vimrc", ".nvimrc", ".nvim.lua", ".fleet",
+        ".gemini", ".windsurf", ".kiro", ".continue", ".opencode", ".roo", ".aider.conf.yml",
     }
 )  # fmt: skip
 """Names that no gate writes, at any depth, and nothing below them."""

@@ -40,7 +40,13 @@ NEVER_MADE = (
 )
 """Names at the top of a writable folder that are read-only where they exist and cannot be made where they do not."""
 
-PROTECTED = frozenset({*NEVER_MADE, ".gitconfig", ".husky", ".githooks", ".hg", ".svn", ".jj"})
+PROTECTED = frozenset(
+    {
+        *NEVER_MADE, ".gitconfig", ".husky", ".githooks", ".hg", ".svn", ".jj", ".bash_logout", ".zlogout", ".inputrc", ".exrc",
+        ".vimrc", ".nvimrc", ".nvim.lua", ".fleet", ".gemini", ".windsurf", ".kiro", ".continue", ".opencode", ".roo",
+        ".aider.conf.yml",
+    }
+)  # fmt: skip
 """Names that are read-only wherever they exist below a writable folder."""
 
 _HISTORIES = frozenset({".git", ".hg", ".svn", ".jj"})

@@ -159,6 +159,13 @@ ATTACKS = [
         covered("@WORK@/.vscode"),
     ),
     Attack(
+        "another agent's settings that exist, wherever they lie",
+        "mv sub moved; mkdir -p sub/.gemini; echo evil > sub/.gemini/settings.json && broke wrote",
+        covered("@WORK@/sub/.gemini"),
+        prepare=lambda scene: (scene.workspace / "sub/.gemini").mkdir(),
+        host=lambda scene: bool(list((scene.workspace / "sub/.gemini").glob("*"))),
+    ),
+    Attack(
         "nested settings by moving their parent",
         "mv sub moved && mkdir -p sub/.idea && echo evil > sub/.idea/workspace.xml",
         covered("@WORK@/sub"),

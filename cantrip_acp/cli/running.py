@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from cantrip_acp.crystals.ahead import prepare_beside
 
 if TYPE_CHECKING:
     from cantrip_acp.context import ContextBlock
@@ -73,6 +75,7 @@ class Running:
 
     def warm(self) -> None:
         """Start what the first cast would wait for, while nobody waits yet."""
+        prepare_beside(self.entity.crystal)
         self._portal.start_task_soon(self.entity.warm)
 
     def close(self) -> None:
@@ -111,10 +114,10 @@ def _shown(face: Face, event: Event) -> OSError | None:
 
 
 @contextmanager
-def running(entity: Entity) -> Iterator[Running]:
-    """The entity in a loop of its own for the length of the block; closed at its end."""
+def running(entity: Entity | Callable[[], Awaitable[Entity]]) -> Iterator[Running]:
+    """The entity, or the one that a function makes there, in a loop of its own for the length of the block."""
     with start_blocking_portal("asyncio") as portal:
-        run = Running(portal, entity)
+        run = Running(portal, portal.call(entity) if callable(entity) else entity)
         try:
             yield run
         finally:

@@ -90,8 +90,6 @@ def _crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
         crystal: Crystal = _class(provider)(end)
     except DefinitionError as error:
         raise need.error((), str(error)) from None
-    except ModuleNotFoundError as error:
-        raise need.error((), f"provider {provider} is not built into this version yet ({error.name})") from None
     return crystal
 
 

@@ -89,10 +89,11 @@ def _run(opening: Opening, intent: str, context: tuple[ContextBlock, ...], *, as
         else:
             face.transcript.finish()
         raise
-    return _tell(ended, face)
+    return tell(ended, face)
 
 
-def _tell(ended: Ended, face: JsonFace | TextFace) -> int:
+def tell(ended: Ended, face: JsonFace | TextFace) -> int:
+    """Show how a cast ended; the exit status."""
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.castview import TextFace
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
+from cantrip_acp.cli.loomfork import fork
 from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
@@ -86,6 +87,56 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
         turns = [msgspec.to_builtins(t) for t in path]
         data = {"leaf": path.leaf.id, "state": path.state, "result": path.result, "turns": turns}
         click.echo(json.dumps(data | {"problems": problems(held)}, default=str))
+
+
+@loom.command(
+    "tree",
+    **examples("cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom tree"),
+)
+@file_argument
+@state_option
+def tree(name: str | None, state_dir: Path | None) -> None:
+    """Draw a loom's tree: a line a turn, a branch where threads part (forks, children)."""
+    from cantrip_acp.cli.loomtree import draw
+    from cantrip_acp.cli.screen import Screen
+
+    with _opened(name, state_dir) as held:
+        draw(Screen(), held)
+
+
+@loom.command(
+    "reward",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        'cantrip loom reward hello.loom.jsonl "" 1 --note "just right"',
+    ),
+)
+@click.argument("name", metavar="FILE")
+@click.argument("turn")
+@click.argument("reward", type=float)
+@click.option("--note", metavar="TEXT", help="Why.")
+@click.option("--by", default="", metavar="NAME", help="Who gives it.  [default: your user name]")
+@state_option
+def reward(name: str, turn: str, reward: float, note: str | None, by: str, state_dir: Path | None) -> None:
+    """Give TURN of the loom FILE a reward; the last one counts, every one is kept with who and when.
+
+    TURN is a turn's id or its beginning; an empty one is the leaf that was written last. A negative reward is written
+    after two dashes: cantrip loom reward FILE TURN -- -1
+    """
+    import getpass
+
+    from cantrip_acp import folders
+    from cantrip_acp.cli.loomfile import find, leaf
+    from cantrip_acp.loom.loom import Loom
+
+    with Loom.open(find(name, folders.state_dir(state_dir))) as held:
+        rewarded = leaf(held, turn or None)
+        held.annotate_reward(rewarded, reward, by=by or getpass.getuser(), note=note)
+        click.echo(f"{rewarded}  reward {reward:g}")
+
+
+loom.add_command(fork)
 
 
 def _opened(name: str | None, state_dir: Path | None) -> Loom:

@@ -24,7 +24,7 @@ from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.google_messages import body_of
 from cantrip_acp.crystals.google_reading import Reading
-from cantrip_acp.crystals.google_thinking import check
+from cantrip_acp.crystals.google_thinking import check, with_less
 from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
 from cantrip_acp.errors import CrystalError, MalformedResponse
@@ -40,6 +40,8 @@ LONGEST_LINE = 64 * 1024 * 1024
 _TAIL = 16 * 1024
 _FINISH_MESSAGE = re.compile(rb'"finishMessage"\s*:\s*("(?:[^"\\]|\\.)*")')
 _CLOSE_S = 2.0
+_LESSONS = 6
+"""Requests that one query may take to learn which parameters a model takes."""
 _REQUEST_ID = "X-ACP-Model-Request-ID"
 _VERSION = re.compile(r"^(.*?)/(v\d+(?:alpha|beta)?\d*)/?$")
 _PLACE = [{"role": "user", "parts": [{"text": "-"}]}]
@@ -66,6 +68,8 @@ class GoogleCrystal:
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
         self._who = f"{self.name} ({self.model})"
+        self._taken: dict[str, dict[str, Any]] = {}
+        """What this model takes in place of a ``generationConfig`` that it refused."""
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
 
     def __repr__(self) -> str:
@@ -86,13 +90,38 @@ class GoogleCrystal:
     async def query(self, query: Query, emit: Emit) -> Response:
         check_window(self._endpoint, query)
         body = body_of(query, self.model, self._endpoint.info, self._endpoint.options)
-        known = (call.id for message in query.messages for call in message.tool_calls)
-        reading = Reading(self._who, self.model, known, names_back(query.tools), emit)
+        known = {call.id for message in query.messages for call in message.tool_calls}
+        for _ in range(_LESSONS):
+            asked = body.get("generationConfig", {})
+            while (taken := self._taken.get(repr(asked))) is not None:
+                body["generationConfig"] = asked = taken
+            reading = Reading(self._who, self.model, known, names_back(query.tools), emit)
+            try:
+                await self._read(body, query.request_id, reading)
+                break
+            except CrystalError as error:
+                less = with_less(asked, error)
+                if less is None or reading.begun:
+                    raise
+                # Learned for as long as this crystal lives: each query would cost a refusal otherwise.
+                self._taken[repr(asked)] = less
+        else:
+            raise CrystalError(f"{self._who} takes none of the parameters that it was offered", retryable=False)
+        answer = reading.response()
+        price = self._endpoint.info.price
+        if price is None:
+            return answer
+        return msgspec.structs.replace(
+            answer, usage=msgspec.structs.replace(answer.usage, cost=price.cost(answer.usage))
+        )
+
+    async def _read(self, body: dict[str, Any], request_id: str, reading: Reading) -> None:
+        """One request and the whole of its stream."""
         responses: list[Any] = []
         token = _responses.set(responses)
         try:
             async with self._errors_mapped(reading, responses):
-                stream = await self._open(body, query.request_id)
+                stream = await self._open(body, request_id)
                 async for chunk in stream:
                     with _Reader(reading) as taking:
                         await taking.add(chunk)
@@ -104,13 +133,6 @@ class GoogleCrystal:
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
                 for response in responses:
                     await response.aclose()
-        answer = reading.response()
-        price = self._endpoint.info.price
-        if price is None:
-            return answer
-        return msgspec.structs.replace(
-            answer, usage=msgspec.structs.replace(answer.usage, cost=price.cost(answer.usage))
-        )
 
     async def _open(self, body: dict[str, Any], request_id: str) -> AsyncIterator[Any]:
         headers = {_REQUEST_ID: request_id} if request_id else {}

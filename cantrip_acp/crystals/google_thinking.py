@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cantrip_acp.crystals.models import ModelInfo
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.errors import CrystalError, DefinitionError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """What ``effort`` may be."""
@@ -24,6 +24,14 @@ _LEVELS = {
     "xhigh": "HIGH",
     "max": "HIGH",
 }
+_XHIGH = re.compile(r"(?:^|/)gemini-(?:[4-9]|\d\d)")
+_NEXT = {"MINIMAL": "LOW", "MEDIUM": "HIGH", "XHIGH": "HIGH"}
+"""What is asked for where a model has no such level."""
+_NOT_TAKEN = re.compile(
+    r"not (?:supported|allowed|valid|enabled)|unsupported|does(?: not|n't) support|unknown name|invalid|only works"
+    r"|out of range|must be",
+    re.IGNORECASE,
+)
 _PRO_LEAST = 128
 _PRO_MOST = 32768
 
@@ -61,8 +69,34 @@ def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[st
         if pro and effort in ("xhigh", "max"):
             config["thinkingBudget"] = _PRO_MOST
     elif effort is not None:
-        level = _LEVELS[effort]
+        level = "XHIGH" if effort in ("xhigh", "max") and _XHIGH.search(model) else _LEVELS[effort]
         config["thinkingLevel"] = "LOW" if pro and level == "MINIMAL" else level
     if config.get("thinkingBudget") == 0:
         config["includeThoughts"] = False
     return config
+
+
+def with_less(generation: Mapping[str, Any], error: CrystalError) -> dict[str, Any] | None:
+    """``generationConfig`` without what ``error`` says that the model does not take; None where it says no such thing.
+
+    No table knows what each model takes. Only how well and how long it thinks is changed so, never what was said.
+    """
+    words = str(error)
+    if error.status != 400 or not _NOT_TAKEN.search(words):
+        return None
+    out = dict(generation)
+    if re.search(r"thinking|thought", words, re.IGNORECASE) and "thinkingConfig" in out:
+        thought = dict(out["thinkingConfig"])
+        level = thought.pop("thinkingLevel", None)
+        if level in _NEXT:
+            out["thinkingConfig"] = {**thought, "thinkingLevel": _NEXT[level]}
+        elif level is not None or thought.pop("thinkingBudget", None) is not None:
+            out["thinkingConfig"] = thought
+        else:
+            del out["thinkingConfig"]
+        return out
+    for name, spoken in (("temperature", r"temperature"), ("topP", r"top_?p")):
+        if name in out and re.search(spoken, words, re.IGNORECASE):
+            del out[name]
+            return out
+    return None

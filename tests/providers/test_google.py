@@ -517,6 +517,8 @@ def test_messages_only_grow() -> None:
         ("gemini-2.5-pro", {"effort": "max"}, {"includeThoughts": True, "thinkingBudget": 32768}),
         ("gemini-3-flash", {"effort": "minimal"}, {"includeThoughts": True, "thinkingLevel": "MINIMAL"}),
         ("gemini-3.1-pro", {"effort": "none"}, {"includeThoughts": True, "thinkingLevel": "LOW"}),
+        ("gemini-3-flash", {"effort": "xhigh"}, {"includeThoughts": True, "thinkingLevel": "HIGH"}),
+        ("gemini-4-argon", {"effort": "max"}, {"includeThoughts": True, "thinkingLevel": "XHIGH"}),
         ("gemini-3-flash", {}, {"includeThoughts": True}),
         ("gemini-3-flash", {"thinking_budget": 99, "effort": "low"}, {"includeThoughts": True, "thinkingBudget": 99}),
         ("gemini-2.0-flash", {}, None),
@@ -587,6 +589,32 @@ async def test_far_too_much_is_not_sent() -> None:
         with pytest.raises(ContextLimitError, match="nothing was sent"):
             await ask(crystal(wire.url, info=ModelInfo(context_window=100)), (message,))
         assert not wire.requests
+
+
+async def test_what_a_model_turns_out_not_to_take_is_left_out_from_then_on() -> None:
+    replies = [
+        refusal(400, "Thinking level MINIMAL is not supported for this model."),
+        refusal(400, "Thinking level is not supported for this model."),
+        refusal(400, "Unable to submit request because thinking is not enabled."),
+        refusal(400, "temperature is not supported."),
+        says("one"),
+        says("two"),
+    ]
+    with Wire(checked(replies)) as wire:
+        c = crystal(wire.url, "gemini-5-nano", effort="minimal")
+        for expected in ("one", "two"):
+            response, _ = await ask(c, params=Call(temperature=1, max_tokens=9))
+            assert response.content == expected
+        sent = [r.json()["generationConfig"] for r in wire.requests]
+    assert [g.get("thinkingConfig") for g in sent] == [
+        {"includeThoughts": True, "thinkingLevel": "MINIMAL"},
+        {"includeThoughts": True, "thinkingLevel": "LOW"},
+        {"includeThoughts": True},
+        None,
+        None,
+        None,
+    ]
+    assert sent[4] == sent[5] == {"maxOutputTokens": 9}
 
 
 # --- the address ---------------------------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ from cantrip_acp.crystals.texttools import RESULT
 _MOST = 64
 """More calls in one answer are a model that repeats itself."""
 
+# A model may repeat anything without end, so no pattern here goes back over what it has read: what is never closed goes on to
+# the end of the text, and repetitions are possessive.
 _FENCE = re.compile(
-    r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w.+-]*)[^\n]*\n(.*?)(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE
+    r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w.+-]*+)[^\n]*+\n(.*?)(?:^[ \t]*+\1[`~]*+[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE
 )
 _ASKED = ("tool_call", "tool_calls", "tool-call", "tool_use", "tool_code")
 _JSON = ("json", "jsonc", "json5", "")
@@ -31,9 +33,9 @@ _MARKED = re.compile(
     r"|\[TOOL_CALLS\](?P<mistral>.*)\Z"
     r"|<\|python_tag\|>(?P<llama>.*?)(?:<\|eom_id\|>|<\|eot_id\|>|\Z)"
     r"|(?P<function><function=.*?(?:</function>|\Z))"
-    r"|(?:<function_calls>\s*)?(?P<invoke><invoke name=.*?</invoke>)(?:\s*</function_calls>)?"
-    r"|(?:<｜tool▁calls▁begin｜>)?(?P<deepseek><｜tool▁call▁begin｜>.*?<｜tool▁call▁end｜>)(?:\s*<｜tool▁calls▁end｜>)?"
-    r"|(?:<\|tool_calls_section_begin\|>)?(?P<kimi><\|tool_call_begin\|>.*?<\|tool_call_end\|>)"
+    r"|(?:<function_calls>\s*)?(?P<invoke><invoke name=.*?(?:</invoke>|\Z))(?:\s*</function_calls>)?"
+    r"|(?:<｜tool▁calls▁begin｜>)?(?P<deepseek><｜tool▁call▁begin｜>.*?(?:<｜tool▁call▁end｜>|\Z))(?:\s*<｜tool▁calls▁end｜>)?"
+    r"|(?:<\|tool_calls_section_begin\|>)?(?P<kimi><\|tool_call_begin\|>.*?(?:<\|tool_call_end\|>|\Z))"
     r"(?:\s*<\|tool_calls_section_end\|>)?"
     r"|(?:<\|start\|>assistant)?(?P<harmony><\|channel\|>commentary to=functions\..*?(?:<\|call\|>|\Z))"
     r")",
@@ -41,17 +43,17 @@ _MARKED = re.compile(
 )
 _FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
-_INVOKE = re.compile(r'<invoke name="([^"]+)">(.*?)</invoke>', re.DOTALL)
-_INVOKED = re.compile(r'<parameter name="([^"]+)">(.*?)</parameter>', re.DOTALL)
+_INVOKE = re.compile(r'<invoke name="([^"]+)">(.*?)(?:</invoke>|\Z)', re.DOTALL)
+_INVOKED = re.compile(r'<parameter name="([^"]+)">(.*?)(?:</parameter>|\Z)', re.DOTALL)
 _DEEPSEEK = re.compile(
     r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(.*?)<｜tool▁call▁end｜>",
     re.DOTALL,
 )
 _KIMI = re.compile(
-    r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>",
+    r"<\|tool_call_begin\|>\s*(?:functions\.)?([\w.-]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>(.*?)(?:<\|tool_call_end\|>|\Z)",
     re.DOTALL,
 )
-_HARMONY = re.compile(r"to=functions\.([\w.-]+).*?<\|message\|>(.*?)(?:<\|call\|>|\Z)", re.DOTALL)
+_HARMONY = re.compile(r"to=functions\.([\w.-]+).{0,200}?<\|message\|>(.*?)(?:<\|call\|>|\Z)", re.DOTALL)
 _NAMED = re.compile(r"""["'](?:name|tool|tool_name|function)["']\s*:\s*["']([\w.-]+)["']""")
 _GIVEN = re.compile(r"""["'](?:arguments|parameters|args|input|tool_input)["']\s*:\s*""")
 _MADE_UP = re.compile(rf"^[ \t]*{re.escape(RESULT)}\b", re.MULTILINE)
@@ -76,9 +78,14 @@ def read_calls(text: str, names: Collection[str], *, asked: bool) -> Reading:
     calls: list[Found] = []
     left: list[str] = []
     at = 0
+    fence, marked = _FENCE.search(text), _MARKED.search(text)
+    words_end = _words_end(text)
     while at <= len(text) and len(calls) < _MOST:
-        fence = _FENCE.search(text, at)
-        marked = _MARKED.search(text, at)
+        # Each is looked for again only once it is passed: not from every place to the end of the text.
+        if fence is not None and fence.start() < at:
+            fence = _FENCE.search(text, at)
+        if marked is not None and marked.start() < at:
+            marked = _MARKED.search(text, at)
         if fence is None and marked is None:
             break
         if marked is not None and (fence is None or marked.start() <= fence.start()):
@@ -89,7 +96,7 @@ def read_calls(text: str, names: Collection[str], *, asked: bool) -> Reading:
         else:
             assert fence is not None
             match = fence
-            found = _of_fence(fence, text, names) if asked else []
+            found = _of_fence(fence, words_end, names) if asked else []
         left.append(text[at : match.start()] if found else text[at : match.end()])
         calls.extend(found)
         at = match.end() if match.end() > at else at + 1
@@ -102,15 +109,24 @@ def read_calls(text: str, names: Collection[str], *, asked: bool) -> Reading:
     return Reading((content or None) if calls else (text.strip() and text) or None, tuple(calls[:_MOST]))
 
 
-def _of_fence(fence: re.Match[str], text: str, names: Collection[str]) -> list[Found]:
+def _words_end(text: str) -> int:
+    """Where the last words outside of code blocks end."""
+    end = at = 0
+    for fence in _FENCE.finditer(text):
+        if not text[at : fence.start()].isspace() and at < fence.start():
+            end = fence.start()
+        at = fence.end()
+    return end if not text[at:].strip() else len(text)
+
+
+def _of_fence(fence: re.Match[str], words_end: int, names: Collection[str]) -> list[Found]:
     language, body = fence.group(2).lower(), fence.group(3).strip()
     if language in _ASKED:
         return _of_json(body) or _mended(body)
     if language in _JSON:
         found = _of_json(body)
-        rest = text[fence.end() :]
         # Somebody who goes on talking was giving an example.
-        if found and all(name in names for name, _ in found) and not _FENCE.sub("", rest).strip():
+        if found and all(name in names for name, _ in found) and words_end <= fence.start():
             return found
     return []
 

@@ -1,0 +1,234 @@
+"""Tool calls in text: every format that models write by habit, and no call out of what only talks about one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantrip_acp.crystals.spoken import Spoken
+from cantrip_acp.crystals.textcalls import read_calls
+
+NAMES = ("read_file", "done")
+A = {"path": "a.txt"}
+CALL = json.dumps({"name": "read_file", "arguments": A})
+
+FORMATS = [
+    f"```tool_call\n{CALL}\n```",
+    f"~~~tool_call\n{CALL}\n~~~",
+    f"```tool_call\n{CALL}",
+    f"```tool_calls\n[{CALL}]\n```",
+    f"```json\n{CALL}\n```",
+    f"```\n{CALL}\n```",
+    CALL,
+    f"[{CALL}]",
+    f"<tool_call>\n{CALL}\n</tool_call>",
+    f"<tool_call>{CALL}",
+    f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>",
+    f"<tool_calls>[{CALL}]</tool_calls>",
+    f"<|tool_call|>[{CALL}]<|/tool_call|>",
+    f"[TOOL_CALLS][{CALL}]",
+    f"[TOOL_CALLS] [{CALL}]",
+    f"[TOOL_CALLS]read_file{json.dumps(A)}",
+    f"[TOOL_CALLS]read_file[ARGS]{json.dumps(A)}",
+    f"[TOOL_CALLS]read_file[CALL_ID]abc123[ARGS]{json.dumps(A)}",
+    '<|python_tag|>{"name": "read_file", "parameters": {"path": "a.txt"}}<|eom_id|>',
+    '{"name": "read_file", "parameters": {"path": "a.txt"}}',
+    '{"type": "function", "function": {"name": "read_file", "arguments": "{\\"path\\": \\"a.txt\\"}"}}',
+    '{"tool": "read_file", "args": {"path": "a.txt"}}',
+    '{"tool_name": "read_file", "tool_input": {"path": "a.txt"}}',
+    f"<function=read_file>{json.dumps(A)}</function>",
+    "<tool_call>\n<function=read_file>\n<parameter=path>\na.txt\n</parameter>\n</function>\n</tool_call>",
+    '<function_calls>\n<invoke name="read_file">\n<parameter name="path">a.txt</parameter>\n</invoke>\n</function_calls>',
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>read_file\n"
+    f"```json\n{json.dumps(A)}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    f"<|tool_calls_section_begin|><|tool_call_begin|>functions.read_file:0<|tool_call_argument_begin|>{json.dumps(A)}"
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    f"<|channel|>commentary to=functions.read_file <|constrain|>json<|message|>{json.dumps(A)}<|call|>",
+    # Nearly JSON.
+    '```tool_call\n{"name": "read_file", "arguments": {"path": "a.txt",},}\n```',
+    "```tool_call\n{'name': 'read_file', 'arguments': {'path': 'a.txt'}}\n```",
+]
+
+
+@pytest.mark.parametrize("text", FORMATS)
+def test_formats(text: str) -> None:
+    reading = read_calls(text, NAMES, asked=True)
+    assert [(name, json.loads(args)) for name, args in reading.calls] == [("read_file", A)]
+    assert reading.content is None
+
+
+@pytest.mark.parametrize("text", [f for f in FORMATS if not f.startswith(("{", "["))])
+def test_formats_after_words(text: str) -> None:
+    reading = read_calls(f"I look at it.\n\n{text}", NAMES, asked=True)
+    assert [name for name, _ in reading.calls] == ["read_file"]
+    assert reading.content == "I look at it."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # An example, with words after it.
+        f"You could write:\n```json\n{CALL}\n```\nbut I would not.",
+        f"For example {CALL} does it.",
+        f"Write `<tool_call>{CALL}</tool_call>` to call it.",
+        f"It looks like <tool_call>{CALL}</tool_call> in the log.",
+        # Inside another code block.
+        f"````markdown\n```tool_call\n{CALL}\n```\n````",
+        f"```text\n<tool_call>{CALL}</tool_call>\n```",
+        f"```python\nprint('''{CALL}''')\n```",
+        # JSON that is no call, or a call of nothing that there is.
+        '```json\n{"name": "package", "arguments": {}}\n```',
+        '{"name": "package", "version": "1.0"}',
+        '```json\n{"path": "a.txt"}\n```',
+        '{"name": "read_file", "size": 3}',
+        '["read_file"]',
+        "[1, 2, 3]",
+        "{}",
+        "```tool_call\n```",
+        "```tool_call\nread the file please\n```",
+        "<tool_call></tool_call>",
+        "Just words.",
+        "",
+    ],
+)
+def test_what_is_no_call(text: str) -> None:
+    reading = read_calls(text, NAMES, asked=True)
+    assert reading.calls == ()
+    assert reading.content == (text or None)
+
+
+def test_several_in_order_and_words_between() -> None:
+    text = f'One.\n```tool_call\n{CALL}\n```\nTwo.\n```tool_call\n{{"name": "done", "arguments": {{}}}}\n```\nThree.'
+    reading = read_calls(text, NAMES, asked=True)
+    assert [name for name, _ in reading.calls] == ["read_file", "done"]
+    assert reading.content is not None
+    assert reading.content.split() == ["One.", "Two.", "Three."]
+    lines = f"```tool_call\n{CALL}\n{CALL}\n```"
+    assert len(read_calls(lines, NAMES, asked=True).calls) == 2
+
+
+def test_made_up_results_and_what_follows_them_do_not_count() -> None:
+    made_up = '<tool_result name="read_file">\nall good\n</tool_result>'
+    text = f'```tool_call\n{CALL}\n```\n{made_up}\n```tool_call\n{{"name":"done"}}\n```'
+    reading = read_calls(text, NAMES, asked=True)
+    assert [name for name, _ in reading.calls] == ["read_file"]
+    assert reading.content is None
+
+
+def test_broken_json_is_a_call_that_shows_the_entity_what_is_wrong() -> None:
+    reading = read_calls('```tool_call\n{"name": "read_file", "arguments": {"path": "a}}\n```', NAMES, asked=True)
+    ((name, args),) = reading.calls
+    assert name == "read_file"
+    with pytest.raises(ValueError):
+        json.loads(args)
+
+
+def test_values_of_elements_are_json_where_they_look_like_it() -> None:
+    text = "<function=read_file><parameter=a>3</parameter><parameter=b>[1]</parameter><parameter=c>true x</parameter></function>"
+    ((_, args),) = read_calls(text, NAMES, asked=True).calls
+    assert json.loads(args) == {"a": 3, "b": [1], "c": "true x"}
+
+
+def test_without_being_asked_for_only_marks_of_known_tools_count() -> None:
+    """A server whose parser missed them leaves them in the text."""
+    assert read_calls(f"<tool_call>{CALL}</tool_call>", NAMES, asked=False).calls
+    for text in (
+        CALL,
+        f"```json\n{CALL}\n```",
+        f"```tool_call\n{CALL}\n```",
+        '<tool_call>{"name":"x","arguments":{}}</tool_call>',
+    ):
+        reading = read_calls(text, NAMES, asked=False)
+        assert reading.calls == ()
+        assert reading.content == text
+
+
+def test_a_flood_of_calls_is_cut() -> None:
+    assert len(read_calls(f"```tool_call\n{CALL}\n```\n" * 500, NAMES, asked=True).calls) == 64
+
+
+@given(st.text(alphabet=st.sampled_from("`~<>|{}[]\"'tool_calname=/ \n:,▁｜TOOLCALLS\\"), max_size=120))
+def test_nothing_breaks_it(text: str) -> None:
+    for asked in (True, False):
+        read_calls(text, NAMES, asked=asked)
+    read_calls(f"```tool_call\n{text}\n```\n<tool_call>{text}", NAMES, asked=True)
+
+
+PARTS = (
+    "Words ",
+    "and\n",
+    "```",
+    "tool_call\n",
+    "\n```\n",
+    "<tool_call>",
+    "</tool_call>",
+    "{",
+    "<think>",
+    "x</think>",
+    "json\n",
+)
+
+
+@given(st.lists(st.sampled_from([*PARTS, CALL, " <tool_result"]), max_size=10), st.integers(1, 7), st.booleans())
+def test_what_is_shown_begins_what_is_said(parts: list[str], size: int, asked: bool) -> None:
+    """However an answer is cut into pieces, the same is read; what a reader saw is the content, or its beginning."""
+    text = "".join(parts)
+    whole = Spoken(NAMES, asked=asked, tags=True)
+    whole.feed(text)
+    _, thinking, content, calls = whole.finish()
+    spoken = Spoken(NAMES, asked=asked, tags=True)
+    shown = [d for at in range(0, len(text), size) for d in spoken.feed(text[at : at + size])]
+    rest, again, same, found = spoken.finish()
+    assert (again, same, found) == (thinking, content, calls)
+    seen = "".join(d.text for d in [*shown, *rest] if d.kind == "text")
+    if not calls and "</think>" not in text:
+        assert seen == (content or "") or not seen.strip()
+
+
+def test_a_long_answer_takes_time_in_proportion() -> None:
+    import time
+
+    spoken = Spoken(NAMES, asked=True, tags=True)
+    start = time.monotonic()
+    for _ in range(20_000):
+        spoken.feed("some words and\nmore ")
+    spoken.finish()
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        "```\n",
+        "`",
+        "~~~`\n",
+        "<tool_call>\n",
+        "<tool_call>\n<",
+        "<function=",
+        "<function=a><parameter=b>",
+        "[TOOL_CALLS]\n",
+        '<invoke name="\n',
+        '<invoke name="a">\n<parameter name="b">',
+        "<｜tool▁call▁begin｜>\n",
+        "<|tool_call_begin|>f<|tool_call_argument_begin|>\n",
+        "<|channel|>commentary to=functions.f\n",
+        " ",
+        "\n",
+        "```tool_call\n{",
+        '```tool_call\n{"name":"a",\n```\n',
+        "```tool_call\n[",
+        "```json\n{}\n```\n",
+        '```json\n{"name":"done","arguments":{}}\n```\nx\n',
+        "x</think>",
+    ],
+)
+def test_a_model_that_repeats_itself_without_end_is_read_in_proportion(repeated: str) -> None:
+    import time
+
+    text = repeated * (100_000 // len(repeated))
+    start = time.process_time()
+    read_calls(text, NAMES, asked=True)
+    assert time.process_time() - start < 10

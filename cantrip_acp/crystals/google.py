@@ -22,7 +22,7 @@ from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import ClientPerLoop
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.google_messages import body_of
+from cantrip_acp.crystals.google_messages import body_of, signatures
 from cantrip_acp.crystals.google_reading import Reading
 from cantrip_acp.crystals.google_thinking import check, with_less
 from cantrip_acp.crystals.window import check_window
@@ -42,6 +42,7 @@ _FINISH_MESSAGE = re.compile(rb'"finishMessage"\s*:\s*("(?:[^"\\]|\\.)*")')
 _CLOSE_S = 2.0
 _LESSONS = 6
 """Requests that one query may take to learn which parameters a model takes."""
+_SIGNATURE = re.compile(r"thought[ _]?signature", re.IGNORECASE)
 _REQUEST_ID = "X-ACP-Model-Request-ID"
 _VERSION = re.compile(r"^(.*?)/(v\d+(?:alpha|beta)?\d*)/?$")
 _PLACE = [{"role": "user", "parts": [{"text": "-"}]}]
@@ -70,6 +71,7 @@ class GoogleCrystal:
         self._who = f"{self.name} ({self.model})"
         self._taken: dict[str, dict[str, Any]] = {}
         """What this model takes in place of a ``generationConfig`` that it refused."""
+        self._refused_signatures: set[str] = set()
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
 
     def __repr__(self) -> str:
@@ -89,9 +91,9 @@ class GoogleCrystal:
 
     async def query(self, query: Query, emit: Emit) -> Response:
         check_window(self._endpoint, query)
-        body = body_of(query, self.model, self._endpoint.info, self._endpoint.options)
         known = {call.id for message in query.messages for call in message.tool_calls}
         for _ in range(_LESSONS):
+            body = body_of(query, self.model, self._endpoint.info, self._endpoint.options, self._refused_signatures)
             asked = body.get("generationConfig", {})
             while (taken := self._taken.get(repr(asked))) is not None:
                 body["generationConfig"] = asked = taken
@@ -100,8 +102,14 @@ class GoogleCrystal:
                 await self._read(body, query.request_id, reading)
                 break
             except CrystalError as error:
+                if reading.begun:
+                    raise
+                if error.status == 400 and _SIGNATURE.search(str(error)) and (signed := signatures(body)):
+                    # Of another project's key, or too old: what came with them is said in plain words from now on.
+                    self._refused_signatures |= signed
+                    continue
                 less = with_less(asked, error)
-                if less is None or reading.begun:
+                if less is None:
                     raise
                 # Learned for as long as this crystal lives: each query would cost a refusal otherwise.
                 self._taken[repr(asked)] = less

@@ -6,7 +6,7 @@ What Gemini said is given back as it came, part by part: a thought signature bel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -27,9 +27,14 @@ _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 _NO_SIGNATURES = re.compile(r"(?:^|/)(?:gemini-[12](?:[.\-]|$)|gemma|learnlm)")
 
 
-def body_of(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The request's body, all but the model's name, which stands in the address."""
-    system, contents = contents_of(query.messages, model, info)
+def body_of(
+    query: Query, model: str, info: ModelInfo, options: Mapping[str, Any], refused: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """The request's body, all but the model's name, which stands in the address.
+
+    ``refused`` are thought signatures that the API does not take any more: what came with them goes as plain words.
+    """
+    system, contents = contents_of(query.messages, model, info, refused)
     body: dict[str, Any] = {"contents": contents}
     if system:
         body["systemInstruction"] = {"parts": system}
@@ -60,7 +65,7 @@ def body_of(query: Query, model: str, info: ModelInfo, options: Mapping[str, Any
 
 
 def contents_of(
-    messages: Sequence[Message], model: str, info: ModelInfo
+    messages: Sequence[Message], model: str, info: ModelInfo, refused: Set[str] = frozenset()
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The parts of the system instruction, and the contents.
 
@@ -84,7 +89,7 @@ def contents_of(
         elif message.role == "assistant":
             contents.extend(_user(held))
             held = []
-            parts = _said(message, model, calls)
+            parts = _said(message, model, calls, refused)
             if parts:
                 contents.append({"role": "model", "parts": parts})
         else:
@@ -106,6 +111,12 @@ class _Asked(msgspec.Struct, frozen=True):
     id: str | None
 
 
+def signatures(body: Mapping[str, Any]) -> set[str]:
+    """The thought signatures of a body that are Google's own."""
+    found = {p.get("thoughtSignature") for content in body["contents"] for p in content["parts"]}
+    return {str(s) for s in found if s is not None and s != UNSIGNED}
+
+
 def _user(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "user", "parts": parts}] if parts else []
 
@@ -120,10 +131,10 @@ def _user_parts(message: Message, model: str, info: ModelInfo) -> Iterable[dict[
         yield {"text": message.content or ""}
 
 
-def _said(message: Message, model: str, calls: dict[str, _Asked]) -> list[dict[str, Any]]:
+def _said(message: Message, model: str, calls: dict[str, _Asked], refused: Set[str]) -> list[dict[str, Any]]:
     """The parts of what was said; notes the calls, for their answers."""
     parts = _verbatim(message, model)
-    if parts is not None:
+    if parts is not None and not any(p.get("thoughtSignature") in refused for p in parts):
         asked = [p["functionCall"] for p in parts if "functionCall" in p]
         for call, theirs in zip(message.tool_calls, asked, strict=True):
             calls[call.id] = _Asked(wire_name(call.gate), theirs.get("id"))

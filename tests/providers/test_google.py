@@ -617,6 +617,24 @@ async def test_what_a_model_turns_out_not_to_take_is_left_out_from_then_on() -> 
     assert sent[4] == sent[5] == {"maxOutputTokens": 9}
 
 
+async def test_signatures_that_are_refused_make_way_for_plain_words() -> None:
+    kept = {"family": "google", "model": MODEL, "parts": [{"text": "I look."}, call("echo", {}, sign=SIGN)]}
+    messages = (
+        *HELLO,
+        Message("assistant", "I look.", (ToolCall("t", "echo"),), provider=kept),
+        Message("tool", "r", tool_call_id="t", name="echo"),
+    )
+    replies = [refusal(400, "Thought signature is not valid."), says("one"), says("two")]
+    with Wire(checked(replies)) as wire:
+        c = crystal(wire.url)
+        for expected in ("one", "two"):
+            response, _ = await ask(c, messages)
+            assert response.content == expected
+        bodies = [r.json() for r in wire.requests]
+    assert [b["contents"][1]["parts"][1]["thoughtSignature"] for b in bodies] == [SIGN, UNSIGNED, UNSIGNED]
+    assert all("thinkingConfig" in b["generationConfig"] for b in bodies)
+
+
 # --- the address ---------------------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ def recipe_schema() -> dict[str, Any]:
 
 EXAMPLE = {
     "name": "word-count",
-    "crystal": "anthropic:claude-sonnet-4-5",
+    "crystal": "anthropic:claude-sonnet-5-5",
     "call": {"system_prompt": "You are a file-processing assistant."},
     "circle": {
         "medium": "bash",

@@ -158,6 +158,17 @@ def test_without_a_crystal_it_says_what_to_set(tmp_path: Path) -> None:
         build(load(path), workspace=tmp_path)
 
 
+def test_the_first_provider_with_a_key_gives_a_crystal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, recipe())
+    monkeypatch.setenv("OPENROUTER_API_KEY", "sk-or-0123456789abcdef")
+    assert build(load(path), workspace=tmp_path).crystal.name == "openrouter"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789abcdef")
+    crystal = build(load(path), workspace=tmp_path).crystal
+    assert (crystal.name, crystal.model, crystal.context_window) == ("anthropic", "claude-sonnet-5-5", 1_000_000)
+    monkeypatch.setenv("CANTRIP_CRYSTAL", "ollama:qwen3")
+    assert build(load(path), workspace=tmp_path).crystal.name == "ollama"
+
+
 def test_the_environment_names_a_crystal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, recipe())
     monkeypatch.setenv("CANTRIP_CRYSTAL", f"scripted:{write(tmp_path, SCRIPT, 's.yaml')}")

@@ -110,7 +110,7 @@ def _crystal_text(value: Any) -> str:
             "value", "cantrip requires a crystal: name one, or leave the key out to take $CANTRIP_CRYSTAL"
         )
     if not isinstance(value, str):
-        raise wrong("a text such as anthropic:claude-sonnet-4-5, or a mapping with a provider", value)
+        raise wrong("a text such as anthropic:claude-sonnet-5-5, or a mapping with a provider", value)
     if value == "human":
         return value
     provider, colon, rest = value.partition(":")
@@ -125,7 +125,7 @@ def _crystal_text_schema() -> dict[str, Any]:
     words = "|".join((*names.MODEL_PROVIDERS, "scripted", *names.added_crystals()))
     return {
         "anyOf": [{"const": "human"}, {"type": "string", "pattern": f"^({words}):[^ \\t\\r\\n]"}],
-        "examples": ["anthropic:claude-sonnet-4-5", "ollama:qwen3", "scripted:session.yaml"],
+        "examples": ["anthropic:claude-sonnet-5-5", "ollama:qwen3", "scripted:session.yaml"],
     }
 
 

@@ -12,7 +12,7 @@ import anyio.lowlevel
 from cantrip_acp.call import Call
 from cantrip_acp.cantrip import Cantrip
 from cantrip_acp.circle import Circle
-from cantrip_acp.conformance import testgates
+from cantrip_acp.conformance import rawresponse, testgates
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.features import crystals_of
 from cantrip_acp.crystals.retry import RetryPolicy
@@ -114,6 +114,8 @@ class Scene:
 def _crystal(script: Mapping[str, Any]) -> ScriptedCrystal:
     name = str(script.get("name") or "scripted")
     responses = [r if r is not None else {} for r in script.get("responses") or []]
+    if script.get("raw_response") is not None:
+        responses.insert(0, rawresponse.normalised(script))
     return ScriptedCrystal(
         responses,
         children=script.get("children") or (),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -143,6 +144,27 @@ def test_what_a_tool_gave_cannot_steer_the_terminal(tmp_path: Path) -> None:
         assert "\u202e" not in shown
         terminal.type("/done ok\r")
         assert terminal.end() == 0
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")
+@pytest.mark.parametrize(
+    ("medium", "first", "last"),
+    [
+        ("bash", "/bash echo made $((20+1))", "/bash cantrip_done well"),
+        ("code", "/python print('made', 20 + 1)", "/python done('well')"),
+    ],
+)
+def test_programs_of_a_medium(tmp_path: Path, medium: str, first: str, last: str) -> None:
+    text = HUMAN.replace("gates: [done, echo]", f"gates: [done]\n  medium: {medium}")
+    with Terminal("cast", recipe(tmp_path, text), "Go.", cwd=tmp_path) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type(f"{first}\r")
+        shown = terminal.wait_for(PROMPT, timeout=60)
+        assert re.search(r"── (bash|python)\s+made 21", shown)
+        terminal.type(f"{last}\r")
+        assert terminal.end(timeout=60) == 0
+        assert "well" in terminal.seen
 
 
 def test_without_a_terminal_it_is_refused(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class TextFace:
         if meta.tokens_prompt or meta.tokens_completion:
             parts.append(f"{meta.tokens_prompt:,} tokens in, {meta.tokens_completion:,} out")
         if meta.cost is not None:
-            parts.append(f"${meta.cost:.4f}")
+            parts.append(money(meta.cost))
         self.transcript.note(f" {self.screen.marks.dot} ".join([*parts, turn.id]))
 
     def ended(self, result: CastResult, *, show_loom: bool = True) -> None:
@@ -135,8 +135,13 @@ def usage_parts(usage: Usage) -> list[str]:
         cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
         parts.append(f"{usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out{cached}")
     if usage.cost is not None:
-        parts.append(f"${usage.cost:.4f}")
+        parts.append(money(usage.cost))
     return parts
+
+
+def money(dollars: float) -> str:
+    """US dollars; of small models' queries the fraction that is left of a cent."""
+    return f"${dollars:.4f}" if dollars >= 0.001 or not dollars else f"${dollars:.6f}"
 
 
 def _update(event: events.Event) -> dict[str, Any] | None:

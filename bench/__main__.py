@@ -32,6 +32,7 @@ NAMES = (
     "code",
     "append",
     "opening",
+    "crystal",
 )
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"

@@ -6,6 +6,7 @@ Requests are `anthropic_request`'s, responses `anthropic_reading`'s; here is the
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -40,7 +41,7 @@ _INTERLEAVED = "interleaved-thinking-2025-05-14"
 """Lets models that think by a budget think between calls of tools; the others do so anyway."""
 
 _SAMPLING = ("temperature", "top_p")
-"""The SDK's methods do not know them any more; older models do."""
+"""What the models of today do not take any more."""
 
 _STATUSES = {
     "invalid_request_error": 400,
@@ -83,9 +84,9 @@ class AnthropicCrystal:
         """Import the SDK and build what it builds on first use."""
         with self._lock:
             if self._tls is None:
+                import anthropic  # noqa: F401
                 import httpx2
 
-                _warm()
                 self._tls = httpx2.create_ssl_context()
 
     async def _prepared(self) -> None:
@@ -142,13 +143,8 @@ class AnthropicCrystal:
                 self._dropped.add(name)
 
     async def _stream(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
-        body = cached(body)
-        extra = {key: body.pop(key) for key in _SAMPLING if key in body}
-        client = self._clients.get()
         before = reading.events
-        stream = await self._sdk(
-            client.messages.create(**body, stream=True, extra_headers=headers, extra_body=extra or None)
-        )
+        stream = await self._sdk(self._post({**cached(body), "stream": True}, headers))
         try:
             while not reading.done:
                 event = await self._sdk(anext(stream, _END), sent=True)
@@ -170,6 +166,24 @@ class AnthropicCrystal:
                 kind = stream.response.headers.get("content-type", "nothing")
                 raise failures.unreadable(self._who, f"no event of the Messages API ({kind})")
             raise failures.broken(self._who, EOFError("it ended without message_stop"), sent=True)
+
+    async def _post(self, body: Any, headers: Mapping[str, str]) -> Any:
+        """The stream of a request, its events as they come: the SDK's own types would be built for each, and lose what is new."""
+        import anthropic
+
+        client = self._clients.get()
+
+        def post(body: Any) -> Any:
+            kind = anthropic.AsyncStream[object]
+            options: Any = {"headers": headers}
+            return client.post("/v1/messages", cast_to=object, body=body, options=options, stream=True, stream_cls=kind)
+
+        try:
+            return await post(body)
+        except UnicodeEncodeError:
+            # Half of a surrogate pair, which JSON in UTF-8 cannot hold, as a program's output may have it.
+            text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+            return await post(json.loads(text))
 
     async def _sdk(self, step: Any, *, sent: bool = False) -> Any:
         """What a step of the SDK gives; whatever it raises is an error of the contract."""
@@ -248,15 +262,6 @@ class AnthropicCrystal:
 
 async def _close(client: Any) -> None:
     await client.close()
-
-
-def _warm() -> None:
-    from anthropic._models import construct_type
-    from anthropic.resources.messages import AsyncMessages
-    from anthropic.types import RawMessageStreamEvent
-
-    _ = AsyncMessages
-    construct_type(type_=RawMessageStreamEvent, value={"type": "message_stop"})
 
 
 async def _watch(response: Any) -> None:

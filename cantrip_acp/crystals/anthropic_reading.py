@@ -1,6 +1,6 @@
 """A response of the Messages API while it streams: events in, blocks and counts out. No SDK is needed for it.
 
-The SDK checks nothing of what arrives, so an event may lack anything; what is not known is passed over, as the API asks.
+Events are JSON as it arrived, so one may lack anything; what is not known is passed over, as the API asks.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ class Reading:
 
     async def take(self, event: Any, emit: Emit) -> None:
         """One event. Raises `Unreadable`."""
-        kind = getattr(event, "type", None)
+        kind = _text(event, "type")
         if kind == "content_block_delta":
             await self._delta(event, emit)
         elif kind == "content_block_start":
             await self._start(event, emit)
         elif kind == "message_start":
-            message = getattr(event, "message", None)
+            message = _part(event, "message")
             self._model = _text(message, "model") or self._model
             self._id = _text(message, "id") or self._id
-            self._count(getattr(message, "usage", None))
+            self._count(_part(message, "usage"))
         elif kind == "message_delta":
-            delta = getattr(event, "delta", None)
+            delta = _part(event, "delta")
             self.stopped = _text(delta, "stop_reason") or self.stopped
-            details = getattr(delta, "stop_details", None)
+            details = _part(delta, "stop_details")
             self._why = _text(details, "explanation") or _text(details, "category") or self._why
-            self._count(getattr(event, "usage", None))
+            self._count(_part(event, "usage"))
         elif kind == "message_stop":
             self.done = True
         elif kind is None:
@@ -140,12 +140,12 @@ class Reading:
         return Response(content, thought, calls, usage, stop, self._model or model, provider=kept, id=self._id)
 
     async def _start(self, event: Any, emit: Emit) -> None:
-        given = getattr(event, "content_block", None)
+        given = _part(event, "content_block")
         kind = _text(given, "type")
         if kind is None:
             raise Unreadable("a block of content without a type")
         block = _Block(kind, {})
-        index = getattr(event, "index", None)
+        index = event.get("index")
         if not isinstance(index, int):
             raise Unreadable("a block of content without an index")
         first = ""
@@ -159,25 +159,25 @@ class Reading:
             block.fields = {"id": _text(given, "id") or "", "name": _text(given, "name") or ""}
             if not block.fields["name"]:
                 raise Unreadable("a tool_use block without a name")
-            start = getattr(given, "input", None)
+            start = given.get("input")
             # The API always begins with an empty input; other servers give all of it here.
             if start and isinstance(start, dict):
                 first = msgspec.json.encode(start).decode()
         else:
             # A tool that a server calls by itself: it goes back as it came.
-            whole = getattr(given, "to_dict", None)
-            block.fields = whole() if whole is not None else {"type": kind}
+            block.fields = given
         self._open[index] = block
         self._blocks.append(block)
         if first:
             await self._grow(block, first, emit)
 
     async def _delta(self, event: Any, emit: Emit) -> None:
-        block = self._open.get(getattr(event, "index", None))  # type: ignore[arg-type]
+        index = event.get("index")
+        block = self._open.get(index) if isinstance(index, int) else None
         if block is None:
             raise Unreadable("a delta for a block of content that was not begun")
-        delta = getattr(event, "delta", None)
-        kind = getattr(delta, "type", None)
+        delta = _part(event, "delta")
+        kind = _text(delta, "type")
         if kind == "text_delta" and block.kind == "text":
             piece = _text(delta, "text")
         elif kind == "thinking_delta" and block.kind == "thinking":
@@ -248,12 +248,12 @@ class Reading:
                 out.append({**block.fields, "input": _parsed(whole)} if whole else block.fields)
         return out
 
-    def _count(self, usage: Any) -> None:
+    def _count(self, usage: Mapping[str, Any]) -> None:
         for name in _COUNTS:
-            value = getattr(usage, name, None)
+            value = usage.get(name)
             if isinstance(value, int):
                 self._counts[name] = value
-        thought = getattr(getattr(usage, "output_tokens_details", None), "thinking_tokens", None)
+        thought = _part(usage, "output_tokens_details").get("thinking_tokens")
         if isinstance(thought, int):
             self._counts["thinking_tokens"] = thought
 
@@ -276,6 +276,11 @@ def _parsed(args: str) -> Any:
         return {}
 
 
+def _part(value: Any, name: str) -> dict[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _text(value: Any, name: str) -> str | None:
-    found = getattr(value, name, None)
+    found = value.get(name) if isinstance(value, dict) else None
     return found if isinstance(found, str) else None

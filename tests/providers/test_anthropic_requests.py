@@ -103,6 +103,11 @@ async def test_no_key_is_taken_from_anywhere_else(monkeypatch: pytest.MonkeyPatc
     assert not {"authorization", "x-api-key"} & set(request.headers)
 
 
+async def test_half_of_a_surrogate_pair_is_sent_as_what_it_is_not() -> None:
+    _, request = await sent([*HELLO, said(ToolCall("a", "echo")), answer("a", "broken \ud83d here"), *HELLO])
+    assert "broken ? here" in request.body.decode()
+
+
 async def test_headers_of_the_users_own() -> None:
     headers = {"authorization": Secret("Basic b25lOnR3bw=="), "X-Team": Secret("blue")}
     _, request = await sent(api_key=None, headers=headers)

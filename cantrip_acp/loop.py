@@ -19,6 +19,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp import events, spans, telemetry
+from cantrip_acp.crystals.ahead import prepared
 from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError
@@ -242,6 +243,7 @@ class CastRun:
         sink = _Sink(self)
         if entity.hub.active:
             await entity.hub.send(events.QueryStarted(**self._ids, message_id=sink.message_id))
+        await prepared(entity.crystal)
         with spans.chat(entity, self.trace, query, sink.emit) as span:
             emit = sink.emit if span is None else span.emit
             response = await ask(entity.crystal, query, emit, entity.retry, sink.notice)

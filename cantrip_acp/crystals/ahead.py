@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
+from typing import Any
+
+import anyio.to_thread
 
 from cantrip_acp.crystals.contract import Crystal
 
 log = logging.getLogger(__name__)
+
+_ready: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+async def prepared(crystal: Crystal) -> None:
+    """Wait until the crystal's ``prepare`` is done, in a thread: an import on the event loop would hold up everything there.
+
+    Cancelling does not wait for it. What fails is for the query to say.
+    """
+    prepare = getattr(crystal, "prepare", None)
+    try:
+        if prepare is None or crystal in _ready:
+            return
+    except TypeError:
+        return  # not to be told apart from others: it prepares itself
+    try:
+        await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
+    except Exception as error:  # noqa: BLE001
+        log.debug("%s could not be prepared: %s: %s", crystal.name, type(error).__name__, error)
+    _ready.add(crystal)
 
 
 def prepare_beside(crystal: Crystal) -> None:

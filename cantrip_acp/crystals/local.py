@@ -19,10 +19,14 @@ from cantrip_acp.crystals.chat_stream import ChatAnswer
 from cantrip_acp.crystals.contract import Query, Usage
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.openai_sdk import shown
-from cantrip_acp.errors import CrystalError
+from cantrip_acp.crystals.window import least_tokens
+from cantrip_acp.errors import ContextLimitError, CrystalError
 
 OLLAMA_PORT = 11434
 _CHARS_PER_TOKEN = 4
+_CUT_FROM = 1000
+"""Below this many tokens no window is full; such a count is of what an old version had not in its cache."""
+_CLEARLY_MORE = 1.25
 
 _STARTS = {
     OLLAMA_PORT: "start it with: ollama serve",
@@ -73,6 +77,8 @@ class LocalCrystal(ChatCrystal):
 
     def usage(self, chat: ChatAnswer, query: Query) -> Usage:
         usage = chat.counted()
+        if usage is not None and self.endpoint.provider == "ollama":
+            self._check_read(usage.prompt_tokens, least_tokens(query))
         if usage is None or not usage.total_tokens:
             # Not told. Folding and the wards on tokens need a number, and this one is near enough.
             read = sum(len(m.content or "") + sum(len(c.args) for c in m.tool_calls) for m in query.messages)
@@ -80,6 +86,16 @@ class LocalCrystal(ChatCrystal):
             said = sum(map(len, chat.text)) + sum(map(len, chat.thoughts)) + sum(len(c.text) for c in chat.calls)
             usage = Usage(read // _CHARS_PER_TOKEN, -(-said // _CHARS_PER_TOKEN))
         return priced(usage, self.endpoint)
+
+    def _check_read(self, read: int, least: int) -> None:
+        """Ollama cuts what does not fit its window and says nothing; its count of what it read gives it away (CRYSTAL-2)."""
+        if read >= _CUT_FROM and least > read * _CLEARLY_MORE:
+            raise ContextLimitError(
+                f"{self.sdk.who}: Ollama read only {read:,} of at least {least:,} tokens: the rest did not fit its context "
+                "length and was cut off; start it with a larger one: OLLAMA_CONTEXT_LENGTH=32768 ollama serve",
+                tokens=least,
+                limit=read,
+            )
 
 
 def local_address(endpoint: Endpoint) -> str:

@@ -19,7 +19,7 @@ import anyio
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import ClientPerLoop
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.errors import CrystalError
+from cantrip_acp.errors import CrystalError, MalformedResponse
 
 if TYPE_CHECKING:
     import openai
@@ -31,6 +31,8 @@ _CLOSE_S = 2.0
 """Seconds that ending a stream may take; after that its connection is left to the garbage collector."""
 _AFTERWARDS_S = 5.0
 """Seconds that an answer which has ended may take to close its stream."""
+MAX_BYTES = 256_000_000
+"""More bytes than any answer has, with all that the protocol puts around its tokens."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -182,6 +184,9 @@ class Events:
             except Exception as error:  # noqa: BLE001 - whatever reading somebody's bytes ends in, it is their failure
                 raise self._sdk.failure(error, sent=self._any) from None
             self._any = True
+            if self._stream.response.num_bytes_downloaded > MAX_BYTES:
+                # What is not shown (arguments, comments, empty pieces) is counted by nobody else.
+                raise MalformedResponse(f"{self._sdk.who}: the answer went beyond {MAX_BYTES:,} bytes without an end")
             if isinstance(event, dict):
                 return event
             if event is not None:
@@ -210,14 +215,19 @@ class Events:
             return None
         if kind not in ("application/json", "text/html", "application/problem+json"):
             return None
+        body = bytearray()
         try:
-            text = (await response.aread()).decode("utf-8", "replace")
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > MAX_BYTES:
+                    break
         except Exception as error:  # noqa: BLE001 - as above
             import openai
 
             wrapped = openai.APIConnectionError(request=response.request)
             wrapped.__cause__ = error
             raise self._sdk.failure(wrapped, sent=True) from None
+        text = body.decode("utf-8", "replace")
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local import LocalCrystal, local_address, ollama_address
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.secret import Secret
-from cantrip_acp.errors import CrystalError, DefinitionError
+from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
 from tests.providers.openai import (
     DONE,
     DONE_GATE,
@@ -22,7 +22,9 @@ from tests.providers.openai import (
     USER,
     asked,
     call_delta,
+    chat_stream,
     chunk,
+    counts,
     refusal,
     said,
     strict,
@@ -98,6 +100,19 @@ async def test_a_model_that_is_not_there() -> None:
     with Wire([refusal(404, f"model '{MODEL}' not found")]) as wire:
         with pytest.raises(CrystalError, match=f"ollama pull {MODEL}"):
             await asked(crystal(wire, "ollama"))
+
+
+async def test_what_ollama_cuts_off_in_silence_is_an_error() -> None:
+    """CRYSTAL-2: by default it keeps the last 4096 tokens, and answers as if nothing was."""
+    long = Message("user", "Some words of a long text. " * 2000)
+    with Wire(
+        [chat_stream({"content": "x"}, usage=counts(4096, 1)), chat_stream({"content": "x"}, usage=counts(13_000, 1))]
+    ) as wire:
+        made = crystal(wire, "ollama")
+        with pytest.raises(ContextLimitError, match="OLLAMA_CONTEXT_LENGTH"):
+            await asked(made, long)
+        response, _ = await asked(made, long)
+    assert response.content == "x"
 
 
 async def test_usage_that_is_missing_is_estimated() -> None:

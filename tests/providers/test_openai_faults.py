@@ -341,6 +341,25 @@ async def test_a_stream_without_an_end_is_stopped(kind: str, monkeypatch: pytest
         assert await anyio.to_thread.run_sync(wire.wait_gone)
 
 
+async def test_arguments_without_an_end_are_stopped(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cantrip_acp.crystals import openai_sdk
+
+    monkeypatch.setattr(openai_sdk, "MAX_BYTES", 500_000)
+    if kind == "responses":
+        one = events([call_item("c", "done", "x" * 20_000)])[3]
+    else:
+        one = chunk(call_delta(0, "c", "done", "x" * 10_000))
+
+    def forever():
+        while True:
+            yield one
+
+    with Wire([sse_reply(forever())]) as wire:
+        with anyio.fail_after(60):
+            assert "without an end" in str(await fails(crystal(kind, wire.url)))
+        assert await anyio.to_thread.run_sync(wire.wait_gone)
+
+
 async def test_two_at_once_and_one_connection_for_two_in_a_row(kind: str) -> None:
     def answer(request: object) -> Reply:
         body = json.loads(request.body)  # type: ignore[attr-defined]

@@ -124,6 +124,18 @@ class Cantrip:
             folding=self.folding,
         )
 
+    def standing_in(self, crystal: Crystal, interceptors: Sequence[Interceptor], loom: Loom) -> Cantrip:
+        """The same call and circle with another crystal, further interceptors, and a loom of its own: for replays."""
+        return Cantrip(
+            crystal,
+            self.call,
+            self.circle,
+            loom=loom,
+            retry=self.retry,
+            interceptors=(*self.interceptors, *interceptors),
+            name=self.name,
+        )
+
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
         """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent."""
         return Entity(self, loom if loom is not None else self.loom, entity_id=entity_id)

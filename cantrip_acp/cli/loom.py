@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
-from cantrip_acp.cli.loomfork import fork
+from cantrip_acp.cli.loomfork import fork, replay
 from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def reward(name: str, turn: str, reward: float, note: str | None, by: str, state
 
 
 loom.add_command(fork)
+loom.add_command(replay)
 
 
 def _opened(name: str | None, state_dir: Path | None) -> Loom:

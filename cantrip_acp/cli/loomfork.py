@@ -1,4 +1,4 @@
-"""`cantrip loom fork`: go on from any turn of a loom."""
+"""`cantrip loom fork` and `replay`: go on from any turn of a loom, or live a thread again."""
 
 from __future__ import annotations
 
@@ -108,3 +108,61 @@ def _run(
                 face.transcript.finish()
             raise
     return tell(ended, face)
+
+
+@click.command(
+    "replay",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        "cantrip loom replay hello.loom.jsonl --recipe greeter",
+    ),
+)
+@click.argument("name", metavar="FILE")
+@click.argument("turn", required=False)
+@click.option("--recipe", "-r", required=True, metavar="RECIPE", help="Whose circle it is lived again in.")
+@click.option("--recorded-gates", is_flag=True, help="Gates answer what they answered then, and act on nothing.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@cwd_option
+@state_option
+def replay(
+    name: str,
+    turn: str | None,
+    recipe: str,
+    recorded_gates: bool,
+    as_json: bool,
+    cwd: Path,
+    state_dir: Path | None,
+) -> int:
+    """Live the thread that ends in TURN again, with the crystal's recorded words, and tell where it goes another way.
+
+    No model is asked and the loom is not written to. Commands, cells and gates run for real, unless --recorded-gates.
+    TURN is an id or its beginning; by default the leaf that was written last.
+
+    Exit status: 0 where every observation is the same, 1 where one differs, 2 and 3 as of `cantrip cast`.
+    """
+    import json
+
+    import anyio
+
+    from cantrip_acp import folders
+    from cantrip_acp.cli.loomfile import find, leaf
+    from cantrip_acp.cli.opening import trusted_cantrip
+    from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.replaying import replay as lived_again
+
+    with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
+        last = leaf(held, turn)
+        cantrip = trusted_cantrip(recipe, cwd, state_dir, ScriptedCrystal([]))
+
+        async def run() -> tuple[int, str | None]:
+            told = await lived_again(cantrip, held, last, recorded_gates=recorded_gates)
+            return told.turns, None if told.divergence is None else str(told.divergence)
+
+        turns, differs = anyio.run(run)
+    if as_json:
+        click.echo(json.dumps({"leaf": last, "turns": turns, "divergence": differs}))
+    else:
+        click.echo(f"{turns} turns, all the same" if differs is None else f"went another way at {differs}")
+    return 0 if differs is None else 1

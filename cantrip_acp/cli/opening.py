@@ -13,7 +13,7 @@ from cantrip_acp.errors import DefinitionError
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.context import ContextBlock
-    from cantrip_acp.crystals.contract import Attachment
+    from cantrip_acp.crystals.contract import Attachment, Crystal
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
 
@@ -77,6 +77,20 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | None, state_dir:
         trust.require(recipe, workspace, state)
     cantrip = build(recipe, workspace=workspace)
     return Opening(recipe, cantrip, _loom(recipe.data.get("loom", {}), loom_file, state), workspace, state)
+
+
+def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
+    """The cantrip of a recipe with another crystal in place of its own, and no loom; judged as `open_recipe` does."""
+    from cantrip_acp import folders
+    from cantrip_acp.recipes import load, trust
+    from cantrip_acp.recipes.build import build
+    from cantrip_acp.recipes.recipe import is_path
+
+    state, workspace = folders.state_dir(state_dir), cwd.resolve()
+    recipe = load(name_or_path, workspace, state_dir=state)
+    if not is_path(name_or_path):
+        trust.require(recipe, workspace, state)
+    return build(recipe, workspace=workspace, crystal=crystal)
 
 
 def _loom(settings: dict[str, Any], file: Path | None, state: Path) -> Loom:

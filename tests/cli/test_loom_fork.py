@@ -95,3 +95,26 @@ def test_a_reward_is_kept_with_who_and_when(tmp_path: Path, loom: Path) -> None:
     wrong = run("loom", "reward", loom, origin, "nan", cwd=tmp_path)
     assert wrong.status == 2
     assert "a reward is a number" in wrong.err
+
+
+def test_a_replay_tells_what_is_the_same_and_what_is_not(tmp_path: Path) -> None:
+    loom = tmp_path / "y.loom.jsonl"
+    shell = recipe(
+        tmp_path,
+        """
+crystal: {provider: scripted, responses: [{bash: "cat a.txt; pwd"}, {bash: "cantrip_done ok"}]}
+circle: {medium: bash, gates: [done], wards: [{max_turns: 5}]}
+""",
+    )
+    (tmp_path / "a.txt").write_text("old\n")
+    assert run("cast", shell, "Look.", "--loom", loom, cwd=tmp_path).status == 0
+    before = loom.read_bytes()
+    same = run("loom", "replay", loom, "-r", shell, cwd=tmp_path)
+    assert (same.status, same.out) == (0, "2 turns, all the same\n"), same.err
+    (tmp_path / "a.txt").write_text("new\n")
+    other = run("loom", "replay", loom, "-r", shell, "--json", cwd=tmp_path)
+    assert other.status == 1
+    told = json.loads(other.out)
+    assert told["divergence"].startswith("turn 1 ")
+    assert "it printed 'new" in told["divergence"]
+    assert loom.read_bytes() == before

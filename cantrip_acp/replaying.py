@@ -1,0 +1,154 @@
+"""Replay: a thread lived again with the crystal's recorded words against the real circle, turn by turn (LOOM-10).
+
+It tells the first turn whose observation is another one. With the gates' recorded answers it needs no model, no network and
+no file, and is deterministic as far as the code is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.context import block_of
+from cantrip_acp.crystals.contract import Emit, Query, Response, Usage
+from cantrip_acp.errors import CrystalError, LoomError
+from cantrip_acp.forking import divergence
+from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
+from cantrip_acp.loom.history import CastPart, lived
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.turn import Turn
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+
+_ENDED = "the recording of this cast ends here"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where a replay went another way: the turn's place in the thread (from 1) and id, and how, in words."""
+
+    number: int
+    turn_id: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"turn {self.number} ({self.turn_id}): {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of a replay: how many turns were lived again, and the first that differs, None where all are the same."""
+
+    turns: int
+    divergence: Divergence | None
+
+
+class RecordedCrystal:
+    """Says what was said, query by query, and fails where the recording ends."""
+
+    name = "recording"
+    context_window: int | None = None
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns = iter(turns)
+        self.model = next((t.metadata.model for t in turns if t.metadata.model), None) or "recording"
+
+    async def query(self, query: Query, emit: Emit) -> Response:
+        turn = next(self._turns, None)
+        if turn is None:
+            raise CrystalError(_ENDED)
+        said, counted = turn.utterance, turn.metadata
+        return Response(
+            content=said.content,
+            thinking=said.thinking,
+            tool_calls=said.tool_calls,
+            usage=Usage(counted.tokens_prompt, counted.tokens_completion, counted.tokens_cached, cost=counted.cost),
+            stop_reason=counted.stop_reason if isinstance(counted.stop_reason, str) else None,
+            model=counted.model,
+            refused=turn.reason == "refusal",
+            provider=said.provider if said.provider is not msgspec.UNSET else None,
+        )
+
+
+class _RecordedGates:
+    """Answers each gate but ``done`` with what it answered then (an interceptor)."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._left = [r for t in turns for r in t.observation.results if r.gate != "done"]
+
+    async def __call__(self, call: GateInvocation, proceed: Proceed) -> GateReply:
+        if call.gate.name == "done":
+            return await proceed(call)
+        for place, record in enumerate(self._left):
+            if record.gate == call.gate.name:
+                del self._left[: place + 1]
+                return GateReply(record.result, is_error=record.is_error)
+        return GateReply(f"gate {call.gate.name!r} was not called here in the recording", is_error=True)
+
+
+async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
+    """Live the path to ``turn_id`` again in ``cantrip``'s circle; the loom is not written to.
+
+    With ``recorded_gates`` every gate but done answers what it answered then; without, gates act for real.
+
+    Raises `TurnNotFound`, and `LoomError` where the path is damaged.
+    """
+    parts = lived(loom, turn_id)
+    turns = [t for part in parts for t in part.turns if t.role == "crystal"]
+    if not turns:
+        raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
+    # What the circle refused, or a ward cut off, comes to pass again by itself.
+    again = cantrip.standing_in(
+        RecordedCrystal(turns), [_RecordedGates(turns)] if recorded_gates else [], Loom.memory()
+    )
+    async with again.invoke() as entity:
+        for part in parts:
+            await _cast(entity, part)
+    lived_again = [t for t in entity.loom.turns() if t.role == "crystal"]
+    for number, turn in enumerate(turns, 1):
+        if number > len(lived_again):
+            return Replay(len(lived_again), Divergence(number, turn.id, "the replay ended before it"))
+        how = compared(turn, lived_again[number - 1])
+        if how is not None:
+            return Replay(len(lived_again), Divergence(number, turn.id, how))
+    return Replay(len(turns), None)
+
+
+async def _cast(entity: Any, part: CastPart) -> None:
+    try:
+        await entity.cast(part.intent or "(no intent was recorded)", context=[block_of(r) for r in part.context])
+    except CrystalError as error:
+        if str(error) != _ENDED:
+            raise
+
+
+def compared(was: Turn, now: Turn) -> str | None:
+    """How what the circle answered differs between two turns of one utterance; None where it does not."""
+    if was.utterance.tool_calls != now.utterance.tool_calls:
+        return "the crystal called something else: the replay is a turn off"
+    before, after = was.observation.results, now.observation.results
+    for place, record in enumerate(before):
+        if place >= len(after):
+            return f"gate {record.gate} was not called"
+        other = after[place]
+        if other.gate != record.gate:
+            return f"gate {other.gate} was called in place of {record.gate}"
+        if other.args != record.args:
+            return f"gate {record.gate} was called with {_short(other.args)} in place of {_short(record.args)}"
+        if other.is_error != record.is_error or other.result != record.result:
+            return f"gate {record.gate} answered {_short(other.result)} in place of {_short(record.result)}"
+    if len(after) > len(before):
+        return f"gate {after[len(before)].gate} was called and had not been"
+    one, two = was.observation.output, now.observation.output
+    if (one is None) != (two is None):
+        return "it has an output, unlike before" if one is None else "it has no output, unlike before"
+    return divergence(one, two) if one is not None and two is not None else None
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return repr(text if len(text) <= 100 else text[:99] + "…")

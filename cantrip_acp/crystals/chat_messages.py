@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The two that OpenAI's protocol takes."""
+IMAGE_FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,32 @@ class Dialect:
 def render(messages: Sequence[Message], info: ModelInfo, model: str, dialect: Dialect) -> list[dict[str, Any]]:
     """The ``messages`` of a request."""
     return _Rendering(info, model, dialect).of(messages)
+
+
+def as_words(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: bool) -> str | None:
+    """What stands for an attachment in text: a document that is text itself, or the note why it is left out.
+
+    None where it can be sent as what it is. ``only_pdf``: of documents, only those are taken.
+    """
+    if attachment.kind == "document" and attachment.mime.startswith(("text/", "application/json")):
+        try:
+            text = base64.b64decode(attachment.data).decode()
+        except ValueError:
+            return attachments.note(attachment, model, "its text cannot be decoded")
+        return f"[Document {attachment.title or attachment.uri or attachment.mime}]\n{text}"
+    if not attachments.taken(attachment, info):
+        return attachments.note(attachment, model)
+    known = attachment.kind != "image" or attachment.mime in IMAGE_FORMATS
+    if not known or (only_pdf and attachment.kind == "document" and attachment.mime != "application/pdf"):
+        return attachments.note(attachment, model, f"{attachment.mime} cannot be sent to {model}")
+    return None
+
+
+def file_name(attachment: Attachment) -> str:
+    """The name of a document's file, by whose ending the API tells what it is."""
+    name = attachment.title or (attachment.uri or "").rpartition("/")[2] or "document"
+    ending = ".pdf" if attachment.mime == "application/pdf" else ""
+    return name if name.lower().endswith(ending) else name + ending
 
 
 def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
@@ -133,8 +161,9 @@ class _Rendering:
         self._out.append({"role": "tool", "tool_call_id": wire_id(call_id), "content": text})
 
     def _part(self, attachment: Attachment) -> dict[str, Any]:
-        if not attachments.taken(attachment, self._info):
-            return {"type": "text", "text": attachments.note(attachment, self._model)}
+        written = as_words(attachment, self._info, self._model, only_pdf=True)
+        if written is not None:
+            return {"type": "text", "text": written}
         if attachment.kind == "image":
             return {
                 "type": "image_url",
@@ -149,7 +178,7 @@ class _Rendering:
         return {
             "type": "file",
             "file": {
-                "filename": attachment.title or "document.pdf",
+                "filename": file_name(attachment),
                 "file_data": f"data:{attachment.mime};base64,{attachment.data}",
             },
         }

@@ -123,6 +123,12 @@ class OpenAISdk:
             return failures.broken(self.who, cause, sent=sent)
         if isinstance(error, openai.APIError):
             return self.refused_midway(error.body, str(error.message))
+        # Versions of the SDK before 3 let errors of the layer below through while they read a stream.
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if "TimeoutException" in kinds:
+            return failures.silent(self.who, self._endpoint.silence_s)
+        if "TransportError" in kinds:
+            return failures.broken(self.who, error, sent=sent)
         return failures.unreadable(self.who, f"{type(error).__name__}: {error}")
 
     def refused_midway(self, error: Any, message: str = "") -> CrystalError:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cantrip_acp.crystals import attachments
+from cantrip_acp.crystals.chat_messages import as_words, file_name
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
@@ -108,11 +109,12 @@ def _user(message: Message, info: ModelInfo, model: str) -> str | list[dict[str,
 
 def _part(attachment: Attachment, info: ModelInfo, model: str) -> dict[str, Any]:
     url = f"data:{attachment.mime};base64,{attachment.data}"
-    if not attachments.taken(attachment, info):
-        return {"type": "input_text", "text": attachments.note(attachment, model)}
+    written = as_words(attachment, info, model, only_pdf=False)
+    if written is not None:
+        return {"type": "input_text", "text": written}
     if attachment.kind == "image":
         return {"type": "input_image", "detail": "auto", "image_url": url}
     if attachment.kind == "document":
-        return {"type": "input_file", "filename": attachment.title or "document.pdf", "file_data": url}
+        return {"type": "input_file", "filename": file_name(attachment), "file_data": url}
     why = "the Responses API takes no audio (crystal.api: chat does)"
     return {"type": "input_text", "text": attachments.note(attachment, model, why)}

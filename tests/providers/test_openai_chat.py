@@ -280,6 +280,24 @@ async def test_attachments() -> None:
     assert second.endswith("What is it?")
 
 
+async def test_documents_that_are_text_and_what_cannot_be_sent() -> None:
+    files = (
+        Attachment("document", "text/csv", "YSxiCg==", title="t.csv"),
+        Attachment("document", "text/plain", "//79", title="bad.txt"),
+        Attachment("document", "application/zip", "UEs=", title="a.zip"),
+        Attachment("image", "image/svg+xml", "PHN2Zy8+"),
+        Attachment("document", "application/pdf", "JVBERi0=", uri="file:///tmp/report"),
+    )
+    with Wire(strict(said())) as wire:
+        await asked(crystal(wire, ModelInfo(images=True, documents=True)), Message("user", "?", attachments=files))
+        parts = wire.requests[0].json()["messages"][0]["content"]
+    assert parts[0]["text"] == "[Document t.csv]\na,b\n"
+    assert "cannot be decoded" in parts[1]["text"]
+    assert "application/zip cannot be sent" in parts[2]["text"]
+    assert "image/svg+xml cannot be sent" in parts[3]["text"]
+    assert parts[4]["file"]["filename"] == "report.pdf"
+
+
 async def test_history_that_no_api_would_take_is_made_valid() -> None:
     calls = (ToolCall("x" * 90, "server.tool!", "{broken"), ToolCall("b", "n" * 70, ""))
     with Wire(strict(said())) as wire:

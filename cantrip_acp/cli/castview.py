@@ -75,7 +75,8 @@ class TextFace:
                 "yellow",
             )
         elif isinstance(event, events.Folded):
-            self.transcript.note(f"turns {event.first} to {event.last} were folded")
+            which = "turn 1 was" if event.last == event.first else f"turns {event.first} to {event.last} were"
+            self.transcript.note(f"{which} folded")
         elif isinstance(event, events.TurnEnded):
             self._turn(event)
         self.screen.flush()

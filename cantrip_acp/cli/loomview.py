@@ -168,7 +168,8 @@ class LoomView:
 
     def _turn(self, turn: Turn) -> None:
         screen = self._screen
-        screen.line((f"turn {turn.sequence}", "bold"), (f"  {turn.id}  {self._facts(turn)}", "dim"))
+        name = "fold" if turn.role == "fold" else f"turn {turn.sequence}"
+        screen.line((name, "bold"), (f"  {turn.id}  {self._facts(turn)}", "dim"))
         said = turn.utterance
         if said.thinking:
             self._flow(screen.marks.thought, said.thinking, style="dim italic", mark_style="dim")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import anyio
+import msgspec
 
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.anthropic_messages import cached
@@ -42,6 +44,12 @@ _INTERLEAVED = "interleaved-thinking-2025-05-14"
 
 _SAMPLING = ("temperature", "top_p")
 """What the models of today do not take any more."""
+
+_UNSIGNED = re.compile(
+    r"signature\W.{0,60}(?:invalid|verif|valid)|invalid.{0,10}signature|thinking\W{0,3} blocks? .{0,80}(?:modified|original)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How it is said that a block of thinking is not the server's own."""
 
 _STATUSES = {
     "invalid_request_error": 400,
@@ -74,6 +82,8 @@ class AnthropicCrystal:
         self._tls: Any = None
         """The certificates to trust, once for all loops: they take as long to load as a short answer."""
         self._lock = threading.Lock()
+        self._verbatim = True
+        """Whether the thinking of the history goes back; a server that did not think it refuses its signatures."""
         self._dropped: set[str] = set()
         """Parameters that the model turned out not to take."""
 
@@ -104,10 +114,22 @@ class AnthropicCrystal:
 
     async def query(self, query: Query, emit: Emit) -> Response:
         check_window(self._endpoint, query)
-        info = self._endpoint.info
-        body = request(query, self.model, info, self._endpoint.options)
         if self._tls is None:
             await self._prepared()
+        if self._verbatim:
+            try:
+                return await self._answer(query, emit)
+            except CrystalError as error:
+                if error.status != 400 or not _UNSIGNED.search(str(error)):
+                    raise
+                # Said to another account, or through another gateway: what was thought stays there, what was said does not.
+                self._verbatim = False
+        plain = [msgspec.structs.replace(m, provider=None) if m.provider is not None else m for m in query.messages]
+        return await self._answer(msgspec.structs.replace(query, messages=plain), emit)
+
+    async def _answer(self, query: Query, emit: Emit) -> Response:
+        info = self._endpoint.info
+        body = request(query, self.model, info, self._endpoint.options)
         headers = self._headers(query, body)
         reading = Reading()
         for _ in range(_PAUSES):
@@ -131,16 +153,23 @@ class AnthropicCrystal:
         return headers
 
     async def _ask(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
-        """One request. A sampling parameter that the model does not take is left out from then on."""
+        """One request. A parameter that nobody insists on and that the model does not take is left out from then on."""
         while True:
             sent = without(body, self._dropped)
             try:
                 return await self._stream(sent, headers, reading, emit)
             except CrystalError as error:
-                name = not_taken(error, {key: sent[key] for key in _SAMPLING if key in sent})
+                name = self._not_taken(error, sent)
                 if name is None or reading.events:
                     raise
                 self._dropped.add(name)
+
+    def _not_taken(self, error: CrystalError, sent: Mapping[str, Any]) -> str | None:
+        name = not_taken(error, {key: sent[key] for key in _SAMPLING if key in sent})
+        if name is not None or error.status not in (400, 422) or "thinking" not in sent:
+            return name
+        asked = {"effort", "thinking_budget"} & set(self._endpoint.options)
+        return "thinking" if not asked and "thinking" in str(error) and not _UNSIGNED.search(str(error)) else None
 
     async def _stream(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
         before = reading.events

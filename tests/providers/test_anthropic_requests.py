@@ -433,3 +433,42 @@ async def test_a_parameter_that_a_model_turns_out_not_to_take_is_left_out_from_t
             await c.query(Query(HELLO, params=Call(temperature=0.1)), _deaf)
         await c.aclose()
         assert len(wire.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+    ],
+)
+async def test_thinking_that_the_server_did_not_think_stays_behind(words: str) -> None:
+    kept = {
+        "family": "anthropic",
+        "model": MODEL,
+        "blocks": [{"type": "thinking", "thinking": "Hm.", "signature": "b3RoZXI="}, {"type": "tool_use"}],
+    }
+    history = [*HELLO, said(ToolCall("a", "echo"), provider=kept), answer("a")]
+    with Wire(checked([refusal(400, "invalid_request_error", words), says(), says()])) as wire:
+        c = AnthropicCrystal(Endpoint("anthropic", MODEL, wire.url, Secret(KEY), info=ADAPTIVE))
+        for _ in range(2):
+            assert (await c.query(Query(history, (ECHO,)), _deaf)).content == "Hello."
+        await c.aclose()
+        thought = ["thinking" in [b["type"] for b in r.json()["messages"][1]["content"]] for r in wire.requests]
+    assert thought == [True, False, False]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_thinking_that_nobody_asked_for_is_left_out_where_it_is_not_taken(asked: bool) -> None:
+    words = "thinking.display: Extra inputs are not permitted"
+    options = {"effort": "high"} if asked else {}
+    with Wire(checked([refusal(400, "invalid_request_error", words), says(), says()])) as wire:
+        c = AnthropicCrystal(Endpoint("anthropic", MODEL, wire.url, Secret(KEY), info=ADAPTIVE, options=options))
+        if asked:
+            with pytest.raises(CrystalError, match="display"):
+                await c.query(Query(HELLO), _deaf)
+        else:
+            for _ in range(2):
+                await c.query(Query(HELLO), _deaf)
+        await c.aclose()
+        assert ["thinking" in r.json() for r in wire.requests] == ([True] if asked else [True, False, False])

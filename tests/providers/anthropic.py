@@ -11,10 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pydantic
+import pytest
 from anthropic.types import RawMessageStreamEvent
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
-from tests.providers.wire import Piece, Reply, Request, json_reply, sse, sse_reply
+from cantrip_acp.crystals.anthropic import AnthropicCrystal
+from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.errors import CrystalError
+from tests.providers.wire import Piece, Reply, Request, Wire, json_reply, sse, sse_reply
 
 MODEL = "claude-sonnet-5"
 
@@ -216,3 +222,40 @@ def checked(replies: Sequence[Reply]) -> Any:
         return left.pop(0) if left else refusal(500, "api_error", "the test's server has no reply left")
 
     return answer
+
+
+# --- asking ------------------------------------------------------------------------------------------------------------
+
+KEY = "sk-ant-PLANTED-anthropic-key-0123456789"
+HELLO = (Message("user", "Hello", kind="intent"),)
+ECHO = ToolDefinition("echo", "Says it again.", {"type": "object", "properties": {"text": {"type": "string"}}})
+
+
+def crystal(url: str | None, model: str = MODEL, **options: Any) -> AnthropicCrystal:
+    named = {k: options.pop(k) for k in ("info", "silence_s", "connect_s", "headers", "api_key") if k in options}
+    return AnthropicCrystal(Endpoint("anthropic", model, url, options=options, **{"api_key": Secret(KEY), **named}))
+
+
+async def ask(c: AnthropicCrystal, messages: Sequence[Message] = HELLO, **more: Any) -> tuple[Response, list[Delta]]:
+    pieces: list[Delta] = []
+
+    async def emit(delta: Delta) -> None:
+        pieces.append(delta)
+
+    try:
+        return await c.query(Query(messages, **more), emit), pieces
+    finally:
+        await c.aclose()
+
+
+async def answered(reply: Reply, **options: Any) -> tuple[Response, list[Delta]]:
+    with Wire(checked([reply])) as wire:
+        return await ask(crystal(wire.url, **options), tools=(ECHO,))
+
+
+async def failed(reply: Reply, **options: Any) -> CrystalError:
+    with Wire([reply]) as wire:
+        with pytest.raises(CrystalError) as caught:
+            await ask(crystal(wire.url, **options))
+    assert KEY not in str(caught.value) + repr(caught.value)
+    return caught.value

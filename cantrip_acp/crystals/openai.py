@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from cantrip_acp.crystals import failures, parameters
 from cantrip_acp.crystals.chat import ChatCrystal, cache_key, priced, said_something
 from cantrip_acp.crystals.chat_stream import usage_of
 from cantrip_acp.crystals.contract import Emit, Query, Response, Usage
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.openai_sdk import OpenAISdk, address
+from cantrip_acp.crystals.openai_sdk import OpenAISdk, address, is_own
 from cantrip_acp.crystals.responses_messages import keep, render_input, render_tools
 from cantrip_acp.crystals.responses_stream import ResponsesAnswer
 from cantrip_acp.crystals.window import check_window
@@ -39,9 +38,7 @@ class OpenAICrystal:
         if api is not None and api not in APIS:
             raise DefinitionError(f"api is {api!r}; it is one of {', '.join(APIS)}", where="crystal.api")
         where = address(endpoint)
-        host = urlsplit(where).hostname or ""
-        own = host == "api.openai.com" or host.endswith(".api.openai.com")
-        self.api: str = api or ("responses" if own else "chat")
+        self.api: str = api or ("responses" if is_own(where) else "chat")
         self.endpoint = endpoint
         self.name = endpoint.provider
         self.model = endpoint.model

@@ -143,7 +143,7 @@ class OpenAISdk:
         import openai
 
         endpoint = self._endpoint
-        own = self.base_url.rstrip("/") == OWN_ADDRESS
+        own = is_own(self.base_url)
         headers: dict[str, Any] = {**self._headers}
         _update(headers, endpoint.plain_headers())
         if not own:
@@ -249,6 +249,12 @@ class Events:
 def address(endpoint: Endpoint) -> str:
     """Where provider ``openai`` is: the endpoint's base_url, else ``$OPENAI_BASE_URL``, else OpenAI's own."""
     return endpoint.base_url or os.environ.get("OPENAI_BASE_URL", "").strip() or OWN_ADDRESS
+
+
+def is_own(url: str) -> bool:
+    """Whether an address is OpenAI's: the one, or that of a region."""
+    host = urlsplit(url).hostname or ""
+    return host == "api.openai.com" or host.endswith(".api.openai.com")
 
 
 def explanation(body: Any) -> tuple[str, str | None]:

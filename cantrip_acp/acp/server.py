@@ -33,6 +33,7 @@ from cantrip_acp.acp.streams import byte_streams
 from cantrip_acp.acp.wire import Connection, Method, Request
 from cantrip_acp.errors import CantripError, MissingKey
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
@@ -178,10 +179,13 @@ class Agent:
         workspace = check_folder(cwd)
         try:
             cantrip = self._cantrips(workspace)
-            if cantrip.loom_settings.get("store") == "memory":
+            store = cantrip.loom_settings.get("store", "jsonl")
+            if store == "memory":
                 return cantrip.invoke(loom=Loom.memory())
-            path = folders.private(self._state_dir / "looms") / f"{session_id}.loom.jsonl"
-            return cantrip.invoke(loom=Loom.open(path, fsync=bool(cantrip.loom_settings.get("fsync", False))))
+            where: Path | str = store
+            if not is_address(store):
+                where = folders.private(self._state_dir / "looms") / f"{session_id}.loom.jsonl"
+            return cantrip.invoke(loom=Loom.open(where, fsync=bool(cantrip.loom_settings.get("fsync", False))))
         except MissingKey as missing:
             raise _auth_required(missing) from None
         except (CantripError, OSError) as problem:
@@ -257,9 +261,9 @@ def agent_for(
 
 
 def _discard(loom: Loom) -> None:
-    """Close a loom that nothing was written to, and take its file away."""
+    """Close a loom that nothing was written to, and take its file away; a database has others' turns too."""
     loom.close()
-    if loom.location is not None:
+    if loom.location is not None and not is_address(loom.location):
         Path(loom.location).unlink(missing_ok=True)
 
 

@@ -47,7 +47,7 @@ def cast(
     intent: str,
     as_json: bool,
     cwd: Path,
-    loom_file: Path | None,
+    loom_file: str | None,
     context_files: tuple[Path, ...],
     state_dir: Path | None,
     full: bool,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cantrip_acp.errors import DefinitionError, TurnNotFound
+from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
@@ -13,14 +14,16 @@ if TYPE_CHECKING:
 ENDING = ".loom.jsonl"
 
 
-def find(name: str | None, state_dir: Path) -> Path:
-    """The file of a loom. Raises `DefinitionError` that says where it was looked for."""
+def find(name: str | None, state_dir: Path) -> Path | str:
+    """A loom's file, or a database's address as it was given. Raises `DefinitionError` that says where it was looked for."""
     looms = state_dir / "looms"
     if name is None:
         kept = sorted(looms.glob(f"*{ENDING}"), key=lambda p: p.stat().st_mtime)
         if not kept:
             raise DefinitionError(f"no loom lies in {looms}; name a file, or cast something first")
         return kept[-1]
+    if is_address(name):
+        return name
     path = Path(name).expanduser()
     if path.is_dir():
         raise DefinitionError(f"this is a folder; name a loom in it (*{ENDING})", where=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,8 @@ cwd_option = click.option(
 loom_option = click.option(
     "--loom",
     "loom_file",
-    type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Record there, after what the file holds already.  [default: a new file in the state folder]",
+    help="Record there, after what it holds already: a file, or sqlite:FILE.  [default: a new file in the state folder]",
 )
 state_option = click.option(
     "--state-dir",
@@ -60,7 +60,7 @@ class Opening:
     state_dir: Path
 
 
-def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | None, state_dir: Path | None) -> Opening:
+def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None) -> Opening:
     """The cantrip of a recipe, ready to be invoked.
 
     A file that is named by its path is trusted for this run; a workspace's recipe found by name is not.
@@ -76,7 +76,7 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | None, state_dir:
     if not is_path(name_or_path):
         trust.require(recipe, workspace, state)
     cantrip = build(recipe, workspace=workspace)
-    return Opening(recipe, cantrip, _loom(recipe.data.get("loom", {}), loom_file, state), workspace, state)
+    return Opening(recipe, cantrip, _loom(cantrip.loom_settings, loom_file, state), workspace, state)
 
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
@@ -93,19 +93,26 @@ def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crysta
     return build(recipe, workspace=workspace, crystal=crystal)
 
 
-def _loom(settings: dict[str, Any], file: Path | None, state: Path) -> Loom:
+def _loom(settings: Mapping[str, Any], file: Path | str | None, state: Path) -> Loom:
     from cantrip_acp.folders import private
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.loom.turn import new_id
 
     fsync = bool(settings.get("fsync", False))
+    if file is not None and is_address(file):
+        return Loom.open(file, fsync=fsync)
     if file is not None:
+        file = Path(file)
         if file.exists() and not file.is_file():
             what = "a folder" if file.is_dir() else "no regular file"
             raise DefinitionError(f"this is {what}; --loom takes a file", where=str(file))
         return Loom.open(file, fsync=fsync)
-    if settings.get("store") == "memory":
+    store = settings.get("store", "jsonl")
+    if store == "memory":
         return Loom.memory()
+    if is_address(store):
+        return Loom.open(store, fsync=fsync)
     try:
         folder = private(state / "looms")
     except OSError as error:

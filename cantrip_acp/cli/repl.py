@@ -50,7 +50,7 @@ Each line is an intent; a line that ends in \\ goes on in the next one.
 def repl(
     recipe: str | None,
     cwd: Path,
-    loom_file: Path | None,
+    loom_file: str | None,
     context_files: tuple[Path, ...],
     state_dir: Path | None,
     full: bool,

@@ -5,7 +5,7 @@ In memory it keeps a head for each turn (who its parent is, where it stands in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.loom.thread import Thread
-from cantrip_acp.loom.tree import Tree
+from cantrip_acp.loom.tree import Place, Tree
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
@@ -56,14 +56,14 @@ class Loom:
 
     @classmethod
     def open(cls, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> Loom:
-        """The loom in a JSON Lines file, made where it is missing.
+        """The loom in a file of JSON lines (a path) or a database (``sqlite:FILE``), made where it is missing.
 
-        Opening for writing locks it (`LoomLocked`) and sets a torn last line aside; `problems` tells what was found.
-        With ``fsync`` each record is on the disk before the next turn begins.
+        Opening a file of lines for writing locks it (`LoomLocked`) and sets a torn last line aside; a database has many
+        writers. `problems` tells what was found. With ``fsync`` each record is on the disk before the next turn begins.
         """
-        from cantrip_acp.loom.stores.jsonl import JsonlStore
+        from cantrip_acp.loom.stores.address import open_store
 
-        store = JsonlStore(path, fsync=fsync, readonly=readonly)
+        store = open_store(path, fsync=fsync, readonly=readonly)
         try:
             return cls(store)
         except BaseException:
@@ -99,7 +99,7 @@ class Loom:
         return len(self._tree.turns)
 
     def __contains__(self, turn_id: object) -> bool:
-        return turn_id in self._tree.turns
+        return isinstance(turn_id, str) and self._place(turn_id) is not None
 
     def __enter__(self) -> Loom:
         return self
@@ -119,16 +119,56 @@ class Loom:
         Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store fails.
         """
         if self._tree.header is None and not isinstance(record, LoomHeader):
-            self.append(LoomHeader(id=new_id("loom"), created=now()))
+            self._begin_file()
         if isinstance(record, Turn):
             if record.id in self._tree.turns:
                 raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
-            if record.parent_id is not None and record.parent_id not in self._tree.turns:
+            if record.parent_id is not None and self._place(record.parent_id) is None:
                 raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
-        self._tree.take(self._store.append(record), record)
+        position = self._store.append(record)
+        if self._store.behind:
+            # In the order of the store, this one among them.
+            self.refresh()
+        else:
+            self._tree.take(position, record)
+
+    def _begin_file(self) -> None:
+        self.refresh()
+        if self._tree.header is None:
+            try:
+                self.append(LoomHeader(id=new_id("loom"), created=now()))
+            except LoomAppendOnly:
+                # Another process was faster by a moment.
+                self.refresh()
+
+    def refresh(self) -> int:
+        """Take in what other processes wrote to a shared store since; how many records that were.
+
+        Looking for a turn that is not known does it by itself. A file of lines has one writer, and nothing new.
+        """
+        count = 0
+        for position, record in self._store.news():
+            problem = self._tree.take(position, record)
+            if problem is not None:
+                self._store.problems.append(Problem(problem, offset=position))
+            count += 1
+        return count
+
+    def copy_to(self, store: Store) -> Loom:
+        """A loom in an empty store with every record of this one, ids and order kept; ``store`` is then the copy's.
+
+        Raises `LoomError` where the store holds records already, or takes one of these not (a turn whose parent was lost).
+        """
+        copy = Loom(store)
+        if copy.header is not None or len(copy):
+            raise LoomError(f"loom {store.location} holds records already; copy to an empty one")
+        for record in self.records():
+            copy.append(record)
+        return copy
 
     def begin(self, cantrip_id: str, call: Mapping[str, Any], circle: Mapping[str, Any], entity_id: str) -> str:
         """Make sure that a cantrip stands in the loom, and return the id of its ``call`` turn, the root (CALL-4)."""
+        self.refresh()
         root = self._tree.calls.get(cantrip_id)
         if root is not None:
             return root
@@ -144,8 +184,7 @@ class Loom:
 
     def annotate_reward(self, turn_id: str, reward: float, *, by: str = "", note: str | None = None) -> None:
         """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3)."""
-        if turn_id not in self._tree.turns:
-            raise TurnNotFound(f"no turn {turn_id!r} in this loom")
+        self._found(turn_id)
         if isinstance(reward, bool) or not isinstance(reward, int | float) or reward != reward:
             raise LoomError(f"a reward is a number, not {reward!r}")
         self.append(RewardRecord(turn_id, float(reward), by, note, now()))
@@ -164,13 +203,28 @@ class Loom:
 
     def turn(self, turn_id: str) -> Turn:
         """A turn, with the last reward it was given. Raises `TurnNotFound`."""
-        head = self._tree.turns.get(turn_id)
-        if head is None:
+        return self._turns((self._found(turn_id),))[0]
+
+    def _place(self, turn_id: str) -> Place | None:
+        """Where a turn stands; another process may have written it a moment ago."""
+        place = self._tree.turns.get(turn_id)
+        if place is None and self.refresh():
+            place = self._tree.turns.get(turn_id)
+        return place
+
+    def _found(self, turn_id: str) -> Place:
+        place = self._place(turn_id)
+        if place is None:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
-        record = self._store.read(head.position)
-        if not isinstance(record, Turn):
-            raise LoomError(f"loom {self.location}: byte {head.position} holds no turn; the file changed under us")
-        return self._rewarded(record)
+        return place
+
+    def _turns(self, places: Sequence[Place]) -> list[Turn]:
+        turns = []
+        for place, record in zip(places, self._store.read_all(p.position for p in places), strict=True):
+            if not isinstance(record, Turn):
+                raise LoomError(f"loom {self.location}: byte {place.position} holds no turn; the file changed under us")
+            turns.append(self._rewarded(record))
+        return turns
 
     def turns(self) -> Iterator[Turn]:
         """Every turn in the order of writing, with rewards."""
@@ -225,8 +279,7 @@ class Loom:
 
     def path(self, leaf_id: str) -> list[str]:
         """Ids from the root down to a turn."""
-        if leaf_id not in self._tree.turns:
-            raise TurnNotFound(f"no turn {leaf_id!r} in this loom")
+        self._found(leaf_id)
         path: list[str] = []
         seen: set[str] = set()
         at: str | None = leaf_id
@@ -245,7 +298,7 @@ class Loom:
 
     def thread(self, leaf_id: str) -> Thread:
         """The path from the root to any turn (LOOM-10)."""
-        return Thread(tuple(self.turn(i) for i in self.path(leaf_id)))
+        return Thread(tuple(self._turns([self._tree.turns[i] for i in self.path(leaf_id)])))
 
     def threads(self) -> list[Thread]:
         """Every root-to-leaf path, by when its leaf was written."""

@@ -19,6 +19,7 @@ from cantrip_acp.errors import DefinitionError, RecipeError
 from cantrip_acp.folding import Folding
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.loom.stores import address
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.recipes import crystals
 from cantrip_acp.recipes.places import KeyPath
@@ -66,7 +67,7 @@ def build(
             loom=loom,
             retry=_retry(recipe),
             name=recipe.name,
-            loom_settings=recipe.data.get("loom"),
+            loom_settings=_loom_settings(recipe),
             folding=_folding(recipe),
         )
     except DefinitionError as error:
@@ -85,9 +86,8 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
         if name != summarizer:
             yield ("crystals", name), f"a crystal that no folding.summarizer names is {NOT_YET}; leave the key out"
     store = data.get("loom", {}).get("store", "jsonl")
-    if store not in ("memory", "jsonl"):
-        kind = store.partition(":")[0]
-        yield ("loom", "store"), f"a loom in {kind} is {NOT_YET} (here: memory, jsonl)"
+    if store.startswith(address.POSTGRES):
+        yield ("loom", "store"), f"a loom in postgresql is {NOT_YET} (here: memory, jsonl, sqlite:FILE)"
     circle = data["circle"]
     medium = circle.get("medium", "conversation")
     if medium not in mediums.BUILT_IN and medium not in mediums.names():
@@ -105,6 +105,14 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
             place: KeyPath = ("crystal",) if isinstance(crystal, str) else ("crystal", "provider")
             here = ", ".join(crystals.available())
             yield place, f"provider {provider} is not built into this version yet (here: {here})"
+
+
+def _loom_settings(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's ``loom``; a database's file is, as other files that a recipe names, relative to the recipe's folder."""
+    settings = dict(recipe.data.get("loom", {}))
+    if "store" in settings:
+        settings["store"] = address.beside(settings["store"], recipe.folder)
+    return settings
 
 
 def _call(recipe: Recipe) -> Call:

@@ -77,17 +77,17 @@ circle:
   wards: [{max_turns: 10}, {bash_network: false}, {max_depth: 1}]
 folding: {at_fraction: 0.8}
 retry: {max_retries: 3}
-loom: {store: sqlite:x.db}
+loom: {store: postgresql://localhost/looms}
 """,
     )
     done = run("recipe", "check", "r.cantrip.yaml", "--json", cwd=tmp_path)
     assert done.status == 0
     (line,) = done.lines
     assert line["problems"] == []
-    assert any("r.cantrip.yaml:17:15: loom.store: a loom in sqlite is not" in note for note in line["notes"])
+    assert any("r.cantrip.yaml:17:15: loom.store: a loom in postgresql is not" in note for note in line["notes"])
     cast = run("cast", "r.cantrip.yaml", "x", cwd=tmp_path)
     assert cast.status == 2
-    assert "r.cantrip.yaml:17:15: loom.store: a loom in sqlite is not available in this version yet" in cast.err
+    assert "r.cantrip.yaml:17:15: loom.store: a loom in postgresql is not available in this version yet" in cast.err
 
 
 def test_check_looks_into_the_files_that_a_recipe_names(tmp_path: Path) -> None:

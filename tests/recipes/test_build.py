@@ -141,7 +141,7 @@ def test_a_bad_script_names_its_own_place(tmp_path: Path) -> None:
             recipe("crystals: {a: human}\n"),
             ":4:15: crystals.a: a crystal that no folding.summarizer names is not available",
         ),
-        (recipe("loom: {store: sqlite:x.db}\n"), ":4:15: loom.store: a loom in sqlite is not available"),
+        (recipe("loom: {store: postgresql://h/d}\n"), ":4:15: loom.store: a loom in postgresql is not available"),
         (recipe(gates="[done, call_agent]"), ":2:17: circle.gates[1]: gate call_agent is not available"),
     ],
 )
@@ -218,7 +218,7 @@ def test_what_was_read_before_is_not_parsed_again(tmp_path: Path) -> None:
 
 
 def test_errors_have_places_after_a_cached_read(tmp_path: Path) -> None:
-    path = write(tmp_path, recipe("loom: {store: sqlite:x.db}\n"))
+    path = write(tmp_path, recipe("loom: {store: postgresql://h/d}\n"))
     for _ in range(2):
         with pytest.raises(RecipeError, match=r":4:15: loom.store: "):
             build(load(path, state_dir=tmp_path / "state"), workspace=tmp_path)

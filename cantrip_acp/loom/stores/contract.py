@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -42,15 +42,23 @@ class Store(Protocol):
 
     problems: list[Problem]
 
+    behind: bool
+    """Whether others wrote before the last `append`, so that `news` has to be taken, with what was appended too."""
+
     def append(self, record: Record) -> int:
         """Keep a record and return its position. When this returns, the record is in the store (LOOM-1).
 
-        Raises `LoomWriteError`; the store is then as it was before.
+        Raises `LoomWriteError`, and where many write `LoomAppendOnly` or `LoomError` for what another one made wrong (a turn
+        that is written already, a second header); the store is then as it was before.
         """
         ...
 
     def read(self, position: int) -> Record:
         """The record at a position that `append` or `scan` gave."""
+        ...
+
+    def read_all(self, positions: Iterable[int]) -> list[Record]:
+        """The records at these positions, in their order."""
         ...
 
     def tree(self) -> Tree | None:
@@ -59,6 +67,13 @@ class Store(Protocol):
 
     def heads(self) -> Iterator[tuple[int, Head | Record]]:
         """What the tree needs of every record, with its position, first to last; the store notes its ``problems``."""
+        ...
+
+    def news(self) -> Iterator[tuple[int, Head | Record]]:
+        """As `heads`, of what was written since the last one that `heads`, `news` or `append` gave.
+
+        Nothing where a store has one writer.
+        """
         ...
 
     def scan(self) -> Iterator[tuple[int, Record]]:

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ import msgspec
 
 from cantrip_acp.errors import LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.stores import sidecar
+from cantrip_acp.loom.heads import Head
+from cantrip_acp.loom.stores import rows, sidecar
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, LoomHeader, Record
 
@@ -41,6 +42,7 @@ class JsonlStore:
         self.path = Path(path)
         self.problems: list[Problem] = []
         self.readonly = readonly
+        self.behind = False
         self._fsync = fsync
         self._fd = -1
         self._end = 0
@@ -89,7 +91,7 @@ class JsonlStore:
             _encoder.encode_into(record, buffer)
         except UnicodeEncodeError:
             # Half of a surrogate pair is not text; a record with a mark in its place is better than none.
-            _encoder.encode_into(_mend(msgspec.to_builtins(record)), buffer)
+            _encoder.encode_into(rows.mend(msgspec.to_builtins(record)), buffer)
         buffer += b"\n"
         position = self._end
         try:
@@ -117,6 +119,9 @@ class JsonlStore:
             return _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise LoomError(f"loom {self.path}: no record at byte {position}: {error}") from error
+
+    def read_all(self, positions: Iterable[int]) -> list[Record]:
+        return [self.read(position) for position in positions]
 
     def _line_at(self, position: int) -> bytes:
         size, parts = 8192, []
@@ -146,8 +151,11 @@ class JsonlStore:
         self._indexed = True
         return tree
 
-    def heads(self) -> Iterator[tuple[int, heads.Head]]:
+    def heads(self) -> Iterator[tuple[int, Head]]:
         return self._scan(heads.decode)
+
+    def news(self) -> Iterator[tuple[int, Head]]:
+        return iter(())
 
     def _scan(self, decode: Callable[[memoryview], Any]) -> Iterator[tuple[int, Any]]:
         noted = self.problems if not self._scanned else []
@@ -232,13 +240,3 @@ class JsonlStore:
                 if os.fstat(fd).st_size == 0:
                     os.unlink(self.path)
         os.close(fd)
-
-
-def _mend(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, dict):
-        return {_mend(k): _mend(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_mend(v) for v in value]
-    return value

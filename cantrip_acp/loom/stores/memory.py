@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import Record
@@ -12,6 +12,7 @@ class MemoryStore:
     """Records in a list; gone with the process."""
 
     location: str | None = None
+    behind = False
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -24,11 +25,17 @@ class MemoryStore:
     def read(self, position: int) -> Record:
         return self._records[position]
 
+    def read_all(self, positions: Iterable[int]) -> list[Record]:
+        return [self._records[position] for position in positions]
+
     def tree(self) -> None:
         return None
 
     def heads(self) -> Iterator[tuple[int, Record]]:
         return self.scan()
+
+    def news(self) -> Iterator[tuple[int, Record]]:
+        return iter(())
 
     def scan(self) -> Iterator[tuple[int, Record]]:
         yield from enumerate(tuple(self._records))

@@ -1,0 +1,62 @@
+"""Where a loom is kept, in words: a path (JSON lines), ``sqlite:FILE``, or ``postgresql://…``.
+
+A path whose file begins as an SQLite database does is taken for one, so that no command needs to be told.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cantrip_acp.errors import LoomError
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.stores.contract import Store
+
+SQLITE = "sqlite:"
+POSTGRES = ("postgresql:", "postgres:")
+_MAGIC = b"SQLite format 3\0"
+
+
+def is_address(where: Path | str) -> bool:
+    """Whether this names a database rather than a file of JSON lines."""
+    return isinstance(where, str) and where.startswith((SQLITE, *POSTGRES))
+
+
+def beside(where: str, folder: Path) -> str:
+    """An address as it is meant in a file of ``folder``: there, ``sqlite:x.db`` is a file of that folder."""
+    if not where.startswith(SQLITE):
+        return where
+    return SQLITE + os.path.normpath(folder / Path(where.removeprefix(SQLITE)).expanduser())
+
+
+def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False) -> Store:
+    """The store at a path or an address, made where it is missing and ``readonly`` is not asked for. Raises `LoomError`."""
+    if isinstance(where, str) and where.startswith(POSTGRES):
+        raise LoomError("a loom in postgresql is not available in this version yet (here: a file, sqlite:FILE)")
+    if isinstance(where, str) and where.startswith(SQLITE):
+        from cantrip_acp.loom.stores.sqlite import SqliteStore
+
+        name = where.removeprefix(SQLITE)
+        if not name:
+            raise LoomError("sqlite: lacks the file; write sqlite:FILE, as in sqlite:looms.db")
+        return SqliteStore(Path(name).expanduser(), fsync=fsync, readonly=readonly)
+    if _is_sqlite(where):
+        from cantrip_acp.loom.stores.sqlite import SqliteStore
+
+        return SqliteStore(where, fsync=fsync, readonly=readonly)
+    from cantrip_acp.loom.stores.jsonl import JsonlStore
+
+    return JsonlStore(where, fsync=fsync, readonly=readonly)
+
+
+def _is_sqlite(path: Path | str) -> bool:
+    # A FIFO would be waited for, so only what is a file is looked into.
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,327 @@
+"""A loom as an SQLite database: many processes write it, each record in a transaction of its own.
+
+One table holds all records in order; a row's ``head`` is what the tree needs and lies in an index of its own, so that
+opening reads no bodies. The database itself refuses what a loom may not do (LOOM-3): its triggers let no row be changed,
+deleted or replaced, no turn be written twice and none without its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import urllib.parse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.heads import Head
+from cantrip_acp.loom.stores import rows
+from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.turn import Record
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.tree import Tree
+
+APPLICATION = 0x43414E54
+"""The database's ``application_id``: CANT."""
+
+TABLES = 1
+"""The version of the tables, kept as ``user_version``; a reader refuses a higher one."""
+
+PATIENCE_S = 10.0
+"""How long to wait for another process that is writing."""
+
+_SCHEMA = f"""
+CREATE TABLE record (
+    n INTEGER PRIMARY KEY CHECK (n > 0),
+    kind TEXT NOT NULL,
+    turn_id TEXT,
+    parent_id TEXT,
+    head TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX record_head ON record (n, head);
+CREATE UNIQUE INDEX record_turn ON record (turn_id) WHERE turn_id IS NOT NULL;
+CREATE UNIQUE INDEX record_header ON record (kind) WHERE kind = 'loom';
+CREATE TRIGGER record_new BEFORE INSERT ON record BEGIN
+    SELECT RAISE(ABORT, '{rows.TAKEN}') WHERE EXISTS (SELECT 1 FROM record WHERE turn_id = NEW.turn_id);
+    SELECT RAISE(ABORT, '{rows.ORPHAN}')
+        WHERE NEW.parent_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM record WHERE turn_id = NEW.parent_id);
+    SELECT RAISE(ABORT, '{rows.HEADED}')
+        WHERE NEW.kind = 'loom' AND EXISTS (SELECT 1 FROM record WHERE kind = 'loom');
+    SELECT RAISE(ABORT, '{rows.KEPT}') WHERE NEW.n > 0 AND NEW.n <= (SELECT max(n) FROM record);
+END;
+CREATE TRIGGER record_changed BEFORE UPDATE ON record BEGIN SELECT RAISE(ABORT, '{rows.KEPT}'); END;
+CREATE TRIGGER record_deleted BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, '{rows.KEPT}'); END;
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {TABLES};
+"""
+
+
+class SqliteStore:
+    """Records in a database file. ``fsync``: each record is on the disk when `append` returns; without it, a crash of the
+    machine (not of the process) may lose the last ones.
+
+    Raises `LoomError` where the file is no loom, cannot be opened or is of a newer format; `LoomLocked` where another
+    program holds it.
+    """
+
+    def __init__(self, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.problems: list[Problem] = []
+        self.readonly = readonly
+        self.behind = False
+        self._seen = 0
+        self._base: sqlite3.Connection | None = None
+        try:
+            self._base = self._connect()
+            self._prepare(self._base, fsync)
+        except sqlite3.Error as error:
+            self.close()
+            raise self._opening(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def location(self) -> str | None:
+        return f"sqlite:{self.path}"
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.path.exists() and not self.path.is_file():
+            raise LoomError(f"cannot open loom {self.path}: it is no regular file")
+        if not self.readonly:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                # SQLite makes files that others may read, and its WAL as open as the database.
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            except OSError as error:
+                raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
+        elif not self.path.exists():
+            raise LoomError(f"cannot open loom {self.path}: no such file")
+        try:
+            return self._dial("mode=ro" if self.readonly else "mode=rw")
+        except sqlite3.OperationalError:
+            # A reader shares memory with writers in a file beside; in a folder that cannot be written, where no writer is
+            # either, the database is read as it lies.
+            wal = self.path.with_name(f"{self.path.name}-wal")
+            if not self.readonly or os.access(self.path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
+                raise
+            return self._dial("mode=ro&immutable=1")
+
+    def _dial(self, how: str) -> sqlite3.Connection:
+        base = sqlite3.connect(
+            f"file:{urllib.parse.quote(str(self.path))}?{how}",
+            uri=True,
+            timeout=PATIENCE_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        base.text_factory = bytes
+        try:
+            base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            base.close()
+            raise
+        return base
+
+    def _prepare(self, base: sqlite3.Connection, fsync: bool) -> None:
+        if not self.readonly:
+            base.execute("PRAGMA journal_mode = WAL")
+            base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+            if self._is_new(base):
+                self._make(base)
+        elif self._is_new(base):
+            raise LoomError(f"cannot open loom {self.path}: the file is empty")
+        (application,) = base.execute("PRAGMA application_id").fetchone()
+        (tables,) = base.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION:
+            raise LoomError(
+                f"cannot open loom {self.path}: it is an SQLite database of another program; name another file"
+            )
+        if tables > TABLES:
+            raise LoomError(
+                f"loom {self.path} has tables of version {tables}; this version reads up to {TABLES}. Upgrade cantrip-acp"
+            )
+
+    @staticmethod
+    def _is_new(base: sqlite3.Connection) -> bool:
+        (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return not tables and base.execute("PRAGMA application_id").fetchone() == (0,)
+
+    def _make(self, base: sqlite3.Connection) -> None:
+        base.execute("BEGIN IMMEDIATE")
+        try:
+            # Another process may have been faster.
+            if self._is_new(base):
+                statement = ""
+                for line in _SCHEMA.strip().splitlines(keepends=True):
+                    statement += line
+                    if sqlite3.complete_statement(statement):
+                        base.execute(statement)
+                        statement = ""
+            base.execute("COMMIT")
+        except BaseException:
+            if base.in_transaction:
+                base.execute("ROLLBACK")
+            raise
+
+    def _opening(self, error: sqlite3.Error) -> LoomError:
+        match _code(error):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return LoomLocked(
+                    f"loom {self.path} was locked by another program for {PATIENCE_S:g} s; close that program, or use another loom"
+                )
+            case sqlite3.SQLITE_NOTADB:
+                return LoomError(
+                    f"cannot open loom {self.path}: the file is no SQLite database "
+                    "(a loom of JSON lines is named by its path alone, without sqlite:)"
+                )
+            case sqlite3.SQLITE_CORRUPT:
+                return LoomError(
+                    f"cannot open loom {self.path}: the database is damaged ({error}); go back to a copy of it"
+                )
+            case sqlite3.SQLITE_FULL:
+                return LoomWriteError(
+                    f"cannot write loom {self.path}: {error}. Make room (or choose another place) and try again"
+                )
+        return LoomError(f"cannot open loom {self.path}: {error}")
+
+    @property
+    def _open(self) -> sqlite3.Connection:
+        if self._base is None:
+            raise LoomError(f"loom {self.path} is closed")
+        return self._base
+
+    def append(self, record: Record) -> int:
+        base = self._open
+        if self.readonly:
+            raise LoomError(f"loom {self.path} is open for reading only")
+        row = rows.row_of(record)
+        values = (row.kind, row.turn_id, row.parent_id, row.head.decode(), row.body.decode())
+        try:
+            cursor = base.execute(
+                "INSERT INTO record (kind, turn_id, parent_id, head, body) VALUES (?, ?, ?, ?, ?)", values
+            )
+        except sqlite3.IntegrityError as error:
+            raise self._refused(str(error), row) from error
+        except sqlite3.Error as error:
+            busy = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            mend = "Another program holds it; close that one" if busy else "Make room (or choose another place)"
+            raise LoomWriteError(
+                f"cannot write loom {self.path}: {error}; what was written before is whole. {mend} and go on"
+            ) from error
+        position = cursor.lastrowid
+        assert position is not None
+        self.behind = position != self._seen + 1
+        if not self.behind:
+            self._seen = position
+        return position
+
+    def _refused(self, why: str, row: rows.Row) -> LoomError:
+        if rows.ORPHAN in why:
+            return LoomError(f"turn {row.turn_id!r} names a parent that is not in this loom: {row.parent_id!r}")
+        if rows.TAKEN in why:
+            return LoomAppendOnly(f"loom is append-only: turn {row.turn_id!r} is already written")
+        if rows.HEADED in why:
+            return LoomAppendOnly(f"loom {self.path} has its header already")
+        return LoomWriteError(f"cannot write loom {self.path}: {why}")
+
+    def read(self, position: int) -> Record:
+        return self.read_all((position,))[0]
+
+    def read_all(self, positions: Iterable[int]) -> list[Record]:
+        base, found = self._open, []
+        for position in positions:
+            try:
+                row = base.execute("SELECT body FROM record WHERE n = ?", (position,)).fetchone()
+            except sqlite3.Error as error:
+                raise LoomError(f"loom {self.path}: record {position} cannot be read: {error}") from error
+            if row is None:
+                raise LoomError(f"loom {self.path}: there is no record {position}")
+            try:
+                found.append(rows.record_of(row[0]))
+            except (msgspec.DecodeError, UnicodeError) as error:
+                raise LoomError(f"loom {self.path}: record {position} is damaged: {error}") from error
+        return found
+
+    def tree(self) -> Tree | None:
+        return None
+
+    def heads(self) -> Iterator[tuple[int, Head]]:
+        for position, head in self._decoded("head", heads.decode, self.problems):
+            self._known(head)
+            self._seen = max(self._seen, position)
+            yield position, head
+
+    def news(self) -> Iterator[tuple[int, Head]]:
+        """The heads of what was written, here or elsewhere, since the last one that the tree was given."""
+        self.behind = False
+        return self.heads()
+
+    def scan(self) -> Iterator[tuple[int, Record]]:
+        yield from self._decoded("body", rows.record_of, [], after=0)
+
+    def _known(self, head: Any) -> None:
+        newer = rows.too_new(head)
+        if newer is not None:
+            raise LoomError(f"loom {self.path} has {newer}. Upgrade cantrip-acp")
+
+    def _decoded(
+        self, column: str, decode: Any, noted: list[Problem], after: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        for position, data in self._rows(column, self._seen if after is None else after, noted):
+            try:
+                record = decode(data)
+            except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
+                noted.append(Problem(f"record {position} is damaged: {error}", offset=position))
+                continue
+            yield position, record
+
+    def _rows(self, column: str, after: int, noted: list[Problem]) -> Iterator[tuple[int, bytes]]:
+        """Rows in order. Where a page is damaged, the index is left for the table, and the table read from its other end:
+        what lies between is what is lost."""
+        base = self._open
+        by = "INDEXED BY record_head" if column == "head" else "NOT INDEXED"
+        at = after
+        try:
+            for row in base.execute(f"SELECT n, {column} FROM record {by} WHERE n > ? ORDER BY n", (after,)):
+                at = row[0]
+                yield row
+            return
+        except sqlite3.DatabaseError as error:
+            if _code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
+                raise LoomError(f"loom {self.path} cannot be read: {error}") from error
+            what = str(error)
+        first = at
+        try:
+            for row in base.execute(f"SELECT n, {column} FROM record NOT INDEXED WHERE n > ? ORDER BY n", (first,)):
+                at = row[0]
+                yield row
+            noted.append(Problem(f"an index is damaged behind record {first} ({what}); the table was read instead"))
+            return
+        except sqlite3.DatabaseError:
+            pass
+        rest: list[tuple[int, bytes]] = []
+        try:
+            query = f"SELECT n, {column} FROM record NOT INDEXED WHERE n > ? ORDER BY n DESC"
+            rest.extend(base.execute(query, (at,)))
+        except sqlite3.DatabaseError:
+            pass
+        until = f"before record {rest[-1][0]}" if rest else "to the end"
+        noted.append(Problem(f"records behind {at} {until} cannot be read: {what}", offset=at))
+        yield from reversed(rest)
+
+    def close(self, tree: Tree | None = None) -> None:
+        base, self._base = self._base, None
+        if base is not None:
+            base.close()
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; a driver's own errors have none."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -33,6 +34,7 @@ LONGEST_EVENT = 16 * 1024 * 1024
 MOST_LINES = 1000
 """Lines of one event, which has two; the SDK copies what it has of the event with each."""
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CLOSE_S = 2.0
 _REST_S = 0.25
 _END: Any = object()
@@ -272,6 +274,10 @@ class AnthropicCrystal:
             # A gateway that asks for none. The SDK must not go and find one of its own for it.
             headers["Authorization"] = anthropic.Omit()
         silence, connect = endpoint.silence_s, endpoint.connect_s
+        straight: dict[str, Any] = {}
+        if urlsplit(endpoint.base_url or "").hostname in _LOOPBACK:
+            # A proxy of the environment knows nothing of this machine's own ports.
+            straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=self._tls)}
         return anthropic.AsyncAnthropic(
             api_key=endpoint.api_key.reveal() if endpoint.api_key else "",
             base_url=endpoint.base_url,
@@ -285,6 +291,7 @@ class AnthropicCrystal:
                 follow_redirects=False,
                 verify=self._tls,
                 event_hooks={"response": [_watch]},
+                **straight,
             ),
         )
 

@@ -287,6 +287,13 @@ async def test_one_connection_serves_query_after_query() -> None:
         await c.aclose()
 
 
+async def test_a_server_of_this_machine_is_asked_past_any_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    response, _ = await answered(says("Hi"))
+    assert response.content == "Hi"
+
+
 async def test_two_at_once() -> None:
     replies = [stream(start(), text(0, "a"), Pause(0.05), text(1, "b"), stop())] * 4
     with Wire(checked(replies)) as wire:

@@ -49,7 +49,7 @@ def look(*, probe: bool) -> Iterator[Finding]:
 def _files() -> Iterator[Finding]:
     from cantrip_acp.cli.doctor import Finding
     from cantrip_acp.crystals import keys, table
-    from cantrip_acp.recipes import providers
+    from cantrip_acp.recipes import crystals, providers
 
     path = keys.dotenv_file()
     try:
@@ -66,8 +66,13 @@ def _files() -> Iterator[Finding]:
         yield Finding("keys.file", "note", f"{path} cannot be read: {error.strerror}", "Mend its permissions.")
     if table.users_file().exists():
         try:
-            count = sum(len(models) for models in table.users_own().values())
+            own = table.users_own()
+            count = sum(len(models) for models in own.values())
             yield Finding("models", "ok", f"{table.users_file()} says something of {count} models")
+            if odd := sorted(set(own) - set(crystals.available())):
+                text = f"{table.users_file()} speaks of {', '.join(odd)}, which is no provider here"
+                mend = f"Name one of {', '.join(crystals.available())}: what it says there is not used."
+                yield Finding("models.provider", "note", text, mend)
         except CantripError as error:
             yield Finding("models", "note", str(error), "Mend or remove the file: no crystal can be made until then.")
     try:

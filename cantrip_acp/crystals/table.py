@@ -183,7 +183,22 @@ def _parsed(path: Path) -> dict[str, Any]:
                 msgspec.convert(entry, ModelInfo)
             except msgspec.ValidationError as error:
                 raise DefinitionError(str(error), where=place) from None
+            _sensible(entry, place)
     return data
+
+
+def _sensible(entry: Mapping[str, Any], place: str) -> None:
+    """Windows and limits hold something, and nothing costs less than nothing: a ward on costs would never be reached."""
+    for key in ("context_window", "max_output"):
+        if entry.get(key, 1) < 1:
+            raise DefinitionError(f"{key} is a number of tokens, 1 or more, not {entry[key]}", where=place)
+    price = entry.get("price")
+    while price is not None:
+        for key in ("input", "output", "cached", "cache_write", "above"):
+            # Not a number is not below 0 either.
+            if not 0 <= price.get(key, 0) < float("inf"):
+                raise DefinitionError(f"price.{key} is a number from 0 on, not {price[key]}", where=place)
+        price = price.get("long")
 
 
 _told: set[tuple[str, str]] = set()

@@ -177,7 +177,15 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
     provider, _, rest = chosen.partition(":")
     # Entry points are asked last: finding them costs a session's start more than reading the recipe.
     if provider not in BUILT_IN and provider not in available():
-        raise error((), f"{chosen!r} names no crystal; write PROVIDER:MODEL, or scripted:FILE for a script")
+        import difflib
+
+        near = difflib.get_close_matches(provider.strip().lower(), BUILT_IN, n=1)
+        hint = f"; did you mean {near[0]}{':' if rest else ''}{rest}?" if near else ""
+        raise error(
+            (),
+            f"{chosen!r} names no crystal{hint}; write PROVIDER:MODEL, or scripted:FILE for a script "
+            f"(providers: {', '.join(available())})",
+        )
     if not rest.strip() and provider != "human":
         raise error(
             (),

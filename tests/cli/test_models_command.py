@@ -74,6 +74,15 @@ def test_doctor_says_where_a_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["crystal"].text.startswith("ollama:qwen3")
 
 
+def test_doctor_says_that_a_provider_of_the_table_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTRIP_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "models.toml").write_text("[opnai.m]\ncontext_window = 3\n[openai.m]\ncontext_window = 3\n")
+    found = looked()["models.provider"]
+    assert (found.state, "opnai" in found.text, "openai" in found.mend) == ("note", True, True)
+    (tmp_path / "models.toml").write_text("[openai.m]\ncontext_window = 3\n")
+    assert "models.provider" not in looked()
+
+
 def test_doctor_asks_the_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(request: Request) -> object:
         good = request.headers.get("authorization") == f"Bearer {KEY}"

@@ -143,6 +143,11 @@ anthropic = "claude-of-mine"
         ("[anthropic.m]\ncontext_window = 'many'", "anthropic.m: Expected `int"),
         ("[defaults]\nanthropic = 3", "defaults.anthropic: a default is the name"),
         ("[anthropic.m]\nknown = true", "unknown key 'known'"),
+        ("[anthropic.m]\ncontext_window = -3", "anthropic.m: context_window is a number of tokens"),
+        ("[anthropic.m]\nmax_output = 0", "anthropic.m: max_output is a number of tokens"),
+        ("[anthropic.m]\nprice = {input = -1}", "anthropic.m: price.input is a number from 0 on, not -1"),
+        ("[anthropic.m]\nprice = {output = nan}", "anthropic.m: price.output"),
+        ("[anthropic.m]\nprice = {above = 1, long = {input = -2}}", "anthropic.m: price.input"),
     ],
 )
 def test_a_broken_table_names_its_place(config: Path, text: str, says: str) -> None:

@@ -141,7 +141,6 @@ def test_a_bad_script_names_its_own_place(tmp_path: Path) -> None:
             recipe("crystals: {a: human}\n"),
             ":4:15: crystals.a: a crystal that no folding.summarizer names is not available",
         ),
-        (recipe("loom: {store: postgresql://h/d}\n"), ":4:15: loom.store: a loom in postgresql is not available"),
         (recipe(gates="[done, call_agent]"), ":2:17: circle.gates[1]: gate call_agent is not available"),
     ],
 )
@@ -182,6 +181,8 @@ def test_the_environment_names_a_crystal(tmp_path: Path, monkeypatch: pytest.Mon
     ("value", "says"),
     [
         ("nonsense", "CANTRIP_CRYSTAL: 'nonsense' names no crystal"),
+        ("nonsense:m", "names no crystal; write PROVIDER:MODEL.*providers: anthropic, google, .*openai"),
+        ("antropic:claude-x", "names no crystal; did you mean anthropic:claude-x?"),
         ("scripted:", "CANTRIP_CRYSTAL: 'scripted:' lacks what comes after the colon"),
         ("scripted:none.yaml", "CANTRIP_CRYSTAL: the script .*none.yaml: no such file"),
         ("anthropic:claude", "no key for anthropic: set ANTHROPIC_API_KEY in the environment"),
@@ -218,9 +219,9 @@ def test_what_was_read_before_is_not_parsed_again(tmp_path: Path) -> None:
 
 
 def test_errors_have_places_after_a_cached_read(tmp_path: Path) -> None:
-    path = write(tmp_path, recipe("loom: {store: postgresql://h/d}\n"))
+    path = write(tmp_path, recipe(gates="[done, call_agent]"))
     for _ in range(2):
-        with pytest.raises(RecipeError, match=r":4:15: loom.store: "):
+        with pytest.raises(RecipeError, match=r":2:17: circle.gates\[1\]: "):
             build(load(path, state_dir=tmp_path / "state"), workspace=tmp_path)
 
 

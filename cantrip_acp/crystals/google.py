@@ -14,6 +14,7 @@ import warnings
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -168,6 +169,8 @@ class GoogleCrystal:
         tls = httpx2.create_ssl_context()
         http = httpx2.AsyncClient(
             verify=tls,
+            # A proxy of the environment knows nothing of this machine's own ports.
+            trust_env=urlsplit(base).hostname not in ("127.0.0.1", "localhost", "::1"),
             follow_redirects=False,
             event_hooks={"request": [self._patience], "response": [_noted]},
         )

@@ -88,6 +88,14 @@ async def test_text_comes_in_pieces_and_whole() -> None:
     assert KEY not in request.path
 
 
+async def test_a_server_of_this_machine_is_asked_past_any_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    with Wire(checked([stream(chunk({"text": "Hi"}, finish="STOP", usageMetadata=usage(7, 3)))])) as wire:
+        response, _ = await ask(crystal(wire.url))
+    assert response.content == "Hi"
+
+
 async def test_thoughts_are_apart_and_signatures_are_kept() -> None:
     pieces = [
         chunk({"text": "I weigh ", "thought": True}),

@@ -210,10 +210,18 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
         "gate_files": gate_files(found),
         "wards": circle.wards.declared(),
         "retry": found.data.get("retry", {}),
-        "loom": found.data.get("loom", {"store": "jsonl"}),
+        "loom": _loom(found),
         "tools": [{"name": tool.name, "description": tool.description} for tool in circle.tools],
         "presentation": circle.presentation,
     }
+
+
+def _loom(found: Recipe) -> dict[str, Any]:
+    """What the recipe says of its loom, without a password."""
+    from cantrip_acp.loom.stores.address import shown
+
+    settings = {"store": "jsonl", **found.data.get("loom", {})}
+    return {**settings, "store": shown(settings["store"])}
 
 
 def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:

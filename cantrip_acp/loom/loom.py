@@ -56,7 +56,8 @@ class Loom:
 
     @classmethod
     def open(cls, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> Loom:
-        """The loom in a file of JSON lines (a path) or a database (``sqlite:FILE``), made where it is missing.
+        """The loom in a file of JSON lines (a path) or a database (``sqlite:FILE``,
+        ``postgresql://…?loom=NAME``), made where it is missing.
 
         Opening a file of lines for writing locks it (`LoomLocked`) and sets a torn last line aside; a database has many
         writers. `problems` tells what was found. With ``fsync`` each record is on the disk before the next turn begins.

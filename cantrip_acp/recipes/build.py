@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,8 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
         if name != summarizer:
             yield ("crystals", name), f"a crystal that no folding.summarizer names is {NOT_YET}; leave the key out"
     store = data.get("loom", {}).get("store", "jsonl")
-    if store.startswith(address.POSTGRES):
-        yield ("loom", "store"), f"a loom in postgresql is {NOT_YET} (here: memory, jsonl, sqlite:FILE)"
+    if store.startswith(address.POSTGRES) and find_spec("psycopg") is None:
+        yield ("loom", "store"), "a loom in PostgreSQL needs psycopg: pip install 'cantrip-acp[postgres]'"
     circle = data["circle"]
     medium = circle.get("medium", "conversation")
     if medium not in mediums.BUILT_IN and medium not in mediums.names():

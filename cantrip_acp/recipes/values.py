@@ -17,6 +17,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 SHOWN = 60
 """Characters of a wrong value that an error shows."""
 
+_PASSWORD = re.compile(r"(:/*[^/\s:@]*:)\S*@")
+"""A password in an address, well written or not."""
+
 
 def shown(value: Any) -> str:
     """A wrong value in an error: short, and never a whole document."""
@@ -28,7 +31,7 @@ def shown(value: Any) -> str:
         return "nothing"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = repr(value)
+    text = _PASSWORD.sub(r"\1***@", repr(value))
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 

@@ -7,28 +7,40 @@ from pathlib import Path
 
 import pytest
 
+from tests.loom import pgserver
 from tests.loom.places import Place
 
 
-def _place(kind: str, tmp_path: Path) -> Iterator[Place]:
-    place = Place.at(kind, tmp_path)
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[pgserver.Server]:
+    """A PostgreSQL server; where there can be none, the test is skipped and says why."""
+    try:
+        with pgserver.running() as server:
+            yield server
+    except pgserver.NoServer as why:
+        pytest.skip(str(why))
+
+
+def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    kind = request.param
+    place = Place.at(kind, request.getfixturevalue("postgres") if kind == "postgres" else tmp_path)
     yield place
     place.close()
 
 
-@pytest.fixture(params=["memory", "jsonl", "sqlite"])
+@pytest.fixture(params=["memory", "jsonl", "sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Somewhere to keep a loom."""
-    yield from _place(request.param, tmp_path)
+    yield from _place(request, tmp_path)
 
 
-@pytest.fixture(params=["jsonl", "sqlite"])
+@pytest.fixture(params=["jsonl", "sqlite", "postgres"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Somewhere that outlives the process."""
-    yield from _place(request.param, tmp_path)
+    yield from _place(request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Somewhere that many may write at once."""
-    yield from _place(request.param, tmp_path)
+    yield from _place(request, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ class Place:
 
     @classmethod
     def at(cls, kind: str, base: Any, name: str = "loom") -> Place:
-        """A new place: ``base`` is a folder."""
+        """A new place: ``base`` is a folder, or a running PostgreSQL."""
         if kind == "memory":
             return cls(kind, "")
         if kind == "jsonl":
             return cls(kind, str(Path(base) / f"{name}.loom.jsonl"), base)
+        if kind == "postgres":
+            return cls(kind, base.url(f"{name}-{next(_names)}-{os.getpid()}"), base)
         return cls(kind, f"sqlite:{base}/{name}.db", base)
 
     @classmethod

@@ -121,6 +121,10 @@ BAD = [
         GOOD + "loom: {store: mysql}\n",
         ":5:15: loom.store: must be memory, jsonl, sqlite:FILE or postgresql://…, not 'mysql'",
     ),
+    (
+        GOOD + "loom: {store: 'mysql://me:s3cret@host/db'}\n",
+        ":5:15: loom.store: must be memory, jsonl, sqlite:FILE or postgresql://…, not 'mysql://me:***@host/db'",
+    ),
 ]
 
 

@@ -31,10 +31,24 @@ def beside(where: str, folder: Path) -> str:
     return SQLITE + os.path.normpath(folder / Path(where.removeprefix(SQLITE)).expanduser())
 
 
+def shown(where: str) -> str:
+    """An address for people: without a password."""
+    if not where.startswith(POSTGRES):
+        return where
+    from cantrip_acp.loom.stores.pgurl import PgUrl
+
+    try:
+        return PgUrl.of(where).shown
+    except LoomError:
+        return "postgresql://…"
+
+
 def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False) -> Store:
     """The store at a path or an address, made where it is missing and ``readonly`` is not asked for. Raises `LoomError`."""
     if isinstance(where, str) and where.startswith(POSTGRES):
-        raise LoomError("a loom in postgresql is not available in this version yet (here: a file, sqlite:FILE)")
+        from cantrip_acp.loom.stores.postgres import PostgresStore
+
+        return PostgresStore(where, fsync=fsync, readonly=readonly)
     if isinstance(where, str) and where.startswith(SQLITE):
         from cantrip_acp.loom.stores.sqlite import SqliteStore
 

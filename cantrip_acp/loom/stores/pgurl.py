@@ -1,0 +1,74 @@
+"""The address of a loom in PostgreSQL: ``postgresql://user:password@host/database?loom=NAME``.
+
+It is taken apart before anybody else sees it, so that a password is in no error, repr or log.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from dataclasses import dataclass, field
+
+from cantrip_acp.errors import LoomError
+
+DEFAULT = "default"
+"""The loom of an address that names none."""
+
+_SECRET = ("password", "sslpassword")
+_HOSTS = re.compile(r"([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?(,([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?)*")
+
+
+@dataclass(frozen=True, slots=True)
+class PgUrl:
+    """``server`` is for the driver, ``shown`` for people; ``loom`` names the loom in that database."""
+
+    server: str = field(repr=False)
+    shown: str
+    loom: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, url: str) -> PgUrl:
+        """The parts of an address. Raises `LoomError`, which repeats nothing of an address that cannot be read."""
+        scheme, slashes, rest = url.partition("://")
+        before, _, query = rest.partition("?")
+        place, slash, database = before.partition("/")
+        user, _, hosts = place.rpartition("@")
+        # Whatever follows an odd sign may be a part of a password.
+        if (
+            scheme not in ("postgresql", "postgres")
+            or not slashes
+            or "@" in user + database + query
+            or "#" in url
+            or not _HOSTS.fullmatch(hosts)
+        ):
+            raise LoomError(
+                "a postgresql:// address cannot be read; in a user, password or name write @ as %40, / as %2F, ? as %3F, "
+                ": as %3A and # as %23, as in postgresql://user:p%40ss@host:5432/database?loom=NAME"
+            )
+        name, colon, password = user.partition(":")
+        secrets = [password, urllib.parse.unquote(password)] if colon else []
+        pairs, kept, loom = urllib.parse.parse_qsl(query, keep_blank_values=True), [], DEFAULT
+        for key, value in pairs:
+            if key == "loom":
+                loom = value
+            else:
+                kept.append((key, value))
+            if key in _SECRET:
+                secrets += [value, urllib.parse.quote(value), urllib.parse.quote_plus(value)]
+        if not loom or "\0" in loom or len(loom) > 200:
+            raise LoomError("a postgresql:// address names its loom as ?loom=NAME, with 1 to 200 characters")
+        # libpq reads %20 and not +.
+        options = urllib.parse.urlencode(kept, quote_via=urllib.parse.quote)
+        server = f"{scheme}://{before}{'?' + options if options else ''}"
+        open_ones = [(k, v) for k, v in kept if k not in _SECRET] + [("loom", loom)]
+        told = urllib.parse.urlencode(open_ones, quote_via=urllib.parse.quote, safe="/:")
+        shown = f"{scheme}://{name + '@' if name else ''}{hosts}{slash}{database}?{told}"
+        return cls(server, shown, loom, tuple(sorted({s for s in secrets if s}, key=len, reverse=True)))
+
+    def clean(self, text: object) -> str:
+        """What a driver said, in one line and without a password."""
+        said = " ".join(str(text).split())
+        for secret in self.secrets:
+            said = said.replace(secret, "***")
+        return said

@@ -241,8 +241,7 @@ class Translator:
             return []
         call.add(event.data)
         if call.terminal:
-            data = {"terminal_id": event.call_id, "data": event.data}
-            return [acp.ToolCallUpdate(tool_call_id=event.call_id, meta={"terminal_output": data})]
+            return [_piece(event.call_id, event.data)]
         call.dirty = self.dirty = True
         return []
 
@@ -250,10 +249,16 @@ class Translator:
         call = self._calls.pop(event.call_id, None) or _Call("execute", command=True)
         well = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
         content = None if call.terminal else (call.shown() or [])
+        told: list[acp.Update] = []
         if event.timed_out or event.error is not None:
+            # A traceback, or why it was stopped: it was in no stream, so a terminal hears of it here.
             note = event.error or "stopped: it ran longer than it may"
             if content is not None:
-                content.append(_text(note))
+                content.append(_text(_fenced(note) if "\n" in note else note))
+            note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
+            call.add(note)
+            if call.terminal:
+                told.append(_piece(event.call_id, note))
         raw_output = {
             "output": call.output(),
             "exit_code": event.exit_code,
@@ -263,14 +268,21 @@ class Translator:
         }
         exit_info = {"terminal_id": event.call_id, "exit_code": event.exit_code, "signal": event.signal}
         return [
+            *told,
             acp.ToolCallUpdate(
                 tool_call_id=event.call_id,
                 status="completed" if well else "failed",
                 content=content or None,
                 raw_output=raw_output,
                 meta={"terminal_exit": exit_info} if call.terminal else None,
-            )
+            ),
         ]
+
+
+def _piece(call_id: str, data: str) -> acp.ToolCallUpdate:
+    """What a display terminal is to show next."""
+    output = {"terminal_id": call_id, "data": data}
+    return acp.ToolCallUpdate(tool_call_id=call_id, meta={"terminal_output": output})
 
 
 def _title(text: str) -> str:

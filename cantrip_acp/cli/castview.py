@@ -54,6 +54,7 @@ class TextFace:
         self._done: list[dict[str, Any]] = []
         # Commands that ended because the answer was given in them: stopped, and not failed.
         self._answered: set[str | None] = set()
+        self._half_line = False
 
     def intent(self, words: str) -> None:
         """The person's words, as the beginning of a cast."""
@@ -67,6 +68,12 @@ class TextFace:
         elif update is not None:
             if isinstance(event, events.CommandFinished) and event.call_id in self._answered:
                 update["status"] = "completed"
+            if isinstance(event, events.CommandOutput):
+                self._half_line = not event.data.endswith("\n")
+            elif isinstance(event, events.CommandStarted):
+                self._half_line = False
+            elif isinstance(event, events.CommandFinished) and event.error and self._half_line:
+                update["_meta"]["terminal_output"]["data"] = f"\n{event.error}\n"
             self.transcript.update(update)
         elif isinstance(event, events.RetryScheduled):
             status = f" ({event.status})" if event.status else ""
@@ -181,9 +188,15 @@ def _update(event: events.Event) -> dict[str, Any] | None:
     if isinstance(event, events.CommandFinished):
         failed = event.exit_code != 0 or event.timed_out or event.error is not None
         about = {"status": "failed" if failed else "completed"}
-        about["rawOutput"] = {"exit_code": event.exit_code, "output": event.error or ""}
+        about["rawOutput"] = {"exit_code": event.exit_code}
+        meta: dict[str, Any] = {}
+        if event.error:
+            # A traceback, say: no piece of the output had it.
+            meta["terminal_output"] = {"terminal_id": event.call_id, "data": f"{event.error}\n"}
         if event.signal:
-            about["_meta"] = {"terminal_exit": {"signal": event.signal}}
+            meta["terminal_exit"] = {"signal": event.signal}
+        if meta:
+            about["_meta"] = meta
         return _call("tool_call_update", event.call_id, about)
     return None
 

@@ -170,6 +170,20 @@ def test_a_command_in_a_display_terminal() -> None:
     assert "content" not in done
 
 
+def test_a_traceback_is_seen_beside_what_was_printed() -> None:
+    """No stream had it, and a client with a display terminal looks at the stream alone."""
+    trace = "Traceback (most recent call last):\nZeroDivisionError: division by zero"
+    cell = [command(text="1/0"), output("half a line"), ended(exit_code=1, error=trace)]
+    *_, piece, done = translate(*cell, client=TERMINAL)
+    assert piece["_meta"]["terminal_output"] == {"terminal_id": "b", "data": f"\n{trace}\n"}
+    assert done["rawOutput"]["output"] == f"half a line\n{trace}\n"
+    done = translate(*cell)[-1]
+    assert done["content"] == fenced("half a line") + fenced(trace)
+    assert done["rawOutput"]["output"] == f"half a line\n{trace}\n"
+    *_, piece, done = translate(command(), ended(timed_out=True), client=TERMINAL)
+    assert piece["_meta"]["terminal_output"]["data"] == "stopped: it ran longer than it may\n"
+
+
 @pytest.mark.parametrize(
     ("end", "status"),
     [

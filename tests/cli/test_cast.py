@@ -198,6 +198,23 @@ def test_a_cast_in_the_sandbox(tmp_path: Path) -> None:
 
 
 @sandbox
+def test_a_traceback_is_shown_below_what_was_printed(tmp_path: Path) -> None:
+    code = "import sys; print('half', end='', file=sys.stderr)\\n1/0"
+    text = f'''name: cells
+crystal: {{provider: scripted, responses: [{{code: "{code}"}}, {{code: done(1)}}]}}
+call: {{system_prompt: x}}
+circle: {{medium: code, gates: [done], wards: [{{max_turns: 3}}]}}
+'''
+    path = tmp_path / "cells.cantrip.yaml"
+    path.write_text(text)
+    done = run("cast", path, "x", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "│ half\n  │ Traceback (most recent call last):\n" in done.out
+    # The line has no line feed, and the carets stand below what failed all the same.
+    assert "  │     1/0\n  │     ~^~\n  │ ZeroDivisionError: division by zero\n" in done.out
+
+
+@sandbox
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_records_and_leaves_with_130(tmp_path: Path, number: int) -> None:
     loom = tmp_path / "x.loom.jsonl"

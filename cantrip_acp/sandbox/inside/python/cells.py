@@ -49,7 +49,9 @@ class Sources:
 
 
 def _entry(name: str, text: str) -> tuple[int, None, list[str], str]:
-    return len(text), None, text.splitlines(keepends=True), name
+    # As a file's lines: each ends in a line feed (carets of a traceback count on it), and no other sign ends one.
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
+    return len(text), None, [line + "\n" for line in lines], name
 
 
 class Cells:

@@ -135,6 +135,19 @@ def test_a_damaged_record_is_reported_and_the_rest_is_read(path: Path) -> None:
         assert sum(1 for _ in loom.records()) in (3, 4)
 
 
+def test_a_head_that_is_no_json_is_told_once(path: Path) -> None:
+    base = sqlite3.connect(path)
+    base.execute("INSERT INTO record (kind, head, body) VALUES ('reward', 'nonsense', '{}')")
+    base.commit()
+    base.close()
+    with Loom.open(path) as loom:
+        assert [str(p).partition(":")[0] for p in loom.problems] == ["record 5 is damaged"]
+        assert "nobody" not in loom
+        loom.append(Turn("t3", "t2", "c", "e", "k"))
+        assert [t.id for t in loom.thread("t3")] == ["t0", "t1", "t2", "t3"]
+        assert len(loom.problems) == 1
+
+
 def test_a_file_with_bad_pages_gives_what_is_good(tmp_path: Path) -> None:
     path = tmp_path / "big.db"
     filled(path, 400, "x" * 2000)

@@ -254,12 +254,15 @@ class PostgresStore:
         return None
 
     def heads(self) -> Iterator[tuple[int, Head]]:
-        for position, head in self._decoded("head", heads.decode, self.problems, self._seen):
+        noted: list[Problem] = []
+        for position, head in self._decoded("head", heads.decode, noted, self._seen):
             newer = rows.too_new(head)
             if newer is not None:
                 raise LoomError(f"loom {self._url.shown} has {newer}. Upgrade cantrip-acp")
             self._seen = max(self._seen, position)
             yield position, head
+        # What is damaged at the end is met again by the next look for news.
+        self.problems += [problem for problem in noted if problem not in self.problems]
 
     def news(self) -> Iterator[tuple[int, Head]]:
         """The heads of what was written, here or elsewhere, since the last one that the tree was given."""

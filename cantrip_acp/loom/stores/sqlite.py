@@ -253,10 +253,13 @@ class SqliteStore:
         return None
 
     def heads(self) -> Iterator[tuple[int, Head]]:
-        for position, head in self._decoded("head", heads.decode, self.problems):
+        noted: list[Problem] = []
+        for position, head in self._decoded("head", heads.decode, noted):
             self._known(head)
             self._seen = max(self._seen, position)
             yield position, head
+        # What is damaged at the end is met again by the next look for news.
+        self.problems += [problem for problem in noted if problem not in self.problems]
 
     def news(self) -> Iterator[tuple[int, Head]]:
         """The heads of what was written, here or elsewhere, since the last one that the tree was given."""

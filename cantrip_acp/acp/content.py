@@ -25,7 +25,7 @@ _MIME = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*\Z")
 def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]:
     """The intent and the context of a prompt.
 
-    Raises `RpcError` -32602 where there is no text at all, and for data that is not base64 or has no media type.
+    Raises `RpcError` -32602 where there is neither text nor an attachment, and for data that is not base64 or has no media type.
     """
     parts: list[str] = []
     context: list[ContextBlock] = []
@@ -50,6 +50,10 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         else:
             context.append(_attached(block, place))
         before = block
+    if not spoken and any(block.attachment is not None for block in context):
+        # A picture alone, as editors send what was pasted: it is the question.
+        parts.append("See what is attached.")
+        spoken = True
     if not spoken:
         raise invalid_params("intent is required: the prompt holds no text", "prompt")
     return "".join(parts), tuple(context)

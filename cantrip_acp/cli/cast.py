@@ -88,6 +88,7 @@ def _run(opening: Opening, intent: str, context: tuple[ContextBlock, ...], *, as
             face.failed(str(error), entity_id=entity.id, usage=entity.usage, loom=opening.loom.location)
         else:
             face.transcript.finish()
+            face.kept(opening.loom.location)
         raise
     return tell(ended, face)
 

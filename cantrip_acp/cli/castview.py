@@ -125,9 +125,15 @@ class TextFace:
         turns = f"{result.turns} turn{'' if result.turns == 1 else 's'}"
         parts = [turns, *usage_parts(result.usage), duration(time.monotonic() - self._begun)]
         self.screen.line((f"{self.screen.marks.stop} {result.reason}", style), (dot + dot.join(parts), "dim"))
-        if result.loom and show_loom:
-            self.screen.line(("loom     ", "dim"), result.loom)
+        if show_loom:
+            self.kept(result.loom)
         self.screen.flush()
+
+    def kept(self, loom: str | None) -> None:
+        """Where the record of a cast is, whatever became of it."""
+        if loom:
+            self.screen.line(("loom     ", "dim"), loom)
+            self.screen.flush()
 
     def stopped(self) -> None:
         """It was stopped before there was anything to tell."""

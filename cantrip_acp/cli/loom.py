@@ -29,8 +29,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON 
 def loom() -> None:
     """Read looms: the append-only record of what entities said, did and saw.
 
-    FILE is a loom's file (JSON lines, or a database: sqlite:FILE, postgresql://…?loom=NAME), or the id of a session or cast in the state folder;
-    without it, the newest loom there.
+    FILE is a loom's file (JSON lines, or a database: sqlite:FILE, postgresql://…?loom=NAME), or the id of a session or cast
+    in the state folder; without it, the newest loom there.
     """
 
 

@@ -31,7 +31,8 @@ loom_option = click.option(
     "--loom",
     "loom_file",
     metavar="FILE",
-    help="Record there, after what it holds already: a file, sqlite:FILE or postgresql://….  [default: a new file in the state folder]",
+    help="Record there, after what it holds already: a file, sqlite:FILE or postgresql://….  "
+    "[default: a new file in the state folder]",
 )
 state_option = click.option(
     "--state-dir",

@@ -186,6 +186,12 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
             f"{chosen!r} names no crystal{hint}; write PROVIDER:MODEL, or scripted:FILE for a script "
             f"(providers: {', '.join(available())})",
         )
+    if not rest.strip() and provider in KEYS:
+        from cantrip_acp.crystals import table
+
+        # The provider alone: the model that its key alone would have chosen.
+        rest = table.default(provider) or ""
+        chosen = f"{provider}:{rest}"
     if not rest.strip() and provider != "human":
         raise error(
             (),

@@ -81,6 +81,12 @@ def test_what_cannot_be_read_is_told(block: dict[str, Any], field: str, problem:
     assert field in str(caught.value)
 
 
-def test_a_picture_alone_is_no_intent() -> None:
+def test_a_picture_alone_is_the_question() -> None:
+    intent, context = read({"type": "image", "data": PNG, "mimeType": "image/png"})
+    assert intent == "See what is attached."
+    assert [block.attachment is not None for block in context] == [True]
+
+
+def test_no_words_and_no_picture_are_no_intent() -> None:
     with pytest.raises(RpcError, match="intent is required"):
-        read({"type": "image", "data": PNG, "mimeType": "image/png"})
+        read({"type": "text", "text": " "})

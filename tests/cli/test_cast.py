@@ -322,3 +322,14 @@ def test_a_state_folder_that_is_a_file(tmp_path: Path) -> None:
     done = run("cast", recipe(tmp_path, GREETER), "x", "--state-dir", tmp_path / "state", cwd=tmp_path)
     assert done.status == 2
     assert "the state folder cannot be used" in done.err
+
+
+def test_a_cast_that_fails_says_where_its_record_is(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    written = recipe(
+        tmp_path, GREETER[: GREETER.index("  responses:")] + "  responses: []\n" + GREETER[GREETER.index("circle:") :]
+    )
+    done = run("cast", written, "x", "--loom", loom, cwd=tmp_path)
+    assert done.status == 1
+    assert "the script has run out" in done.err
+    assert f"loom     {loom}" in done.out or "loom     x.loom.jsonl" in done.out

@@ -209,6 +209,30 @@ def test_what_is_no_loom(tmp_path: Path) -> None:
         Loom.open(tmp_path / "missing", readonly=True)
 
 
+@pytest.mark.parametrize(
+    "text", [b"# My notes\n\nprecious\n", b"no newline at the end", b'{"type":"other"}', b"\x7fELF\0\0"]
+)
+def test_somebodys_own_file_is_left_alone(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "README.md"
+    path.write_bytes(text)
+    with pytest.raises(LoomError, match="is no loom"):
+        Loom.open(path)
+    assert path.read_bytes() == text
+    assert [p.name for p in tmp_path.iterdir()] == ["README.md"]
+
+
+@pytest.mark.parametrize("torn", [b'{"ty', b'{"type":"loom","id":"loom_0'])
+def test_a_loom_that_was_cut_in_its_first_record_begins_anew(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(torn)
+    with Loom.open(path) as loom:
+        assert "torn" in str(loom.problems[0])
+        loom.append(turn(1, None))
+    with Loom.open(path, readonly=True) as loom:
+        assert not loom.problems
+        assert len(loom) == 1
+
+
 def test_half_a_surrogate_pair_does_not_lose_the_turn(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with Loom.open(path) as loom:

@@ -194,6 +194,16 @@ def test_a_bad_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: 
         build(load(write(tmp_path, recipe())), workspace=tmp_path)
 
 
+def test_a_provider_alone_is_asked_for_its_usual_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-none-of-yours-000000")
+    path = write(tmp_path, recipe())
+    chosen = {}
+    for value in ("anthropic", ""):
+        monkeypatch.setenv("CANTRIP_CRYSTAL", value)
+        chosen[value] = build(load(path), workspace=tmp_path).crystal.model
+    assert chosen["anthropic"] == chosen[""]
+
+
 def test_each_build_has_a_crystal_of_its_own(tmp_path: Path) -> None:
     text = recipe("crystal: {provider: scripted, responses: [{content: once}]}\n")
     path = write(tmp_path, text)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _CHUNK = 1 << 20
+_BEGINNING = b'{"type":"loom"'
+"""How a loom's first record begins; so does what a crash left of it."""
 
 
 class JsonlStore:
@@ -159,7 +161,7 @@ class JsonlStore:
 
     def _scan(self, decode: Callable[[memoryview], Any]) -> Iterator[tuple[int, Any]]:
         noted = self.problems if not self._scanned else []
-        offset, number = 0, 0
+        offset, number, good = 0, 0, 0
         for line, whole in self._lines():
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
@@ -171,9 +173,12 @@ class JsonlStore:
                 elif whole:
                     noted.append(Problem(f"not a loom record: {error}", number, start, len(line)))
                 else:
+                    if not (good or self.readonly or _BEGINNING.startswith(bytes(line[: len(_BEGINNING)]))):
+                        raise self._no_loom() from None
                     noted.append(self._set_aside(number, start, bytes(line)))
                     offset = start
                 continue
+            good += 1
             if not whole:
                 # A record without its newline is whole all the same; give it the newline, or the next would be glued to it.
                 if not self.readonly:
@@ -184,8 +189,14 @@ class JsonlStore:
                     f"loom {self.path} has format {record.format}; this version reads up to {FORMAT}. Upgrade cantrip-acp"
                 )
             yield start, record
+        if offset and not good and not self.readonly and noted and noted[0].length:
+            raise self._no_loom()
         if not self._scanned:
             self._scanned, self._end = True, offset
+
+    def _no_loom(self) -> LoomError:
+        """Somebody's own file: nothing of it may be moved, and nothing added to it."""
+        return LoomError(f"{self.path} is no loom: no record can be read in it. Name another file")
 
     def _lines(self) -> Iterator[tuple[memoryview, bool]]:
         """Each line and whether a newline ended it. A line is valid until the next one is asked for: nothing is copied.

@@ -354,7 +354,6 @@ def test_pictures_and_sound_go_with_the_intent(start: Start, folder: Path) -> No
         ([text("")], "intent is required"),
         ([text(" \n\t")], "intent is required"),
         ([{"type": "resource_link", "name": "x", "uri": "file:///x"}], "intent is required"),
-        ([IMAGE], "intent is required"),
         ([text("look"), IMAGE | {"data": "?"}], "not base64"),
         ([text("read"), {"type": "resource", "resource": {"uri": "file:///x"}}], "a text or a blob"),
     ],

@@ -5,13 +5,28 @@ Both are checked by the SDK's own types (which forbid unknown fields), and reque
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from google.genai import types
 
-from tests.providers.wire import Piece, Reply, Request, json_reply, sse, sse_reply
+from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
+from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.google import GoogleCrystal
+from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.errors import CrystalError
+from tests.providers.wire import (
+    Piece,
+    Reply,
+    Request,
+    Wire,
+    json_reply,
+    sse,
+    sse_reply,
+)
 
 MODEL = "gemini-3-flash"
 
@@ -136,3 +151,48 @@ def checked(replies: Sequence[Reply]) -> Any:
         return left.pop(0) if left else refusal(500, "the test's server has no reply left", "INTERNAL")
 
     return answer
+
+
+KEY = "AIzaSyPLANTED-google-key-0123456789abcd"
+
+
+SIGN = base64.b64encode(b"\xfb\xff\xfesigned by the model").decode()
+
+
+HELLO = (Message("user", "Hello", kind="intent"),)
+
+
+ECHO = ToolDefinition("echo", "Says it again.", {"type": "object", "properties": {"text": {"type": "string"}}})
+
+
+def crystal(url: str, model: str = MODEL, **options: Any) -> GoogleCrystal:
+    named = {k: options.pop(k) for k in ("info", "silence_s", "connect_s", "headers", "api_key") if k in options}
+    return GoogleCrystal(Endpoint("google", model, url, options=options, **{"api_key": Secret(KEY), **named}))
+
+
+async def ask(c: GoogleCrystal, messages: Sequence[Message] = HELLO, **more: Any) -> tuple[Response, list[Delta]]:
+    pieces: list[Delta] = []
+
+    async def emit(delta: Delta) -> None:
+        pieces.append(delta)
+
+    try:
+        return await c.query(Query(messages, **more), emit), pieces
+    finally:
+        await c.aclose()
+
+
+async def asked(replies: Sequence[Reply], messages: Sequence[Message] = HELLO, **more: Any) -> tuple[Response, Any]:
+    """The response to one query, and the body that arrived."""
+    options = {k: more.pop(k) for k in ("info", "model", "effort", "thinking_budget", "headers") if k in more}
+    with Wire(checked(replies)) as wire:
+        response, _ = await ask(crystal(wire.url, **options), messages, **more)
+        return response, wire.requests[0].json()
+
+
+async def failed(reply: Reply, **options: Any) -> CrystalError:
+    with Wire([reply]) as wire:
+        with pytest.raises(CrystalError) as caught:
+            await ask(crystal(wire.url, **options))
+    assert KEY not in str(caught.value) + repr(caught.value)
+    return caught.value

@@ -66,32 +66,32 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
 
     A file that is named by its path is trusted for this run; a workspace's recipe found by name is not.
     """
-    from cantrip_acp import folders
-    from cantrip_acp.recipes import load, trust
     from cantrip_acp.recipes.build import build
-    from cantrip_acp.recipes.recipe import is_path
 
-    state = folders.state_dir(state_dir)
-    workspace = cwd.resolve()
-    recipe = load(name_or_path, workspace, state_dir=state)
-    if not is_path(name_or_path):
-        trust.require(recipe, workspace, state)
+    recipe, workspace, state = _judged(name_or_path, cwd, state_dir)
     cantrip = build(recipe, workspace=workspace)
     return Opening(recipe, cantrip, _loom(cantrip.loom_settings, loom_file, state), workspace, state)
 
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
     """The cantrip of a recipe with another crystal in place of its own, and no loom; judged as `open_recipe` does."""
+    from cantrip_acp.recipes.build import build
+
+    recipe, workspace, _ = _judged(name_or_path, cwd, state_dir)
+    return build(recipe, workspace=workspace, crystal=crystal)
+
+
+def _judged(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
+    """The recipe, once trust has let it pass, its workspace and the state folder."""
     from cantrip_acp import folders
     from cantrip_acp.recipes import load, trust
-    from cantrip_acp.recipes.build import build
     from cantrip_acp.recipes.recipe import is_path
 
     state, workspace = folders.state_dir(state_dir), cwd.resolve()
     recipe = load(name_or_path, workspace, state_dir=state)
     if not is_path(name_or_path):
         trust.require(recipe, workspace, state)
-    return build(recipe, workspace=workspace, crystal=crystal)
+    return recipe, workspace, state
 
 
 def _loom(settings: Mapping[str, Any], file: Path | str | None, state: Path) -> Loom:

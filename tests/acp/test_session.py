@@ -20,6 +20,9 @@ def text(value: str) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
 
+# --- session/new
+
+
 def test_a_folder_that_cannot_be_worked_in(start: Start, folder: Path) -> None:
     agent = start()
     file = folder / "file"
@@ -152,6 +155,9 @@ def test_a_state_folder_that_cannot_be_written(start: Start, folder: Path) -> No
     assert "/proc/nothing" in error["message"]
 
 
+# --- authentication
+
+
 def test_without_a_key_it_says_what_to_set(folder: Path) -> None:
     agent = RawClient()
     try:
@@ -197,6 +203,9 @@ def test_an_unknown_session(start: Start) -> None:
     agent.quiet()
 
 
+# --- several at once
+
+
 def test_a_second_prompt_is_refused_and_the_first_goes_on(start: Start, folder: Path) -> None:
     agent = start([{"content": "slow", "delay_ms": 400}, {"content": "next"}])
     session = agent.session(folder)
@@ -234,6 +243,9 @@ def test_requests_may_come_before_their_time(start: Start, folder: Path) -> None
     answers = {message["id"]: message["result"]["sessionId"] for message in (agent.next() for _ in asked)}
     assert set(answers) == set(asked)
     assert len(set(answers.values())) == 20
+
+
+# --- what is printed
 
 
 def test_whatever_is_printed_stays_off_the_protocol(folder: Path, tmp_path: Path) -> None:
@@ -379,3 +391,4 @@ def test_a_session_prepares_its_worker_before_a_prompt(start: Start, folder: Pat
     while not any("_cantrip" in words(p) for p in client.family()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    # What is left when the client hangs up now, with no prompt ever sent, is looked at when the test ends.

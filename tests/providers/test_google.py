@@ -39,6 +39,8 @@ from tests.providers.google import (
 )
 from tests.providers.wire import Cut, Wire, sse, sse_reply
 
+# --- what comes
+
 
 async def test_text_comes_in_pieces_and_whole() -> None:
     pieces = [chunk({"text": "Hel"}), chunk({"text": "lo\u2028 ∀"}, finish="STOP", usageMetadata=usage(7, 3))]
@@ -130,6 +132,9 @@ async def test_a_blocked_prompt_is_a_refusal() -> None:
 async def test_cut_at_the_limit() -> None:
     response, _ = await asked([stream(chunk({"text": "half an ans"}, finish="MAX_TOKENS"))])
     assert (response.content, response.stop_reason) == ("half an ans", "length")
+
+
+# --- what goes
 
 
 async def test_the_whole_request() -> None:
@@ -393,6 +398,9 @@ async def test_signatures_that_are_refused_make_way_for_plain_words() -> None:
     assert all("thinkingConfig" in b["generationConfig"] for b in bodies)
 
 
+# --- the address
+
+
 async def test_the_environment_of_the_sdk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_GENAI_USE_VERTEXAI", "true")
     monkeypatch.setenv("GOOGLE_API_KEY", "another-key-of-the-environment")
@@ -404,6 +412,9 @@ async def test_the_environment_of_the_sdk_changes_nothing(monkeypatch: pytest.Mo
     assert first.path == f"/gate/v1alpha/models/{MODEL}:streamGenerateContent?alt=sse"
     assert (first.headers["x-goog-api-key"], first.headers["x-team"]) == (KEY, "blue")
     assert second.headers["x-goog-api-key"] == "none"
+
+
+# --- a whole cast
 
 
 async def test_a_whole_cast_with_a_failure_in_the_middle() -> None:

@@ -166,6 +166,9 @@ def test_the_key_is_in_no_repr() -> None:
     assert "planted-header" not in repr(vars(c))
 
 
+# --- cancelling, streaming, loops
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_cancel_closes_the_connection(begun: bool) -> None:
     first = [chunk({"text": "a"})] if begun else []

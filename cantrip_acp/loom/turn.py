@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.crystals.sampled import Sampled
 
 FORMAT = 1
 """The version of the record shapes; a reader refuses a higher one."""
@@ -93,7 +94,8 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
 class TurnMetadata(msgspec.Struct, frozen=True):
     """Tokens, cost (US dollars or null), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
 
-    ``stop_reason`` is why the crystal stopped speaking, where it said so.
+    ``stop_reason`` is why the crystal stopped speaking, where it said so; ``sampled`` the tokens of its utterance, where they
+    were asked for (``crystal.logprobs``) and it told them.
     """
 
     tokens_prompt: int = 0
@@ -105,6 +107,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     model: str | None = None
     trace_id: str | None = None
     stop_reason: str | msgspec.UnsetType = msgspec.UNSET
+    sampled: Sampled | msgspec.UnsetType = msgspec.UNSET
 
 
 class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
@@ -189,14 +192,28 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
     """Base64, with its ``mime``: an image, sound or document, which has no ``text``."""
 
 
+RewardKind = Literal["explicit", "implicit", "shaped", "verifier", "relative"]
+"""Where a reward comes from (§6.4): somebody's word, what the circle answered, a scoring function of the circle, another
+cantrip's judgement, or the comparison of a group of threads."""
+
+
 class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
-    """A reward given to a turn after it was written (LOOM-3); the last one of a turn counts."""
+    """A reward given to a turn after it was written (LOOM-3); the last one of a turn counts, save ``relative`` ones,
+    which stand beside it and say how its thread did among others.
+
+    ``reward`` is None where whoever was to give one could not; ``note`` then says why. ``kind`` is absent in older looms
+    and means explicit. ``group`` names what a relative reward was relative to. ``grade``: of the thread that ends with this
+    turn, rather than of the turn.
+    """
 
     turn_id: str
-    reward: float
+    reward: float | None
     by: str = ""
     note: str | None = None
     timestamp: str = ""
+    kind: RewardKind | msgspec.UnsetType = msgspec.UNSET
+    group: str | msgspec.UnsetType = msgspec.UNSET
+    grade: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):
@@ -211,7 +228,12 @@ class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):
 
 
 class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
-    """A new entity that goes on from an earlier turn, and how its state was had (LOOM-4)."""
+    """A new entity that goes on from an earlier turn, and how its state was had (LOOM-4).
+
+    ``strategy`` is how a code medium's variables were had (snapshot, replay, none); ``missing`` says in words what was not.
+    ``group`` is the same in all forks that were made to be compared with each other; the key is absent in a lone one.
+    ``worktree`` is the folder that the fork was given to work in, ``commit`` the pinned files that were put there.
+    """
 
     id: str
     from_turn: str | None
@@ -219,6 +241,9 @@ class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
     strategy: str = "none"
     missing: tuple[str, ...] = ()
     timestamp: str = ""
+    group: str | msgspec.UnsetType = msgspec.UNSET
+    worktree: str | msgspec.UnsetType = msgspec.UNSET
+    commit: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):

@@ -20,6 +20,7 @@
         ├── LoomLocked             another process writes this loom
         ├── LoomAppendOnly         somebody tried to change or delete what was written (LOOM-3)
         ├── LoomWriteError         the record did not reach the disk
+        ├── LoomChanged            the file under a reader is not the one that was opened
         └── TurnNotFound           no turn of that id
 
 Texts are for the person who must act: what happened, where, what to do. They never hold a secret.
@@ -163,6 +164,10 @@ class LoomAppendOnly(LoomError):
 
 class LoomWriteError(LoomError):
     """A record did not reach the store; what was written before it is whole."""
+
+
+class LoomChanged(LoomError):
+    """The file that a reader follows was replaced, removed, cut or written over: open it again."""
 
 
 class TurnNotFound(LoomError):

@@ -143,9 +143,11 @@ class Loom:
                 self.refresh()
 
     def refresh(self) -> int:
-        """Take in what other processes wrote to a shared store since; how many records that were.
+        """Take in what other processes wrote since; how many records that were.
 
-        Looking for a turn that is not known does it by itself. A file of lines has one writer, and nothing new.
+        Looking for a turn that is not known does it by itself. It costs two system calls where nothing new is in a file,
+        and one question where nothing is in a database. The writer of a file of lines is alone: nothing new for it.
+        Raises `LoomChanged` where a file that is followed was replaced, removed or cut.
         """
         count = 0
         for position, record in self._store.news():

@@ -72,7 +72,7 @@ class Store(Protocol):
     def news(self) -> Iterator[tuple[int, Head | Record]]:
         """As `heads`, of what was written since the last one that `heads`, `news` or `append` gave.
 
-        Nothing where a store has one writer.
+        Nothing for the one writer of a store that has one; its readers see what it adds.
         """
         ...
 

@@ -2,6 +2,9 @@
 
 A crash can only tear the last line. Opening for writing moves such a line to a file beside the loom and reports it;
 everything before it is kept. A damaged line further up is reported and passed over, and stays where it is.
+
+A reader follows what the writer adds (`JsonlStore.news`): what was read once never changes, so only what lies behind it is
+looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.errors import LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.errors import LoomChanged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head
 from cantrip_acp.loom.stores import rows, sidecar
@@ -32,6 +35,9 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 _CHUNK = 1 << 20
 _BEGINNING = b'{"type":"loom"'
 """How a loom's first record begins; so does what a crash left of it."""
+_TORN = "last line is torn"
+_MARK = 1024
+"""Bytes before the end of what was read, by which a reader knows the file again."""
 
 
 class JsonlStore:
@@ -52,6 +58,13 @@ class JsonlStore:
         self._indexed = False
         """Whether the index beside the file tells all of it."""
         self._buffer = bytearray()
+        self._number = 0
+        """Lines up to ``_end``."""
+        self._unended = False
+        """Whether ``_end`` counts a newline that the last record still lacks."""
+        self._mark = b""
+        self._looked: tuple[int, int] | None = None
+        self._place = os.path.abspath(self.path)
         self._open()
 
     @property
@@ -59,6 +72,12 @@ class JsonlStore:
         return str(self.path)
 
     def _open(self) -> None:
+        while not self._opened():
+            # Its last writer removed it, empty, while we waited for it, or something put another file in its place.
+            os.close(self._fd)
+
+    def _opened(self) -> bool:
+        """Open and lock the file; False where what was locked is not what lies there."""
         flags = os.O_RDONLY if self.readonly else os.O_RDWR | os.O_APPEND | os.O_CREAT
         try:
             if not self.readonly:
@@ -72,7 +91,7 @@ class JsonlStore:
             self._fd = -1
             raise LoomError(f"cannot open loom {self.path}: it is no regular file")
         if self.readonly:
-            return
+            return True
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -84,6 +103,10 @@ class JsonlStore:
                     "close that session, or use another loom (one writer at a time)"
                 ) from error
             raise LoomError(f"cannot lock loom {self.path}: {error.strerror}") from error
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._place))
+        except OSError:
+            return False
 
     def append(self, record: Record) -> int:
         if self.readonly or self._fd < 0:
@@ -110,6 +133,7 @@ class JsonlStore:
                 "Make room (or choose another --state-dir) and go on"
             ) from error
         self._end = position + len(buffer)
+        self._number += 1
         self._indexed = False
         if len(buffer) > _CHUNK:
             self._buffer = bytearray()
@@ -148,16 +172,70 @@ class JsonlStore:
         found = sidecar.read(self.path, self._fd)
         if found is None:
             return None
-        tree, self.problems = found
-        self._scanned, self._end = True, os.fstat(self._fd).st_size
-        self._indexed = True
-        return tree
+        self.problems, self._number, self._end = found.problems, found.lines, found.stamp.size
+        self._scanned = self._indexed = True
+        self._remember()
+        return found.tree
 
     def heads(self) -> Iterator[tuple[int, Head]]:
         return self._scan(heads.decode)
 
     def news(self) -> Iterator[tuple[int, Head]]:
-        return iter(())
+        """As the writer adds them, whole lines alone: a torn last one waits for its rest. Two looks at the file's size
+        where nothing was added. Raises `LoomChanged` where it is not the file any more that was opened."""
+        if not self.readonly:
+            return
+        if self._fd < 0:
+            raise LoomError(f"loom {self.path} is closed")
+        size = self._grown()
+        if size is None or size < self._end:
+            return
+        # What was torn before may be whole by now, or set aside by the next writer.
+        torn = [problem for problem in self.problems if problem.message.startswith(_TORN)]
+        self.problems = [problem for problem in self.problems if problem not in torn]
+        for line, whole in self._lines(self._end, size):
+            if not whole:
+                self.problems += [problem for problem in torn if problem.offset == self._end]
+                break
+            start, length = self._end, len(line)
+            self._end += length + 1
+            self._number += 1
+            try:
+                head = heads.decode(line)
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                what = f"not a loom record: {error}" if bytes(line).strip() else "empty line passed over"
+                self.problems.append(Problem(what, self._number, start, length))
+                continue
+            self._readable(head)
+            yield start, head
+        self._remember()
+
+    def _grown(self) -> int | None:
+        """The size of the file where it may be another than before; None where nothing happened to it."""
+        status = os.fstat(self._fd)
+        with contextlib.suppress(OSError):
+            there = os.stat(self._place)
+            if (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
+                raise LoomChanged(f"loom {self.path} was replaced by another file; open it again")
+        if not status.st_nlink:
+            raise LoomChanged(f"loom {self.path} was deleted")
+        looked = (status.st_size, status.st_mtime_ns)
+        if looked == self._looked:
+            return None
+        begin = self._end - self._unended - len(self._mark)
+        last = os.pread(self._fd, len(self._mark) + self._unended, begin)
+        if last[: len(self._mark)] != self._mark or last[len(self._mark) :] not in (b"", b"\n"):
+            what = "was cut" if status.st_size < self._end - self._unended else "was written over"
+            raise LoomChanged(f"loom {self.path} {what} since it was opened; open it again")
+        self._looked = looked
+        self._unended = self._unended and status.st_size < self._end
+        return status.st_size
+
+    def _remember(self) -> None:
+        """What the file ends with, as far as it was read."""
+        end = self._end - self._unended
+        begin = max(0, end - _MARK)
+        self._mark = os.pread(self._fd, end - begin, begin)
 
     def _scan(self, decode: Callable[[memoryview], Any]) -> Iterator[tuple[int, Any]]:
         noted = self.problems if not self._scanned else []
@@ -176,35 +254,41 @@ class JsonlStore:
                     if not (good or self.readonly or _BEGINNING.startswith(bytes(line[: len(_BEGINNING)]))):
                         raise self._no_loom() from None
                     noted.append(self._set_aside(number, start, bytes(line)))
-                    offset = start
+                    offset, number = start, number - 1
                 continue
             good += 1
             if not whole:
                 # A record without its newline is whole all the same; give it the newline, or the next would be glued to it.
                 if not self.readonly:
                     os.write(self._fd, b"\n")
+                elif not self._scanned:
+                    self._unended = True
                 offset += 1
-            if isinstance(record, LoomHeader) and record.format > FORMAT:
-                raise LoomError(
-                    f"loom {self.path} has format {record.format}; this version reads up to {FORMAT}. Upgrade cantrip-acp"
-                )
+            self._readable(record)
             yield start, record
         if offset and not good and not self.readonly and noted and noted[0].length:
             raise self._no_loom()
         if not self._scanned:
-            self._scanned, self._end = True, offset
+            self._scanned, self._end, self._number = True, offset, number
+            self._remember()
+
+    def _readable(self, record: Any) -> None:
+        if isinstance(record, LoomHeader) and record.format > FORMAT:
+            raise LoomError(
+                f"loom {self.path} has format {record.format}; this version reads up to {FORMAT}. Upgrade cantrip-acp"
+            )
 
     def _no_loom(self) -> LoomError:
         """Somebody's own file: nothing of it may be moved, and nothing added to it."""
         return LoomError(f"{self.path} is no loom: no record can be read in it. Name another file")
 
-    def _lines(self) -> Iterator[tuple[memoryview, bool]]:
+    def _lines(self, position: int = 0, until: int | None = None) -> Iterator[tuple[memoryview, bool]]:
         """Each line and whether a newline ended it. A line is valid until the next one is asked for: nothing is copied.
 
         The file is read and not mapped: one that is cut while it is read must end the reading, not the process.
         """
-        buffer = bytearray(_CHUNK * 4)
-        filled, position = 0, 0
+        buffer = bytearray(_CHUNK * 4 if until is None else min(_CHUNK * 4, until - position + 1))
+        filled = 0
         while True:
             if filled == len(buffer):
                 buffer = buffer + bytearray(len(buffer))
@@ -216,7 +300,7 @@ class JsonlStore:
                     with view[at:end] as line:
                         yield line, True
                     at = end + 1
-                if not count:
+                if not count or (until is not None and position >= until):
                     if at < filled:
                         with view[at:filled] as line:
                             yield line, False
@@ -226,7 +310,7 @@ class JsonlStore:
 
     def _set_aside(self, number: int, start: int, line: bytes) -> Problem:
         if self.readonly:
-            return Problem("last line is torn (a crash while writing); ignored", number, start, len(line))
+            return Problem(f"{_TORN} (a crash while writing); ignored", number, start, len(line))
         for n in range(1, 10_000):
             aside = self.path.with_name(f"{self.path.name}.torn-{n}")
             try:
@@ -243,7 +327,7 @@ class JsonlStore:
         if self._fd < 0:
             return
         if tree is not None and not self.readonly and not self._indexed:
-            sidecar.write(self.path, self._fd, tree, self.problems)
+            sidecar.write(self.path, self._fd, tree, self.problems, self._number)
         fd, self._fd = self._fd, -1
         if not self.readonly and self._end == 0:
             # Nothing was ever written: leave no empty file behind. We still hold the lock here.

@@ -19,12 +19,12 @@ from cantrip_acp.loom.tree import Tree
 WORTH = 4_000_000
 """Bytes of a loom from which on an index is kept; a smaller one is read in a few milliseconds."""
 
-_VERSION = 1
+_VERSION = 2
 _MAGIC = b"cantrip loom index\n"
 _TAIL = 4_096
 
 
-class _Stamp(msgspec.Struct, frozen=True, array_like=True):
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
     """Which file, in which state."""
 
     version: int
@@ -34,13 +34,16 @@ class _Stamp(msgspec.Struct, frozen=True, array_like=True):
     tail: bytes
 
 
-class _Index(msgspec.Struct, frozen=True, array_like=True):
-    stamp: _Stamp
+class Index(msgspec.Struct, frozen=True, array_like=True):
+    """A file's tree, what was wrong with it and how many lines it has."""
+
+    stamp: Stamp
     tree: Tree
     problems: list[Problem]
+    lines: int
 
 
-_decoder: msgspec.msgpack.Decoder[_Index] = msgspec.msgpack.Decoder(_Index)
+_decoder: msgspec.msgpack.Decoder[Index] = msgspec.msgpack.Decoder(Index)
 
 
 def path_of(loom: Path) -> Path:
@@ -48,8 +51,8 @@ def path_of(loom: Path) -> Path:
     return loom.with_name(f"{loom.name}.index")
 
 
-def read(loom: Path, fd: int) -> tuple[Tree, list[Problem]] | None:
-    """The tree of the open file and what was wrong with it; None where there is no index of exactly this file."""
+def read(loom: Path, fd: int) -> Index | None:
+    """The index of the open file; None where there is none of exactly this file."""
     status = os.fstat(fd)
     if status.st_size < WORTH:
         return None
@@ -65,14 +68,14 @@ def read(loom: Path, fd: int) -> tuple[Tree, list[Problem]] | None:
         index = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeError):
         return None
-    return (index.tree, index.problems) if index.stamp == _stamp(fd) else None
+    return index if index.stamp == _stamp(fd) else None
 
 
-def write(loom: Path, fd: int, tree: Tree, problems: list[Problem]) -> None:
+def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) -> None:
     """Keep the tree of a file that nobody else writes; a failure costs nothing but time at the next opening."""
     if os.fstat(fd).st_size < WORTH:
         return
-    body = msgspec.msgpack.encode(_Index(_stamp(fd), tree, problems))
+    body = msgspec.msgpack.encode(Index(_stamp(fd), tree, problems, lines))
     target = path_of(loom)
     # A name of its own until it is whole: a crash leaves the old index, which then agrees with no file, or none.
     # One name is enough, since the loom has one writer, and what a crash leaves is overwritten the next time.
@@ -88,9 +91,9 @@ def write(loom: Path, fd: int, tree: Tree, problems: list[Problem]) -> None:
             os.unlink(part)
 
 
-def _stamp(fd: int) -> _Stamp:
+def _stamp(fd: int) -> Stamp:
     status = os.fstat(fd)
     tail = os.pread(fd, _TAIL, max(0, status.st_size - _TAIL))
-    return _Stamp(
+    return Stamp(
         _VERSION, status.st_size, status.st_mtime_ns, status.st_ino, hashlib.blake2b(tail, digest_size=16).digest()
     )

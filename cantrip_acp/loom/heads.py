@@ -22,6 +22,7 @@ class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
     entity_id: str
     cast_id: str | None
     role: str = "crystal"
+    reward: float | None = None
 
 
 class CastHead(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
@@ -44,7 +45,8 @@ class RewardHead(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
     """A turn and its reward."""
 
     turn_id: str
-    reward: float
+    reward: float | None
+    kind: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class SnapshotPieces(msgspec.Struct, frozen=True):

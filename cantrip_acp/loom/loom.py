@@ -5,7 +5,8 @@ In memory it keeps a head for each turn (who its parent is, where it stands in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,8 +21,10 @@ from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
     ContextRecord,
+    ForkRecord,
     LoomHeader,
     Record,
+    RewardKind,
     RewardRecord,
     SnapshotRecord,
     Turn,
@@ -185,12 +188,29 @@ class Loom:
         if cantrip_id not in self._tree.cantrips:
             self.append(CantripRecord(cantrip_id, call, circle))
 
-    def annotate_reward(self, turn_id: str, reward: float, *, by: str = "", note: str | None = None) -> None:
-        """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3)."""
+    def annotate_reward(
+        self,
+        turn_id: str,
+        reward: float,
+        *,
+        by: str = "",
+        note: str | None = None,
+        kind: RewardKind = "explicit",
+        group: str | None = None,
+        grade: bool = False,
+    ) -> None:
+        """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3).
+
+        ``kind``, ``group`` and ``grade`` are as in `RewardRecord`. Raises `TurnNotFound`, and `LoomError` for what is no finite
+        number.
+        """
         self._found(turn_id)
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or reward != reward:
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
             raise LoomError(f"a reward is a number, not {reward!r}")
-        self.append(RewardRecord(turn_id, float(reward), by, note, now()))
+        about: dict[str, Any] = {"grade": True} if grade else {}
+        if group is not None:
+            about["group"] = group
+        self.append(RewardRecord(turn_id, float(reward), by, note, now(), kind, **about))
 
     def delete_turn(self, turn_id: str) -> NoReturn:
         """There is no deleting (LOOM-3): always raises `LoomAppendOnly`."""
@@ -259,6 +279,37 @@ class Loom:
             elif isinstance(record, CastRecord) and start is None:
                 start = record
         return start, tuple(context)
+
+    def cast_end(self, cast_id: str) -> CastRecord | None:
+        """The end of a cast; None where none was recorded."""
+        position = self._tree.ends.get(cast_id)
+        record = None if position is None else self._store.read(position)
+        return record if isinstance(record, CastRecord) else None
+
+    def fork_of(self, entity_id: str) -> ForkRecord | None:
+        """How an entity began, where it is a fork; None where it is none."""
+        position = self._tree.forks.get(entity_id)
+        record = None if position is None else self._store.read(position)
+        return record if isinstance(record, ForkRecord) else None
+
+    def assigned(self, turn_id: str | None = None) -> list[RewardRecord]:
+        """Every reward that a turn was ever given, or that any was, in the order of giving (LOOM-3)."""
+        held = self._tree.assigned
+        positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
+        return [r for r in self._store.read_all(positions) if isinstance(r, RewardRecord)]
+
+    def reward(self, turn_id: str) -> float | None:
+        """The reward of a turn that counts; None where it has none. No body is read."""
+        return self._tree.rewards.get(turn_id)
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """Each turn's place in the tree by its id, in the order of writing: parent, role, entity, cast. No body is read."""
+        return self._tree.turns
+
+    def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
+        """Many turns at once, with rewards. Raises `TurnNotFound`."""
+        return self._turns([self._found(i) for i in turn_ids])
 
     def snapshot_at(self, position: int) -> SnapshotRecord:
         """The snapshot's record at a position that ``snapshots`` or ``pieces`` gave."""

@@ -5,6 +5,7 @@ It can be kept as it is and taken up again (`stores.sidecar`), so that a large l
 
 from __future__ import annotations
 
+import sys
 from typing import cast as typed
 
 import msgspec
@@ -21,13 +22,16 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     role: str
     entity_id: str
     cantrip_id: str
+    cast_id: str | None
 
 
 class Tree(msgspec.Struct, array_like=True):
     """What a loom knows without reading a body.
 
     ``turns`` by id, in the order of writing. ``casts`` are the positions of each cast's start and of what was pinned for it,
-    ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record holds a piece of a state.
+    ``ends`` those of casts' ends, ``forks`` of an entity's fork, ``rewards`` the one of a turn that counts, ``assigned`` the
+    positions of all that it was given, ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record
+    holds a piece of a state.
     """
 
     header: LoomHeader | None = None
@@ -38,6 +42,9 @@ class Tree(msgspec.Struct, array_like=True):
     rewards: dict[str, float] = {}
     snapshots: dict[str, int] = {}
     pieces: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    forks: dict[str, int] = {}
+    assigned: dict[str, list[int]] = {}
 
     def take(self, position: int, record: Record | heads.Head) -> str | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
@@ -48,11 +55,17 @@ class Tree(msgspec.Struct, array_like=True):
         match heads.kind(record):
             case "reward":
                 reward = typed("heads.RewardHead", record)
-                self.rewards[reward.turn_id] = reward.reward
+                self.assigned.setdefault(reward.turn_id, []).append(position)
+                if reward.reward is not None and reward.kind != "relative":
+                    self.rewards[reward.turn_id] = reward.reward
             case "cast":
                 cast = typed("heads.CastHead", record)
                 if cast.event == "start":
                     self.casts.setdefault(cast.id, []).append(position)
+                else:
+                    self.ends[cast.id] = position
+            case "fork":
+                self.forks[typed("heads.ForkHead", record).entity_id] = position
             case "context":
                 context = typed("heads.ContextHead", record)
                 if context.cast_id is not None:
@@ -75,7 +88,11 @@ class Tree(msgspec.Struct, array_like=True):
         if turn.id in self.turns:
             return f"a second turn {turn.id!r}; the first one counts"
         parent = turn.parent_id
-        self.turns[turn.id] = Place(parent, position, turn.role, turn.entity_id, turn.cantrip_id)
+        # One text for the turns of a cast, not one a turn.
+        cast_id = sys.intern(turn.cast_id) if type(turn.cast_id) is str else None
+        self.turns[turn.id] = Place(parent, position, turn.role, turn.entity_id, turn.cantrip_id, cast_id)
+        if turn.reward is not None:
+            self.rewards[turn.id] = turn.reward
         if turn.role == "call":
             self.calls.setdefault(turn.cantrip_id, turn.id)
         if parent is not None and parent not in self.turns:

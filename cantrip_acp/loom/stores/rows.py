@@ -40,7 +40,7 @@ def row_of(record: Record) -> Row:
         record = _decoder.decode(body)
     if isinstance(record, Turn):
         turn = heads.TurnHead(
-            record.id, record.parent_id, record.cantrip_id, record.entity_id, record.cast_id, record.role
+            record.id, record.parent_id, record.cantrip_id, record.entity_id, record.cast_id, record.role, record.reward
         )
         return Row("turn", record.id, record.parent_id, _encode(turn), body)
     kind = heads.kind(record)

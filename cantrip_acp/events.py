@@ -43,6 +43,15 @@ class Diff(msgspec.Struct, frozen=True):
     new_text: str
 
 
+class PlanEntry(msgspec.Struct, frozen=True):
+    """One step of a plan, with the words of ACP: ``priority`` high | medium | low, ``status`` pending | in_progress |
+    completed."""
+
+    content: str
+    priority: str = "medium"
+    status: str = "pending"
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
     """What every event carries: whose it is, and in which cast. ``depth`` is 0 for the root entity of a tree."""
 
@@ -105,6 +114,12 @@ class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
     locations: tuple[Location, ...] = ()
     diffs: tuple[Diff, ...] = ()
     via: str | None = None
+
+
+class PlanChanged(Event, frozen=True, kw_only=True, tag="plan"):
+    """What the entity means to do: the whole list, which replaces the one before."""
+
+    entries: tuple[PlanEntry, ...]
 
 
 class CommandStarted(Event, frozen=True, kw_only=True, tag="command"):

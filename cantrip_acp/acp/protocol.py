@@ -179,6 +179,18 @@ class ToolCallUpdate(Update, tag="tool_call_update", kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
+class PlanEntry(msgspec.Struct):
+    content: str
+    priority: str
+    status: str
+
+
+class Plan(Update, tag="plan"):
+    """The whole plan, which replaces the one before."""
+
+    entries: list[PlanEntry]
+
+
 class Cost(msgspec.Struct):
     amount: float
     currency: str = "USD"

@@ -79,6 +79,7 @@ class Translator:
             events.GateCalled: self._gate_called,
             events.GateStarted: self._gate_started,
             events.GateFinished: self._gate_finished,
+            events.PlanChanged: self._plan,
             events.CommandStarted: self._command_started,
             events.CommandOutput: self._command_output,
             events.CommandFinished: self._command_finished,
@@ -211,6 +212,9 @@ class Translator:
                 raw_output=event.result,
             ),
         ]
+
+    def _plan(self, event: events.PlanChanged) -> list[acp.Update]:
+        return [acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in event.entries])]
 
     # --- commands ----------------------------------------------------------------------------------------------------
 

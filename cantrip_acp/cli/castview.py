@@ -164,6 +164,8 @@ def _update(event: events.Event) -> dict[str, Any] | None:
         kind = "agent_message_chunk" if isinstance(event, events.Text) else "agent_thought_chunk"
         content = {"type": "text", "text": event.delta}
         return {"sessionUpdate": kind, "messageId": event.message_id, "content": content}
+    if isinstance(event, events.PlanChanged):
+        return {"sessionUpdate": "plan", "entries": [{"content": e.content, "status": e.status} for e in event.entries]}
     if isinstance(event, events.GateCalled):
         about: dict[str, Any] = {"title": event.title or event.gate, "kind": event.kind, "status": "pending"}
         about |= {"locations": [_place(p) for p in event.locations], "rawInput": event.args}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cantrip_acp.circle import Circle
-    from cantrip_acp.events import Diff, Location
+    from cantrip_acp.events import Diff, Location, PlanEntry
     from cantrip_acp.gates.overlay import Overlay
     from cantrip_acp.loom.turn import GateRecord
     from cantrip_acp.wards import Wards
@@ -49,6 +49,7 @@ class GateReply:
     """A result with what an editor may show beside it. Only ``result`` (JSON data) is the observation.
 
     ``annotations`` are added to what interceptors and later rooms keep of a call; the entity never sees them.
+    ``plan`` is told to readers as a `PlanChanged` after the call's end.
     """
 
     result: Any
@@ -57,6 +58,7 @@ class GateReply:
     title: str | None = None
     is_error: bool = False
     annotations: Mapping[str, Any] = field(default_factory=dict)
+    plan: tuple[PlanEntry, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

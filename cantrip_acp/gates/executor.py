@@ -135,7 +135,16 @@ class GateExecutor:
                 via=via,
             )
             await hub.send(finished)
+            if reply.plan is not None and not reply.is_error:
+                await hub.send(self._planned(reply.plan, context))
         return record
+
+    def _planned(self, plan: tuple[events.PlanEntry, ...], context: GateContext) -> events.PlanChanged:
+        mask = self._redactor.text
+        entries = tuple(msgspec.structs.replace(entry, content=mask(entry.content)) for entry in plan)
+        return events.PlanChanged(
+            entity_id=context.entity_id, cast_id=context.cast_id, depth=self._depth, entries=entries
+        )
 
     def _opened(self, gate: Gate) -> Gate:
         """The gate with its session's handler, where it keeps one for each entity."""

@@ -315,3 +315,17 @@ def test_a_notice_only_where_it_was_offered() -> None:
 )
 def test_what_a_client_can_do(capabilities: Any, expected: ClientAbilities) -> None:
     assert ClientAbilities.of(capabilities) == expected
+
+
+def test_a_plan_is_told_whole() -> None:
+    steps = (events.PlanEntry("Look", "high", "completed"), events.PlanEntry("Mend"))
+    assert translate(events.PlanChanged(**IDS, entries=steps), events.PlanChanged(**IDS, entries=())) == [
+        {
+            "sessionUpdate": "plan",
+            "entries": [
+                {"content": "Look", "priority": "high", "status": "completed"},
+                {"content": "Mend", "priority": "medium", "status": "pending"},
+            ],
+        },
+        {"sessionUpdate": "plan", "entries": []},
+    ]

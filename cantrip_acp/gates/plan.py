@@ -1,0 +1,81 @@
+"""``plan``: the entity says what it means to do, and whoever watches sees it change (ACP, Agent Plan).
+
+A plan is the whole list each time. It steers nothing: it is for the reader, and for the entity's own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cantrip_acp.errors import GateError
+from cantrip_acp.events import PlanEntry
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+
+MOST_ENTRIES = 100
+LONGEST = 2_000
+"""Characters of one entry."""
+PRIORITIES = ("high", "medium", "low")
+STATUSES = ("pending", "in_progress", "completed")
+
+
+def _plan(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    entries = []
+    for index, given in enumerate(args["entries"]):
+        content = " ".join(given["content"].split())
+        if not content:
+            raise GateError(f"entry {index} has no content; say in a few words what is to be done")
+        entries.append(PlanEntry(content, given.get("priority", "medium"), given.get("status", "pending")))
+    return GateReply(_said(entries), title=_said(entries), plan=tuple(entries))
+
+
+def _said(entries: list[PlanEntry]) -> str:
+    if not entries:
+        return "plan: empty"
+    done = sum(entry.status == "completed" for entry in entries)
+    now = next((entry.content for entry in entries if entry.status == "in_progress"), "")
+    text = f"plan: {done} of {len(entries)} done"
+    return f"{text}; now: {now[:120]}" if now else text
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    return GateReply(None, title=f"Plan of {len(args['entries'])} entries")
+
+
+PLAN = Gate(
+    name="plan",
+    description=(
+        "Show the user your plan. Give the whole list every time, with what is completed; it replaces the one before. "
+        "An empty list takes it away."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "entries": {
+                "type": "array",
+                "maxItems": MOST_ENTRIES,
+                "description": 'The steps in order, such as [{"content": "Run the tests", "status": "in_progress"}].',
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "content": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": LONGEST,
+                            "description": "What is to be done, in a few words.",
+                        },
+                        "priority": {"enum": list(PRIORITIES), "default": "medium"},
+                        "status": {"enum": list(STATUSES), "default": "pending"},
+                    },
+                    "required": ["content"],
+                    "additionalProperties": False,
+                },
+            }
+        },
+        "required": ["entries"],
+        "additionalProperties": False,
+    },
+    handler=_plan,
+    kind="think",
+    preview=_preview,
+)

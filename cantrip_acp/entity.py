@@ -20,6 +20,7 @@ from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import new_id
 from cantrip_acp.loop import CastResult, CastRun
 from cantrip_acp.redaction import shared
+from cantrip_acp.tokentrail import TokenTrail
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
@@ -61,6 +62,7 @@ class Entity:
         self.usage = Usage()
         """What all casts so far have used (PROD-3)."""
         self.sequence = 0
+        self.trail = TokenTrail()
         self.last_turn = ""
         self.closed = False
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cantrip_acp.context import ContextBlock
+    from cantrip_acp.crystals.sampled import Sampled
     from cantrip_acp.events import Event
     from cantrip_acp.loop import CastRun
     from cantrip_acp.wards import Wards
@@ -139,10 +140,11 @@ class TurnState:
         usage = response.usage
         provider = response.provider if response.provider is not None else msgspec.UNSET
         utterance = Utterance(response.content, response.thinking, response.tool_calls, code, provider)
-        outputs = self.outputs
+        outputs, masked = self.outputs, False
         if run.entity.redactor.active:
             redact = run.entity.redactor.text
-            utterance = _redacted(utterance, redact)
+            said, utterance = utterance, _redacted(utterance, redact)
+            masked = said != utterance
             if provider is not msgspec.UNSET and run.entity.redactor.data(provider) != provider:
                 # What is signed cannot be masked and stay valid: the crystal gets its words back as plain ones.
                 utterance = msgspec.structs.replace(utterance, provider=msgspec.UNSET)
@@ -171,11 +173,23 @@ class TurnState:
                 response.model or run.entity.crystal.model,
                 run.trace.trace_id,
                 response.stop_reason or msgspec.UNSET,
+                self._sampled(masked=masked),
             ),
             terminated=reason in TERMINATIONS,
             truncated=reason is not None and reason not in TERMINATIONS,
             reason=reason,
         )
+
+    def _sampled(self, *, masked: bool) -> Sampled | msgspec.UnsetType:
+        """The response's tokens as the record keeps them; absent nearly always."""
+        if self.response.sampled is None:
+            return msgspec.UNSET
+        entity = self._run.entity
+        context = entity.context
+        kept = entity.trail.kept(
+            self.response.sampled, context.messages, context.folded, entity.redactor, masked=masked
+        )
+        return kept if kept is not None else msgspec.UNSET
 
 
 _Said = TypeVar("_Said", Utterance, Output)

@@ -140,6 +140,8 @@ class ChatCrystal:
             body[self.limit_key] = params.max_tokens
         if stop:
             body["stop"] = stop
+        if endpoint.options.get("logprobs"):
+            body["logprobs"] = True
         self.extend(body, query)
         return body
 
@@ -197,6 +199,7 @@ class ChatCrystal:
             refused=chat.refused or filtered,
             provider=self.kept(chat),
             id=chat.id,
+            sampled=chat.tokens.whole() if self.endpoint.options.get("logprobs") else None,
         )
         return said_something(self.sdk.who, response)
 

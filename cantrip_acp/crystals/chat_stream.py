@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.contract import Delta, Usage
+from cantrip_acp.crystals.sampled import Tokens
 
 STOP_REASONS = {
     "stop": "stop",
@@ -60,6 +61,7 @@ class ChatAnswer:
     timings: Mapping[str, Any] | None = None
     model: str | None = None
     id: str | None = None
+    tokens: Tokens = field(default_factory=Tokens)
     _slots: dict[int, PartialCall] = field(default_factory=dict)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
@@ -83,7 +85,9 @@ class ChatAnswer:
             return []
         for choice in choices:
             if isinstance(choice, Mapping) and choice.get("index") in (0, None):
+                self.tokens.chat(chunk, choice)
                 return self._choice(choice)
+        self.tokens.prompt(chunk.get("prompt_token_ids"))
         return []
 
     @property

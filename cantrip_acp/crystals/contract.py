@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from cantrip_acp.call import Call, ToolChoice
+from cantrip_acp.crystals.sampled import Sampled
 from cantrip_acp.errors import MalformedResponse
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -135,7 +136,8 @@ class Response(msgspec.Struct, frozen=True):
     ``refused`` is true where the provider declined to answer. ``stop_reason`` is one of `STOPS`, or the provider's own
     word where none of them fits; ``length`` says that the response was cut at its limit of tokens.
     ``provider`` comes back with the assistant's message of every later query; see `Message`. JSON data only.
-    ``id`` is the provider's own for the response, for those who ask it about one.
+    ``id`` is the provider's own for the response, for those who ask it about one. ``sampled`` are its tokens, where they
+    were asked for and the provider tells them.
     """
 
     content: str | None = None
@@ -148,6 +150,7 @@ class Response(msgspec.Struct, frozen=True):
     tool_results: tuple[str, ...] = ()
     provider: Any = None
     id: str | None = None
+    sampled: Sampled | None = None
 
 
 class Query(msgspec.Struct, frozen=True):

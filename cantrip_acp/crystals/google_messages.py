@@ -59,6 +59,8 @@ def body_of(
     thought = thinking(model, info, options)
     if thought is not None:
         generation["thinkingConfig"] = thought
+    if options.get("logprobs"):
+        generation["responseLogprobs"] = True
     if generation:
         body["generationConfig"] = generation
     return body

@@ -12,6 +12,7 @@ import msgspec
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.contract import Delta, Emit, Response, ToolCall, Usage
 from cantrip_acp.crystals.google_messages import FAMILY
+from cantrip_acp.crystals.sampled import Tokens
 from cantrip_acp.errors import CrystalError, MalformedResponse
 
 _REFUSED = frozenset(
@@ -65,6 +66,7 @@ class Reading:
         self._finish_message: str | None = None
         self._blocked: str | None = None
         self._blocked_message: str | None = None
+        self._tokens = Tokens()
         self.begun = False
 
     async def add(self, chunk: Any) -> None:
@@ -81,6 +83,9 @@ class Reading:
         for candidate in (chunk.candidates or ())[:1]:
             for part in (candidate.content.parts if candidate.content is not None else None) or ():
                 await self._part(part)
+            told = candidate.logprobs_result
+            for token in (told.chosen_candidates if told is not None else None) or ():
+                self._tokens.add(token.token or "", token.log_probability, token_id=token.token_id)
             if candidate.finish_reason is not None:
                 self._finish = _word(candidate.finish_reason)
 
@@ -181,6 +186,7 @@ class Reading:
             model=self._reported or self._model,
             provider=kept,
             id=self._id,
+            sampled=self._tokens.whole(),
         )
 
     def _counted(self) -> Usage:

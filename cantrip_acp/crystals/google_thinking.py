@@ -82,9 +82,13 @@ def with_less(generation: Mapping[str, Any], error: CrystalError) -> dict[str, A
     No table knows what each model takes. Only how well and how long it thinks is changed so, never what was said.
     """
     words = str(error)
+    out = dict(generation)
+    if error.status == 400 and "responseLogprobs" in out and re.search("logprobs", words, re.IGNORECASE):
+        # Few models tell them, and each says in other words that it does not.
+        del out["responseLogprobs"]
+        return out
     if error.status != 400 or not _NOT_TAKEN.search(words):
         return None
-    out = dict(generation)
     if re.search(r"thinking|thought", words, re.IGNORECASE) and "thinkingConfig" in out:
         thought = dict(out["thinkingConfig"])
         level = thought.pop("thinkingLevel", None)

@@ -1,7 +1,7 @@
 """Servers of one's own: Ollama, vLLM, LM Studio, llama.cpp, and whatever else speaks Chat Completions, with a key or without.
 
-Options: ``tools`` (native | text | auto), ``effort``. ``base_url`` is ``http://localhost:11434/v1`` where none is given, or
-what ``$OLLAMA_HOST`` says.
+Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. ``base_url`` is ``http://localhost:11434/v1`` where none
+is given, or what ``$OLLAMA_HOST`` says.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class LocalCrystal(ChatCrystal):
         effort = self.endpoint.options.get("effort")
         if effort:
             body["reasoning_effort"] = effort
+        if self.endpoint.options.get("logprobs"):
+            # vLLM and SGLang tell the tokens' ids, the prompt's too; others do not know the word and pass it over.
+            body["return_token_ids"] = True
 
     def explained(self, error: CrystalError) -> CrystalError:
         text = str(error)

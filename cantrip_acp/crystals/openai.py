@@ -26,6 +26,7 @@ from cantrip_acp.errors import CrystalError, DefinitionError
 PATH = "/responses"
 APIS = ("responses", "chat")
 
+_LOGPROBS = "message.output_text.logprobs"
 _FOREIGN_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 """Reasoning that this key cannot open: another organization's, or that of a model which is gone."""
 
@@ -73,6 +74,7 @@ class ResponsesCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url)
         self._dropped: set[str] = set()
+        self._no_logprobs = False
 
     async def aclose(self) -> None:
         await self.sdk.aclose()
@@ -87,7 +89,10 @@ class ResponsesCrystal:
                 answer = await self._answer(body, query, emit)
             except CrystalError as error:
                 name = parameters.not_taken(error, body)
-                if name is not None and name not in self._dropped:
+                if _LOGPROBS in body.get("include", ()) and error.status == 400 and "logprob" in str(error):
+                    # Models that reason tell none: the rest of what is included stays.
+                    self._no_logprobs = True
+                elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
                 elif verbatim and error.status == 400 and _FOREIGN_REASONING.search(str(error)):
                     verbatim = False
@@ -110,6 +115,8 @@ class ResponsesCrystal:
             body["reasoning"] = reasoning
         if endpoint.info.reasoning or reasoning or not endpoint.info.known:
             body["include"] = ["reasoning.encrypted_content"]
+        if endpoint.options.get("logprobs") and not self._no_logprobs:
+            body["include"] = [*body.get("include", ()), _LOGPROBS]
         if query.tools:
             body["tools"] = render_tools(query.tools)
             if query.tool_choice != "auto":
@@ -176,5 +183,6 @@ class ResponsesCrystal:
             refused=answer.refused or (stop == "content_filter" and not content and not calls),
             provider=keep(answer.items()) if answer.complete and as_given else None,
             id=own_id if isinstance(own_id, str) and own_id else None,
+            sampled=answer.tokens() if self.endpoint.options.get("logprobs") else None,
         )
         return said_something(self.sdk.who, response)

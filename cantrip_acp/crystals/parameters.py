@@ -20,6 +20,8 @@ DROPPABLE = (
     "reasoning.summary",
     "include",
     "usage",
+    "logprobs",
+    "return_token_ids",
 )
 
 _RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}

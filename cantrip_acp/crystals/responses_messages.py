@@ -64,7 +64,14 @@ def keep(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
             # Without it the item is a mere reference to what the server was told not to store.
             return None
         # The API gives null for what it does not take back as null.
-        kept.append({key: value for key, value in item.items() if value is not None})
+        given = {key: value for key, value in item.items() if value is not None}
+        if isinstance(given.get("content"), list):
+            # Log-probabilities are for the loom; the API has no use for them.
+            given["content"] = [
+                {**part, "logprobs": []} if isinstance(part, dict) and part.get("logprobs") else part
+                for part in given["content"]
+            ]
+        kept.append(given)
     return {"family": FAMILY, "items": kept} if kept else None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cantrip_acp.crystals.contract import Delta
+from cantrip_acp.crystals.sampled import Sampled, Tokens
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
@@ -97,6 +98,15 @@ class ResponsesAnswer:
             for item in self.items()
             if item.get("type") == "function_call"
         ]
+
+    def tokens(self) -> Sampled | None:
+        """The tokens of the answer's text, with their log-probabilities."""
+        tokens = Tokens()
+        for item in self.items():
+            if item.get("type") == "message":
+                for part in _parts(item.get("content")):
+                    tokens.entries(part.get("logprobs"))
+        return tokens.whole()
 
     @property
     def complete(self) -> bool:

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.models.base import Model
 from cantrip_acp.recipes.models.script import Script, ScriptedResponse, Usage
-from cantrip_acp.recipes.values import Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
+from cantrip_acp.recipes.values import Flag, Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much a model thinks before it answers, in words that every family's are mapped to."""
@@ -82,6 +82,10 @@ class ModelCrystal(Model):
     )
     summary: Annotated[str, one_of(("auto", "concise", "detailed", "none"), "summary")] = Field(
         default="auto", description="How OpenAI sums up what its model thought."
+    )
+    logprobs: Flag = Field(
+        default=False,
+        description="Keep each token's log-probability (and its id, where the server tells it) in the loom, for training.",
     )
     routing: dict[str, Any] = Field(
         default_factory=dict,

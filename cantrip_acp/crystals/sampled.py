@@ -1,0 +1,116 @@
+"""The tokens of a response as its provider tells them: ids, texts, log-probabilities. Only where ``logprobs`` was asked for.
+
+Trainers need them as they were sampled: a tokenizer that is asked again later may cut the same text otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+UNLIKELY = -9999.0
+"""What servers write for a log-probability of minus infinity, which JSON cannot hold."""
+
+_MOST = 1_000_000
+"""More tokens than any response or prompt has."""
+
+
+class Sampled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of the tokens of one response, in the order of sampling.
+
+    Of ``ids``, ``texts`` and ``logprobs`` (natural logarithms) those that are not empty are equally long. ``raw`` has the
+    bytes of each token whose text is not all of it (part of a character), by its place. ``prompt_ids`` are the prompt's
+    tokens from number ``prompt_from`` on; the ones before are the same as in the entity's turn before, prompt and response.
+    """
+
+    ids: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    raw: Mapping[str, tuple[int, ...]] = {}
+    prompt_ids: tuple[int, ...] = ()
+    prompt_from: int = 0
+
+    def bytes_of(self, place: int) -> list[int]:
+        """The bytes of a token, UTF-8 of its text where nothing else is known."""
+        found = self.raw.get(str(place))
+        return list(found) if found is not None else list(self.texts[place].encode("utf-8", "replace"))
+
+
+class Tokens:
+    """Collects what comes of tokens, piece by piece; what is not of the shape that was promised is passed over."""
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._texts: list[str] = []
+        self._logprobs: list[float] = []
+        self._raw: dict[str, tuple[int, ...]] = {}
+        self._prompt: list[int] = []
+        self._lost = False
+
+    def chat(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
+        """A chunk of Chat Completions and its choice: ``logprobs``, and the ids that vLLM and its like add."""
+        found = choice.get("logprobs")
+        if isinstance(found, Mapping):
+            for key in ("content", "refusal"):
+                self.entries(found.get(key))
+        self._ids += _ids(choice.get("token_ids"))
+        self.prompt(chunk.get("prompt_token_ids", choice.get("prompt_token_ids")))
+
+    def prompt(self, ids: Any) -> None:
+        """The ids of the prompt's tokens, which come once."""
+        if not self._prompt:
+            self._prompt = _ids(ids)
+
+    def entries(self, entries: Any) -> None:
+        """Entries ``{token, logprob, bytes}``, as OpenAI's two interfaces have them."""
+        for entry in entries if isinstance(entries, list) else ():
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("token"), str):
+                self._lost = True
+                continue
+            self.add(entry["token"], entry.get("logprob"), entry.get("bytes"))
+
+    def add(self, text: str, logprob: Any, raw: Any = None, token_id: Any = None) -> None:
+        """One token."""
+        if not isinstance(logprob, int | float) or isinstance(logprob, bool) or math.isnan(logprob):
+            self._lost = True
+            return
+        if token_id is not None:
+            self._ids += _ids([token_id])
+        known = _ids(raw)
+        if known and bytes(b for b in known if 0 <= b < 256) != text.encode("utf-8", "replace"):
+            self._raw[str(len(self._texts))] = tuple(known)
+        self._texts.append(text)
+        self._logprobs.append(float(logprob) if math.isfinite(logprob) else UNLIKELY)
+
+    def whole(self) -> Sampled | None:
+        """All of it; None where nothing came. Lists that cannot be laid beside each other are left out, ids stay."""
+        ids, texts = self._ids, self._texts
+        if self._lost or len(texts) > _MOST or (ids and texts and len(ids) != len(texts)):
+            texts = []
+        if not ids and not texts:
+            return None
+        return Sampled(
+            tuple(ids),
+            tuple(texts),
+            tuple(self._logprobs) if texts else (),
+            self._raw if texts else {},
+            tuple(self._prompt) if ids else (),
+        )
+
+
+def _ids(value: Any) -> list[int]:
+    if not isinstance(value, list) or len(value) > _MOST:
+        return []
+    good = all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v < 1 << 31 for v in value)
+    return list(value) if good else []
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    most = min(len(one), len(other))
+    if one[:most] == other[:most]:
+        return most
+    return next(i for i in range(most) if one[i] != other[i])

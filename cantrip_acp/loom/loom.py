@@ -280,6 +280,11 @@ class Loom:
                 start = record
         return start, tuple(context)
 
+    def cast_starts(self) -> dict[str, CastRecord]:
+        """The start of every cast by its id, in the order of writing."""
+        positions = [where[0] for where in self._tree.casts.values() if where]
+        return {r.id: r for r in self._store.read_all(positions) if isinstance(r, CastRecord)}
+
     def cast_end(self, cast_id: str) -> CastRecord | None:
         """The end of a cast; None where none was recorded."""
         position = self._tree.ends.get(cast_id)

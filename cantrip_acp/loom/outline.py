@@ -1,0 +1,104 @@
+"""The outline of a loom: which threads there are, where they part and which are children's, told by heads alone.
+
+`Loom.children` and `Loom.leaves` see parents and nothing else. Here a delegated child's turns, which hang on the turn that
+spawned it, are its own thread and no branch of its parent's (LOOM-8).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cantrip_acp.loom.turn import CastRecord
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.tree import Place
+
+
+class Outline:
+    """A loom's threads as they are at this moment; turns' bodies are not read, each cast's start is.
+
+    ``next`` are the turns that go on from a turn (more than one: threads part there); ``spawned`` the first turns of the
+    children that a turn spawned; ``leaves`` the last turns of all threads, in order of writing.
+    """
+
+    def __init__(self, loom: Loom) -> None:
+        self.loom = loom
+        self.places: dict[str, Place] = dict(loom.places)
+        self.starts: dict[str, CastRecord] = loom.cast_starts()
+        self.next: dict[str, list[str]] = {}
+        self.spawned: dict[str, list[str]] = {}
+        self.roots: list[str] = []
+        self._branch()
+        self.leaves = [i for i, place in self.places.items() if i not in self.next and place.role != "call"]
+
+    def _branch(self) -> None:
+        seen: set[str] = set()
+        for turn_id, place in self.places.items():
+            parent = place.parent_id
+            spawner = self.spawner(turn_id)
+            if spawner is not None:
+                self.spawned.setdefault(spawner, []).append(turn_id)
+            # A parent stands above its turn; one that does not is damage, and must not make a circle.
+            if parent is None or parent not in seen:
+                self.roots.append(turn_id)
+            elif spawner != parent:
+                self.next.setdefault(parent, []).append(turn_id)
+            seen.add(turn_id)
+
+    def spawner(self, turn_id: str) -> str | None:
+        """The turn that spawned the child whose first turn this is; None for all other turns."""
+        place = self.places[turn_id]
+        above = self.places.get(place.parent_id) if place.parent_id is not None else None
+        if place.role == "call":
+            # A child's own root refers to the turn that spawned it.
+            return place.parent_id
+        if place.cast_id is None or (above is not None and above.cast_id == place.cast_id):
+            return None
+        if above is not None and above.role == "call" and above.parent_id is not None:
+            return None  # its root said it
+        start = self.starts.get(place.cast_id)
+        return None if start is None else start.parent_turn_id
+
+    def path(self, leaf_id: str) -> list[str]:
+        """Ids from the root of the whole tree down to a turn."""
+        path = [leaf_id]
+        while (above := self.places[path[-1]].parent_id) is not None and above in self.places:
+            path.append(above)
+            if len(path) > len(self.places):
+                # The loom itself tells this damage.
+                return self.loom.path(leaf_id)
+        path.reverse()
+        return path
+
+    def own(self, leaf_id: str) -> list[str]:
+        """The ids of a thread: of a child's, from its root or first turn on; of all others, from the root."""
+        path = self.path(leaf_id)
+        for index in range(len(path) - 1, -1, -1):
+            if path[index] in self._heads:
+                return path[index:]
+        return path
+
+    @cached_property
+    def _heads(self) -> set[str]:
+        return {head for heads in self.spawned.values() for head in heads}
+
+    def intent(self, turn_id: str) -> str | None:
+        """The intent that a turn pursues."""
+        cast_id = self.places[turn_id].cast_id
+        start = self.starts.get(cast_id) if cast_id is not None else None
+        return start.intent if start is not None else None
+
+    @cached_property
+    def tips(self) -> dict[str, str]:
+        """For each turn the leaf that it first led to: where threads part below it, the one that was there first."""
+        tips: dict[str, str] = {}
+        for turn_id in reversed(self.places):
+            after = self.next.get(turn_id)
+            tips[turn_id] = tips.get(after[0], after[0]) if after else turn_id
+        return tips
+
+    def parts(self) -> list[str]:
+        """The turns at which threads part, in order of writing."""
+        return [i for i in self.places if len(self.next.get(i, ())) > 1]

@@ -16,6 +16,7 @@
     │   └── EntityClosed           a cast on an entity that has ended
     ├── SandboxError               a sandbox that failed
     │   └── SandboxMissing         this machine cannot give one: the medium does not run
+    ├── GitError                   git, or a repository, that cannot be used for what was asked
     └── LoomError                  a loom that cannot be read or written
         ├── LoomLocked             another process writes this loom
         ├── LoomAppendOnly         somebody tried to change or delete what was written (LOOM-3)
@@ -148,6 +149,10 @@ class SandboxMissing(SandboxError):
     def __init__(self, message: str, *, mend: str | None = None) -> None:
         self.mend = mend
         super().__init__(f"{message} {mend}" if mend else message)
+
+
+class GitError(CantripError):
+    """git, or a repository, that cannot be used for what was asked; the text says which and why."""
 
 
 class LoomError(CantripError):

@@ -1,0 +1,122 @@
+"""Work on a repository's files with settings of our own: filters, monitors and converters have no name here.
+
+A `Plain` is a small git folder in a temporary place. It has a clean ``config`` and lends the repository's objects and, where
+asked, its index; git never reads the repository's ``config``. So what a repository names is not switched off: it is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+
+from cantrip_acp.git.repository import Repository
+from cantrip_acp.git.run import TIMEOUT, Ran, run
+
+_CONFIG = """\
+[core]
+\trepositoryformatversion = 1
+\tbare = false
+\tfilemode = true
+\tsymlinks = true
+\tlogallrefupdates = false
+\tcheckstat = default
+[index]
+\tthreads = true
+[extensions]
+\tobjectformat = {objects}
+"""
+
+_EXACT = "* !text !crlf !eol -ident -filter !working-tree-encoding -export-subst -export-ignore\n"
+"""What `info/attributes` says, which overrides every `.gitattributes`: bytes go in and come out as they are."""
+
+_LARGEST_RULES = 1024 * 1024
+
+
+class Plain:
+    """Close it, or use it in a ``with`` block: the folder is removed.
+
+    ``files`` is the folder of files that is worked on: the repository's own where it is left out. With ``exact`` files are
+    taken as they are, byte by byte; without it `.gitattributes` decide about line ends (and about nothing that runs).
+    """
+
+    def __init__(self, repository: Repository, *, files: str | None = None, exact: bool = True) -> None:
+        self.repository = repository
+        self.files = files or repository.top
+        self.folder = tempfile.mkdtemp(prefix="cantrip-git-")
+        try:
+            self._fill(exact)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the folder; safe to call twice."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def index(self) -> str:
+        """An index of this folder's own."""
+        return os.path.join(self.folder, "index")
+
+    def git(
+        self,
+        *args: str,
+        index: str | None = None,
+        stdin: bytes = b"",
+        timeout: float = TIMEOUT,
+        statuses: Sequence[int] = (0,),
+        env: dict[str, str] | None = None,
+    ) -> Ran:
+        """Run git on files and objects. Refs are not the repository's here: for those see `Repository.git`.
+
+        ``index`` is the index that it works with; left out, it is `index`.
+        """
+        own = {
+            "GIT_DIR": self.folder,
+            "GIT_WORK_TREE": self.files,
+            "GIT_OBJECT_DIRECTORY": self.repository.objects,
+            "GIT_INDEX_FILE": index or self.index,
+            **(env or {}),
+        }
+        return run(args, env=own, cwd=self.files, stdin=stdin, timeout=timeout, statuses=statuses)
+
+    def _fill(self, exact: bool) -> None:
+        for name in ("refs", "objects", "info"):
+            os.mkdir(os.path.join(self.folder, name))
+        self._put("HEAD", "ref: refs/heads/none\n")
+        self._put("config", _CONFIG.format(objects=self.repository.object_format()))
+        self._put("info/attributes", _EXACT if exact else "* -ident -filter !working-tree-encoding\n")
+        # What the user ignores everywhere comes first: the repository's own rules overrule it, as with git.
+        rules = [_users_rules(self.repository), _text(os.path.join(self.repository.common_dir, "info", "exclude"))]
+        self._put("info/exclude", "\n".join(rules))
+
+    def _put(self, name: str, text: str) -> None:
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+
+
+def _users_rules(repository: Repository) -> str:
+    """What this user has git ignore in every repository; the repository itself is not asked."""
+    own = {"GIT_DIR": "/nonexistent"}
+    ran = run(["config", "--global", "--type=path", "--get", "core.excludesFile"], env=own, statuses=(0, 1), users=True)
+    path = ran.text if ran.status == 0 and ran.text else ""
+    if not path:
+        base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+        path = os.path.join(base, "git", "ignore")
+    return _text(path)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(_LARGEST_RULES)
+    except OSError:
+        return ""

@@ -104,6 +104,12 @@ class Cantrip:
         return self.call.record(), self.circle.record()
 
     @cached_property
+    def shown(self) -> Mapping[str, Any]:
+        """What a crystal sees of the circle, as the loom keeps it: how it is told is a matter of this package's version."""
+        tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in self.circle.tools]
+        return {"capabilities": self.circle.presentation, "tools": tools}
+
+    @cached_property
     def id(self) -> str:
         """The same for the same call and circle, whatever the crystal: ``cantrip_`` and 16 hex digits."""
         text = json.dumps(self.records, sort_keys=True, ensure_ascii=True, default=str)

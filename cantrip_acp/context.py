@@ -185,11 +185,15 @@ class Context:
                 if turn.role == "crystal":
                     self.add(turn)
                     continue
-                through = folded_through(turn.utterance.content)
-                if through is not None and through > self.folded:
-                    last = self._take(min(through - self.folded, len(self._entries)))
-                    self._summary = turn.utterance.content
-                    self._rebuild(last)
+                self.refold(turn.utterance.content)
+
+    def refold(self, summary: str | None) -> None:
+        """Fold as it was done before: ``summary`` is the message of a ``fold`` turn. Anything else changes nothing."""
+        through = folded_through(summary)
+        if through is not None and through > self.folded:
+            last = self._take(min(through - self.folded, len(self._entries)))
+            self._summary = summary
+            self._rebuild(last)
 
     def _take(self, count: int) -> _Opening | None:
         """Move the first ``count`` turns into the digest; the cast of the last of them."""

@@ -191,7 +191,7 @@ class Entity:
 
     def take_up(self, turn_id: str, parts: Sequence[CastPart]) -> None:
         """Begin with what another entity lived through, up to a turn of this loom (LOOM-4); before the first cast."""
-        self.loom.know(self.cantrip_id, *self.cantrip.records)
+        self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
         self.context.load(parts)
         self.last_turn = turn_id
 
@@ -240,7 +240,7 @@ class Entity:
         """Make sure that the loom has the call as this entity's root (CALL-4)."""
         if not self.last_turn:
             call, circle = self.cantrip.records
-            self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id)
+            self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id, self.cantrip.shown)
 
     async def close(self) -> None:
         """End the entity: its running cast, and all that its medium started. Safe to call twice."""

@@ -14,9 +14,10 @@ from cantrip_acp import events
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.errors import ContextLimitError, CrystalError
 from cantrip_acp.folding import CHARS_PER_TOKEN, REQUEST, largest, transcript
-from cantrip_acp.loom.turn import FoldRecord, Turn, TurnMetadata, Utterance, new_id, now
+from cantrip_acp.loom.turn import ConfigRecord, FoldRecord, Turn, TurnMetadata, Utterance, new_id, now
 
 if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loop import CastRun
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,15 @@ async def make_room(run: CastRun) -> None:
         if keep is not None:
             await _fold(run, keep)
     if window is not None and context.tokens > (most := largest(window)):
-        context.compact(most)
+        _compact(run, most)
+
+
+def _compact(run: CastRun, most: int) -> None:
+    """Cut, and put in the loom that it was done: what the crystal saw can be told from it later."""
+    entity = run.entity
+    if entity.context.compact(most):
+        cut = {"tokens": most, "after": entity.last_turn}
+        entity.loom.append(ConfigRecord(new_id("g"), entity.id, {"compacted": cut}, now()))
 
 
 async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
@@ -45,7 +54,7 @@ async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
     if context.unfolded > 1:
         await _fold(run, 1)
     # A window that nobody knows, or a count that was wrong: half of what was refused.
-    context.compact(min(before // 2, largest(window) if window else before // 2))
+    _compact(run, min(before // 2, largest(window) if window else before // 2))
     return context.tokens < before
 
 
@@ -60,7 +69,7 @@ async def _fold(run: CastRun, keep: int) -> None:
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
     shown = entity.redactor.text(context.fold(keep, summary, variable))
     loom = entity.loom
-    loom.append(FoldRecord(new_id("f"), entity.id, run.id, tuple(turn.id for _, turn in gone), shown, now()))
+    loom.append(FoldRecord(new_id("f"), entity.id, run.id, tuple(i for _, turn in gone for i in _ids(loom, turn)), shown, now()))
     fold = Turn(
         id=new_id("t"),
         parent_id=entity.last_turn,
@@ -86,6 +95,11 @@ async def _fold(run: CastRun, keep: int) -> None:
         )
 
 
+def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
+    """The turns of the loom that one utterance stands in."""
+    return (turn.id,) if turn.continues is None else loom.acted(turn.id)[-1]
+
+
 async def _summary(run: CastRun, keep: int) -> str | None:
     """What the summarizer makes of the turns that go; None where there is none or it fails, and the digest serves."""
     entity = run.entity
@@ -108,8 +122,7 @@ async def _summary(run: CastRun, keep: int) -> str | None:
     except CrystalError as error:
         _log.warning("the summarizer failed, a digest by rule stands in: %s", entity.redactor.diagnostic(str(error)))
         return None
-    run.usage = run.usage + response.usage
-    entity.usage = entity.usage + response.usage
+    run.spend(response.usage)
     return response.content
 
 

@@ -172,21 +172,34 @@ class Loom:
             copy.append(record)
         return copy
 
-    def begin(self, cantrip_id: str, call: Mapping[str, Any], circle: Mapping[str, Any], entity_id: str) -> str:
+    def begin(
+        self,
+        cantrip_id: str,
+        call: Mapping[str, Any],
+        circle: Mapping[str, Any],
+        entity_id: str,
+        shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
+    ) -> str:
         """Make sure that a cantrip stands in the loom, and return the id of its ``call`` turn, the root (CALL-4)."""
         self.refresh()
         root = self._tree.calls.get(cantrip_id)
         if root is not None:
             return root
-        self.know(cantrip_id, call, circle)
+        self.know(cantrip_id, call, circle, shown)
         root = new_id("t")
         self.append(Turn(root, None, cantrip_id, entity_id, None, role="call"))
         return root
 
-    def know(self, cantrip_id: str, call: Mapping[str, Any], circle: Mapping[str, Any]) -> None:
+    def know(
+        self,
+        cantrip_id: str,
+        call: Mapping[str, Any],
+        circle: Mapping[str, Any],
+        shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
+    ) -> None:
         """Make sure that a cantrip stands in the loom."""
         if cantrip_id not in self._tree.cantrips:
-            self.append(CantripRecord(cantrip_id, call, circle))
+            self.append(CantripRecord(cantrip_id, call, circle, shown))
 
     def annotate_reward(
         self,

@@ -147,11 +147,16 @@ class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):
 
 
 class CantripRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cantrip"):
-    """One distinct call and circle; turns refer to it by ``cantrip_id`` (CALL-4). ``id`` is the hash of the rest."""
+    """One distinct call and circle; turns refer to it by ``cantrip_id`` (CALL-4). ``id`` is the hash of both.
+
+    ``shown`` is what the crystal saw of them beside the system prompt: ``capabilities``, the block's text or null, and ``tools``,
+    a list of ``{name, description, parameters}``. The key is absent in looms of earlier versions.
+    """
 
     id: str
     call: Mapping[str, Any]
     circle: Mapping[str, Any]
+    shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):

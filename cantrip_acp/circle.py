@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
-from cantrip_acp.wards import Wards
+from cantrip_acp.wards import Wards, compose
 
 GateLike = Gate | str | Mapping[str, Any]
 
@@ -23,7 +24,8 @@ class Circle:
 
     ``gates`` are `Gate`s, names of known gates, or mappings of a ``name`` and dependencies (``{"name": "read_file",
     "root": "data"}``). ``wards`` is a list of mappings, a mapping or a `Wards`. ``workspace`` is the folder that relative
-    roots and ward paths are taken from; None where the circle reaches no files.
+    roots and ward paths are taken from; None where the circle reaches no files. ``folders`` are beside the workspace and
+    reached as it is: wards that admit the workspace admit them, and gates without a root of their own take their absolute paths.
 
     Raises `DefinitionError` for an unknown medium, gate or ward and for two gates of one name.
     """
@@ -35,10 +37,12 @@ class Circle:
         wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] = (),
         *,
         workspace: Path | str | None = None,
+        folders: Iterable[Path | str] = (),
     ) -> None:
         self.workspace = Path(workspace).absolute() if workspace is not None else None
+        self.folders = tuple(Path(folder).absolute() for folder in folders)
         self.medium: Medium = mediums.find(medium) if isinstance(medium, str) else medium
-        self.wards = Wards.of(wards, base=self.workspace)
+        self.wards = _opened_to(Wards.of(wards, base=self.workspace), self.workspace, self.folders)
         self.declared_gates: tuple[Gate, ...] = tuple(self._resolve(g) for g in gates)
         seen: set[str] = set()
         for gate in self.declared_gates:
@@ -66,6 +70,16 @@ class Circle:
         if root is not None and self.workspace is not None:
             resolved = resolved.bind(root=self.workspace.joinpath(root))
         return resolved
+
+    def within(self, wards: Wards) -> Circle:
+        """The same circle held to further wards (WARD-1)."""
+        return Circle(
+            self.medium,
+            self.declared_gates,
+            compose(self.wards, wards),
+            workspace=self.workspace,
+            folders=self.folders,
+        )
 
     @cached_property
     def gates(self) -> Mapping[str, Gate]:
@@ -117,4 +131,18 @@ class Circle:
             "gates": [gate.record() for gate in self.gates.values()],
             "wards": self.wards.declared(),
             "workspace": str(self.workspace) if self.workspace is not None else None,
+            **({"folders": [str(folder) for folder in self.folders]} if self.folders else {}),
         }
+
+
+def _opened_to(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) -> Wards:
+    """The wards with the further folders wherever they admit the workspace as a whole."""
+    if workspace is None or not folders:
+        return wards
+    more = tuple(map(str, folders))
+    admitted = {
+        name: tuple(dict.fromkeys((*paths, *more)))
+        for name in ("bash_writable_paths", "code_readable_paths", "code_writable_paths")
+        if str(workspace) in (paths := getattr(wards, name))
+    }
+    return replace(wards, **admitted) if admitted else wards

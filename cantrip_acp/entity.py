@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -15,6 +15,7 @@ from cantrip_acp.crystals import lease
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentRequired, SandboxError
 from cantrip_acp.events import BUFFER, Event, EventHub, Subscription
+from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import new_id
@@ -24,13 +25,17 @@ from cantrip_acp.tokentrail import TokenTrail
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.crystals.contract import ToolDefinition
+    from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import MediumSession
+    from cantrip_acp.wards import Wards
 
 log = logging.getLogger(__name__)
+
+_OF_THE_SANDBOX = ("bash_writable_paths", "bash_network", "bash_home", "code_readable_paths", "code_writable_paths")
+"""Wards that a medium's session is built with, so that a change of one asks for another session."""
 
 
 class Entity:
@@ -64,10 +69,15 @@ class Entity:
         self.sequence = 0
         self.trail = TokenTrail()
         self.last_turn = ""
+        self.names_requests = False
+        """Whether each query has an id of its own, which providers send along as a header (`Query.request_id`)."""
+        self.revive: Callable[[], Awaitable[None]] | None = None
+        """Gives a medium that was just opened what it had held before, where this entity lived in another process."""
         self.closed = False
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._session: MediumSession | None = None
+        self._outdated = False
         self._opening = anyio.Lock()
         self._warming: anyio.CancelScope | None = None
         self._warmed = anyio.Event()
@@ -159,10 +169,65 @@ class Entity:
 
     async def session(self) -> MediumSession:
         """The inside of this entity's medium, opened when it is first needed."""
-        if self._session is not None:
+        if self._session is not None and not self._outdated and self.revive is None:
             return self._session
         async with self._opening:
-            return await self._opened()
+            if self._outdated and self._session is not None:
+                await self._renew(self._session)
+            session = await self._opened()
+        revive, self.revive = self.revive, None
+        if revive is not None:
+            try:
+                await revive()
+            except BaseException:
+                # Half of a state is none: the next use begins again.
+                self.revive = revive
+                await self.discard_session()
+                raise
+        return self._session or session
+
+    async def _renew(self, old: MediumSession) -> None:
+        """Open the medium again under the wards that are in force now, with the state that it had."""
+        source: Any = old
+        taken = None
+        keeps = getattr(self.circle.medium, "keeps_state", False)
+        if keeps:
+            with suppress(SandboxError):
+                taken = await source.snapshot()
+        self._session, self._outdated = None, False
+        try:
+            session: Any = await self._opened()
+            if taken is not None:
+                await session.restore(taken, source.chunks)
+            elif keeps:
+                session.remark("what had been defined was lost: the wards changed, and no snapshot could be taken")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await old.close()
+
+    def hold_to(self, wards: Wards | None) -> None:
+        """Put further wards in force, from the next call and the next program on; None gives the cantrip's own again.
+
+        What the crystal was told of its circle stays as it is; whoever changes it says so in the context (LOOM-6).
+        """
+        circle = self.cantrip.circle if wards is None else self.cantrip.circle.within(wards)
+        before, self.circle = self.circle.wards, circle
+        self.executor.hold_to(circle)
+        if any(getattr(before, name) != getattr(circle.wards, name) for name in _OF_THE_SANDBOX):
+            self._outdated = True
+
+    async def refused(self, call: ToolCall, cast_id: str) -> str | None:
+        """Why a program may not run, by the first interceptor that says so; None where it may."""
+        askers = [i for i in self.cantrip.interceptors if hasattr(i, "program")]
+        text = self.circle.medium.code(call) if askers else None
+        if text is None:
+            return None
+        program = ProgramCall(call.gate, text, call.id, self.circle, self.id, cast_id, self.depth)
+        for asker in askers:
+            why: str | None = await asker.program(program)
+            if why is not None:
+                return why
+        return None
 
     async def _opened(self) -> MediumSession:
         if self._session is None:
@@ -224,7 +289,7 @@ class Entity:
 
         Run it once, beside everything else; `close` ends it. What cannot be had is for the first turn to say.
         """
-        if self.closed:
+        if self.closed or self.revive is not None:
             return
         with anyio.CancelScope() as self._warming:
             try:

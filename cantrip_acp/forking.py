@@ -52,7 +52,7 @@ async def fork(
     entity = Entity(cantrip, loom, entity_id=entity_id)
     try:
         entity.take_up(turn_id, parts)
-        strategy, missing = await _restore(entity, turn_id, parts, state, live)
+        strategy, missing = await restore(entity, turn_id, parts, state, live)
         loom.append(ForkRecord(new_id("k"), turn_id, entity.id, strategy, tuple(missing), now()))
     except BaseException:
         await entity.close()
@@ -60,7 +60,7 @@ async def fork(
     return entity
 
 
-async def _restore(
+async def restore(
     entity: Entity, turn_id: str, parts: Sequence[CastPart], state: State, live: Entity | None
 ) -> tuple[str, list[str]]:
     """Give the entity's medium the state of that moment: the strategy, and what could not be had."""

@@ -25,7 +25,8 @@ from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError
 from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.loom.thread import answer
-from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Turn, new_id, now
+from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
+from cantrip_acp.mediums.report import Report
 from cantrip_acp.redaction import Pieces
 from cantrip_acp.turnstate import TurnState
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
-    from cantrip_acp.loom.turn import Output
-    from cantrip_acp.mediums.contract import MediumSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +238,7 @@ class CastRun:
             intent=self.intent,
             entity_id=entity.id,
             trace_id=self.trace.trace_id,
+            request_id=new_id("q") if entity.names_requests else "",
         )
         sink = _Sink(self)
         if entity.hub.active:
@@ -270,18 +270,23 @@ class CastRun:
         for index, call in enumerate(turn.response.tool_calls):
             if medium.tool is not None and call.gate == medium.tool:
                 # The crystal's ids may come again in a later turn; ids of events must not.
-                session = await entity.session()
-                turn.outputs.append(await self._program(session, turn, index, call))
+                turn.outputs.append(await self._program(turn, index, call))
             else:
                 name = entity.circle.tool_names.get(call.gate, call.gate)
                 await turn.gate(name, call.args, tool_call_id=call.id)
             if turn.finished:
                 break
 
-    async def _program(self, session: MediumSession, turn: TurnState, index: int, call: ToolCall) -> Output:
-        """One program of the medium."""
+    async def _program(self, turn: TurnState, index: int, call: ToolCall) -> Output:
+        """One program of the medium, where nobody who is asked refuses it."""
         own = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
         entity = self.entity
+        refused = await entity.refused(own, self.id)
+        if refused is not None:
+            output = Output(error=refused)
+            await Report(own, turn, call.gate).end(output)
+            return output
+        session = await entity.session()
         with spans.execute_tool(
             call.gate, self.trace, entity.redactor, call_id=call.id, args=call.args, entity_id=entity.id
         ) as span:

@@ -42,6 +42,8 @@ class GateContext:
     cast_id: str
     trace_id: str
     call_id: str
+    folders: tuple[Path, ...] = ()
+    """Folders beside the workspace that the session reaches as it does the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,24 @@ Handler = Callable[[Mapping[str, Any], GateContext], Any]
 
 Proceed = Callable[[GateInvocation], Awaitable[GateReply]]
 Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
-"""One link of the executor's chain: it calls ``proceed`` or answers in the gate's place (permission, receipt, replay)."""
+"""One link of the executor's chain: it calls ``proceed`` or answers in the gate's place (permission, receipt, replay).
+
+One that is an object may also have ``program(call)``, a coroutine that is asked before each program of the medium runs: it
+returns None to let it run, else why it may not, which is then the program's observation.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCall:
+    """A command or cell that is about to run; ``call_id`` is its id among events, ``tool`` the medium's own tool."""
+
+    tool: str
+    text: str
+    call_id: str
+    circle: Circle
+    entity_id: str
+    cast_id: str
+    depth: int
 
 
 class GateSession(Protocol):
@@ -100,7 +119,8 @@ class Gate:
     ``ephemeral``: the result leaves the working context after the next query (D-010). ``pure``: the same arguments give
     the same result. ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard
     input fills. ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
-    ``preview`` gives locations and a title from the arguments alone, before the call.
+    ``preview`` gives locations and a title from the arguments alone, before the call; ``proposes`` the changes of files that
+    it would make, for whoever is asked whether it may.
     ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.
     ``warded`` gives the gate as a circle's wards leave it (its description, say); raises `DefinitionError` for wards that
     mean nothing to it.
@@ -119,6 +139,7 @@ class Gate:
     main_text: str | None = None
     blocking: bool = False
     preview: Callable[[Mapping[str, Any], GateContext], GateReply] | None = None
+    proposes: Callable[[Mapping[str, Any], GateContext], tuple[Diff, ...]] | None = None
     opens: Callable[[Overlay, Circle], GateSession] | None = None
     warded: Callable[[Gate, Wards], Gate] | None = None
 

@@ -9,13 +9,14 @@ from typing import Any
 import anyio.to_thread
 
 from cantrip_acp.errors import GateError
+from cantrip_acp.events import Diff
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.draft import replace_file
 from cantrip_acp.gates.preview import located
 from cantrip_acp.gates.replacement import replace_exactly
 from cantrip_acp.gates.roots import Root
-from cantrip_acp.gates.write_file import MAX_BYTES, read_whole, shown_diff
+from cantrip_acp.gates.write_file import MAX_BYTES, MAX_DIFF, read_whole, shown_diff
 
 INLINE = 262_144
 """Bytes up to which a thread would cost more than the work; less than for writing, since looking for what is not there
@@ -83,6 +84,19 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"Edit {shown}", locations=locations)
 
 
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    with Root.of(context).find(args["path"], writing=True) as place:
+        data = read_whole(place, MAX_DIFF)
+        decoded = text.decode(data) if data is not None else None
+        if decoded is None:
+            return ()
+        every = bool(args.get("replace_all", False))
+        replaced = replace_exactly(
+            decoded[0], args["old_text"], args["new_text"], every=every, shown=place.shown, largest=MAX_DIFF
+        )
+        return shown_diff(place, decoded[0], replaced.text)
+
+
 EDIT_FILE = Gate(
     name="edit_file",
     description=(
@@ -106,6 +120,7 @@ EDIT_FILE = Gate(
     },
     handler=_edit_file,
     writes=True,
+    proposes=_proposes,
     kind="edit",
     main_text="new_text",
     preview=_preview,

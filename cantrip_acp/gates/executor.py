@@ -55,7 +55,7 @@ class GateExecutor:
         self._redactor = redactor
         self._depth = depth
         self._validators: dict[str, tuple[Gate, Any]] = {}
-        self._chain: Proceed = _run
+        self._chain: Proceed = self._start
         for interceptor in reversed(interceptors):
             self._chain = _link(interceptor, self._chain)
 
@@ -87,17 +87,13 @@ class GateExecutor:
             cast_id,
             trace.trace_id,
             call_id,
+            self._circle.folders,
         )
         if hub.active:
             await self._announce(gate, name, parsed, context, via)
         if problem is not None or gate is None:
             reply = GateReply(problem, is_error=True)
         else:
-            if hub.active:
-                started = events.GateStarted(
-                    entity_id=entity_id, cast_id=cast_id, depth=self._depth, call_id=call_id, gate=name
-                )
-                await hub.send(started)
             invocation = GateInvocation(self._opened(gate), parsed, call_id, via, context)
             with spans.execute_tool(
                 name,
@@ -145,6 +141,25 @@ class GateExecutor:
         return events.PlanChanged(
             entity_id=context.entity_id, cast_id=context.cast_id, depth=self._depth, entries=entries
         )
+
+    def hold_to(self, circle: Circle) -> None:
+        """From the next call on, the gates and wards of this circle are in force; what the entity gained stays."""
+        self._circle = circle
+        self._gates = circle.gates
+
+    async def _start(self, invocation: GateInvocation) -> GateReply:
+        """The innermost link: the call was let through, and the handler runs."""
+        if self._hub.active:
+            context = invocation.context
+            started = events.GateStarted(
+                entity_id=context.entity_id,
+                cast_id=context.cast_id,
+                depth=self._depth,
+                call_id=invocation.call_id,
+                gate=invocation.gate.name,
+            )
+            await self._hub.send(started)
+        return await _run(invocation)
 
     def _opened(self, gate: Gate) -> Gate:
         """The gate with its session's handler, where it keeps one for each entity."""
@@ -245,7 +260,7 @@ class GateExecutor:
 
 
 async def _run(invocation: GateInvocation) -> GateReply:
-    """The innermost link: the handler itself."""
+    """The handler itself."""
     gate = invocation.gate
     if gate.blocking:
         result = await anyio.to_thread.run_sync(

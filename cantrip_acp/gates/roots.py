@@ -39,14 +39,23 @@ class Root:
     workspace, and what wards let them write.
     """
 
-    __slots__ = ("_absolute_is_root", "base", "inner", "path")
+    __slots__ = ("_absolute_is_root", "_others", "base", "inner", "path")
 
-    def __init__(self, path: str, changeable: Sequence[str] = (), *, absolute_is_root: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        changeable: Sequence[str] = (),
+        *,
+        absolute_is_root: bool = False,
+        others: Sequence[str] = (),
+    ) -> None:
+        """``others`` are roots of their own, for absolute paths that lie in one of them."""
         self.path = _plain(path)
         above = [folder for folder in map(_plain, changeable) if _below(self.path, folder) is not None]
         self.base = min(above, key=len, default=self.path)
         self.inner = tuple(_below(self.path, self.base) or ())
         self._absolute_is_root = absolute_is_root
+        self._others = tuple(Root(other, changeable) for other in others)
 
     @staticmethod
     def of(context: GateContext) -> Root:
@@ -57,19 +66,21 @@ class Root:
         """
         dependencies, workspace, wards = context.dependencies, context.workspace, context.wards
         root = dependencies.get("root")
+        others: tuple[str, ...] = ()
         if root is None:
+            others = tuple(map(os.fspath, context.folders))
             if workspace is None:
                 raise GateError("this gate has no folder to work in: bind 'root', or give the circle a workspace")
             root = workspace
         root, changeable = os.fspath(root), (*wards.bash_writable_paths, *wards.code_writable_paths)
         if workspace is not None:
-            changeable = (os.fspath(workspace), *changeable)
+            changeable = (os.fspath(workspace), *others, *changeable)
             root = os.path.join(workspace, root)
         if not os.path.isabs(root):
             raise GateError(
                 f"the root {root!r} of this gate is relative, and there is no workspace that it could be in"
             )
-        return _root(root, changeable, bool(dependencies.get("absolute_is_root")))
+        return _root(root, changeable, bool(dependencies.get("absolute_is_root")), others)
 
     def check(self) -> None:
         """Raise `GateError` where the root is not there or cannot be entered."""
@@ -79,7 +90,8 @@ class Root:
         """Where ``path`` seems to lead, without a look at the disk: an absolute path, or None outside of the root."""
         names = self._parts(path)
         if names is None:
-            return None
+            other = self._other(path)
+            return other.lexical(path) if other is not None else None
         parts: list[str] = []
         for name in names:
             if name != "..":
@@ -127,6 +139,9 @@ class Root:
             raise GateError(f"the path {shown} has a character that no file name can have") from None
         first = self._parts(path)
         if first is None:
+            other = self._other(path)
+            if other is not None:
+                return other._walk(path, writing)
             self._escape(shown)
         pending, done, links = first[::-1], list[str](), list[str]()
         steps = 0
@@ -228,6 +243,10 @@ class Root:
                 return below
         return _names(path) if self._absolute_is_root else None
 
+    def _other(self, path: str) -> Root | None:
+        """The other root that an absolute path lies in."""
+        return next((root for root in self._others if root._parts(path) is not None), None)
+
     def _open(self, parts: Sequence[str]) -> int:
         """A descriptor of a folder below the root; the caller closes it."""
         folder = self._open_base()
@@ -272,5 +291,5 @@ def _below(path: str, folder: str) -> list[str] | None:
 
 
 @lru_cache(maxsize=64)
-def _root(path: str, changeable: tuple[str, ...], absolute_is_root: bool) -> Root:
-    return Root(path, changeable, absolute_is_root=absolute_is_root)
+def _root(path: str, changeable: tuple[str, ...], absolute_is_root: bool, others: tuple[str, ...]) -> Root:
+    return Root(path, changeable, absolute_is_root=absolute_is_root, others=others)

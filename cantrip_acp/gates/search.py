@@ -49,7 +49,7 @@ async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
         is_file = not stat.S_ISDIR(place.status.st_mode)
         if is_file and not stat.S_ISREG(place.status.st_mode):
             place.open_file()
-        parts, shown, location = place.parts, place.shown, place.location()
+        parts, shown, location, root = place.parts, place.shown, place.location(), place.root
     search = Search(
         root=root,
         parts=parts,

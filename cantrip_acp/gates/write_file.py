@@ -109,6 +109,13 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"Write {shown}", locations=locations)
 
 
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    with Root.of(context).find(args["path"], writing=True) as place:
+        old = read_whole(place, MAX_DIFF) if place.status is not None else None
+        decoded = text.decode(old) if old is not None else None
+        return shown_diff(place, decoded[0] if decoded is not None else None, args["content"])
+
+
 WRITE_FILE = Gate(
     name="write_file",
     description=(
@@ -126,6 +133,7 @@ WRITE_FILE = Gate(
     },
     handler=_write_file,
     writes=True,
+    proposes=_proposes,
     kind="edit",
     main_text="content",
     preview=_preview,

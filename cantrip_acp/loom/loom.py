@@ -340,6 +340,14 @@ class Loom:
         """The call and circle that a turn's ``cantrip_id`` names."""
         return self._tree.cantrips.get(cantrip_id)
 
+    def last_turn(self, entity_id: str) -> str | None:
+        """The id of the last turn that an entity wrote, folds among them; None where it wrote none."""
+        self.refresh()
+        for turn_id, place in reversed(self._tree.turns.items()):
+            if place.entity_id == entity_id and place.role != "call":
+                return turn_id
+        return None
+
     def leaves(self) -> list[str]:
         """Ids of the turns without children, in order of writing; a lone ``call`` turn is none."""
         parents = {place.parent_id for place in self._tree.turns.values()}

@@ -107,6 +107,7 @@ class BashSession:
             wire=self._wire,
             home_source=_persistent_home(circle) if circle.wards.bash_home == "persistent" else None,
             private=_private_folders(),
+            more_readable=tuple(os.path.realpath(folder) for folder in circle.folders),
         )
         self._lock = anyio.Lock()
 
@@ -184,6 +185,8 @@ def present(circle: Circle) -> str:
     ]
     if circle.workspace is not None:
         lines.append(f"- The workspace is {circle.workspace}. Commands start there and can read it.")
+    if circle.folders:
+        lines.append(f"- These folders belong to it and can be read as well: {', '.join(map(str, circle.folders))}.")
     lines.append(f"- {_writable_text(wards, circle)}")
     lines += [
         "- Nothing else outlives a command: no variables, no directory changes, no background processes. /tmp and the home "

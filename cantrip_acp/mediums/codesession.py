@@ -86,6 +86,10 @@ class CodeSession:
                 if not await worker.freeze():
                     self._leave(worker)
 
+    def remark(self, text: str) -> None:
+        """What the entity is to read before the output of its next cell."""
+        self._note = text if self._note is None else f"{self._note}; {text}"
+
     # Cells
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:

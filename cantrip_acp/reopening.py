@@ -1,0 +1,119 @@
+"""An entity that lived before is taken up again from its loom, under its own id (§6.3; a session that is opened again).
+
+What was said comes from the loom, whole. What a code medium held in its variables comes back where it can, at the first
+program and not before: from the last **snapshot** where the loom keeps them; else by **replay** of the entity's cells, each
+gate call answered with what was recorded. Cells that could write files are never run again behind anybody's back: then
+the variables are **lost**, and the entity is told so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.entity import Entity
+from cantrip_acp.loom.history import lived, spoken
+from cantrip_acp.loom.snapshots import LoomPieces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.loom.history import CastPart
+    from cantrip_acp.loom.loom import Loom
+
+Kept = Literal["none", "snapshot", "replay", "lost"]
+"""How a code medium's variables come back; none where there were none to come back."""
+
+TOLD: dict[Kept, str] = {
+    "snapshot": "its variables are as they were after the last cell",
+    "replay": "its variables were made again by running the earlier cells; gates answered as they had",
+    "lost": "the variables, functions and imports of earlier cells are gone; files are as they are now",
+}
+"""What the entity is told of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """An entity that goes on, with how many turns it has behind it and how its variables come back."""
+
+    entity: Entity
+    turns: int
+    kept: Kept
+
+
+def reopen(cantrip: Cantrip, loom: Loom, entity_id: str) -> Reopened:
+    """The entity with this id, ready for its next intent; a new one under that id where the loom has no turn of it.
+
+    Reads the loom, so it belongs in a thread. Raises `LoomError` where the way to its last turn is damaged.
+    """
+    entity = Entity(cantrip, loom, entity_id=entity_id)
+    last = loom.last_turn(entity_id)
+    if last is None:
+        return Reopened(entity, 0, "none")
+    parts = lived(loom, last)
+    go_on(entity, last, parts)
+    own = [turn for _, turn in spoken(parts) if turn.entity_id == entity_id]
+    entity.sequence = max((turn.sequence for turn in own), default=0)
+    kept = _kept(entity, parts, last)
+    if kept != "none":
+        entity.revive = _reviver(entity, parts, last, kept)
+    return Reopened(entity, sum(1 for _ in spoken(parts)), kept)
+
+
+def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> None:
+    """Take up a history, what it used, and a script's place in it (a script goes on behind the queries of that path)."""
+    if not entity.last_turn:
+        entity.take_up(turn_id, parts)
+    queries = 0
+    for _, turn in spoken(list(parts)):
+        data = turn.metadata
+        queries += turn.continues is None
+        entity.usage = entity.usage + Usage(
+            data.tokens_prompt, data.tokens_completion, data.tokens_cached, cost=data.cost
+        )
+    skip = getattr(entity.crystal, "skip", None)
+    if skip is not None:
+        skip(queries)
+
+
+def _kept(entity: Entity, parts: Sequence[CastPart], last: str) -> Kept:
+    medium = entity.circle.medium
+    if not getattr(medium, "keeps_state", False):
+        return "none"
+    if not any(call.gate == medium.tool for _, turn in spoken(list(parts)) for call in turn.utterance.tool_calls):
+        return "none"
+    if _snapshotted(entity, parts) is not None:
+        return "snapshot"
+    return "lost" if entity.circle.wards.code_writable_paths else "replay"
+
+
+def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
+    """The last turn with a program, where the loom has a snapshot of it."""
+    tool, pieces = entity.circle.medium.tool, LoomPieces(entity.loom)
+    for _, turn in reversed(list(spoken(list(parts)))):
+        if any(call.gate == tool for call in turn.utterance.tool_calls):
+            described = pieces.of(turn.id)
+            return turn.id if described is not None and "error" not in described else None
+    return None
+
+
+def _reviver(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -> Any:
+    """What the entity does when its medium is opened for the first time."""
+
+    async def revive() -> None:
+        from cantrip_acp.forking import restore
+
+        told, missing = TOLD[kept], list[str]()
+        if kept != "lost":
+            at = _snapshotted(entity, parts) or last
+            strategy, missing = await restore(entity, at, parts, "auto", None)
+            told = TOLD["snapshot" if strategy == "snapshot" else "replay"]
+        session: Any = await entity.session()
+        remark = getattr(session, "remark", None)
+        if remark is not None:
+            more = f" (but: {'; '.join(missing[:5])})" if missing else ""
+            remark(f"this session was opened again: {told}{more}")
+
+    return revive

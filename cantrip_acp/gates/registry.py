@@ -21,6 +21,7 @@ BUILT_IN: dict[str, str] = {
     "edit_file": "cantrip_acp.gates.edit_file:EDIT_FILE",
     "list_dir": "cantrip_acp.gates.list_dir:LIST_DIR",
     "search": "cantrip_acp.gates.search:SEARCH",
+    "fetch": "cantrip_acp.chores.fetch:FETCH",
     "plan": "cantrip_acp.gates.plan:PLAN",
     "compile_and_load": "cantrip_acp.hotgates.gate:COMPILE_AND_LOAD",
 }

@@ -1,0 +1,254 @@
+"""One address of the web fetched: by HTTP and HTTPS, from public addresses alone, within bounds.
+
+A name is resolved here, once for each request, every address that it has is judged, and the connection is made to one of
+those very addresses: nobody is asked for the name a second time, so a name server cannot change its mind in between. Each
+redirect is judged as the first address was. No cookies, no credentials, no proxy of the environment (a proxy would resolve
+the name anew).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import re
+import socket
+import ssl
+import time
+import zlib
+from dataclasses import dataclass
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
+
+from cantrip_acp.errors import GateError
+from cantrip_acp.sandbox.hosts import Allowed, host_name, is_public
+from cantrip_acp.version import __version__
+
+MAX_BYTES = 5_000_000
+"""Of a body, as it came and as it is unpacked."""
+MOST_REDIRECTS = 5
+CONNECT_WITHIN = 10.0
+USER_AGENT = f"cantrip-acp/{__version__} (a program that reads for its user)"
+_LONGEST_URL = 8_000
+_PIECE = 65_536
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PACKED = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server sent. ``url`` is where it came from in the end; ``cut``: there was more than `MAX_BYTES`."""
+
+    url: str
+    status: int
+    reason: str
+    content_type: str
+    body: bytes
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """An address taken apart. ``host`` is in its one spelling."""
+
+    url: str
+    secure: bool
+    host: str
+    port: int
+    path: str
+
+    @property
+    def shown(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+
+class Download:
+    """One fetch, to be run in a thread; `abort` ends it from outside. ``private`` are the hosts that the user named,
+    which may lie on this machine or in a local network."""
+
+    def __init__(self, private: Allowed, seconds: float) -> None:
+        self._private = private
+        self._deadline = time.monotonic() + seconds
+        self._socket: socket.socket | None = None
+        self._over = False
+
+    def abort(self) -> None:
+        """End it, whatever it waits for; safe at any time."""
+        self._over = True
+        line = self._socket
+        if line is not None:
+            # The plain socket's: a TLS one would take its state from under the thread that reads.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(line, socket.SHUT_RDWR)
+
+    def get(self, url: str) -> Answer:
+        """Raises `GateError` for what is refused and for what fails."""
+        target = target_of(url)
+        for _ in range(MOST_REDIRECTS + 1):
+            try:
+                answer, onward = self._once(target)
+            except ssl.SSLCertVerificationError as error:
+                raise GateError(f"{target.shown} has no certificate that holds: {error.verify_message}") from None
+            except ssl.SSLError as error:
+                raise GateError(f"no TLS with {target.shown}: {error.reason or error}") from None
+            except TimeoutError:
+                raise GateError(f"{target.shown} did not answer in time") from None
+            except OSError as error:
+                raise GateError(f"{target.shown} cannot be reached: {error.strerror or error}") from None
+            except http.client.HTTPException as error:
+                raise GateError(f"{target.shown} gave no answer of HTTP ({type(error).__name__})") from None
+            if onward is None:
+                return answer
+            try:
+                target = target_of(urljoin(target.url, onward))
+            except (GateError, ValueError) as problem:
+                raise GateError(f"{target.url} redirects to where this gate does not go: {problem}") from None
+        raise GateError(f"{url} redirects more than {MOST_REDIRECTS} times")
+
+    def _once(self, target: _Target) -> tuple[Answer, str | None]:
+        """One request; the answer, and where a redirect leads."""
+        line = self._connect(target)
+        try:
+            connection = http.client.HTTPConnection(target.host, target.port)
+            connection.sock = line
+            connection.putrequest("GET", target.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in (
+                ("Host", target.header),
+                ("User-Agent", USER_AGENT),
+                ("Accept", "text/html, text/markdown, text/plain, application/json, text/*;q=0.9, */*;q=0.1"),
+                ("Accept-Encoding", "gzip, deflate"),
+                ("Connection", "close"),
+            ):
+                connection.putheader(name, value)
+            connection.endheaders()
+            response = connection.getresponse()
+            onward = response.getheader("Location")
+            if response.status in _REDIRECTS and onward:
+                return Answer(target.url, response.status, response.reason, "", b"", False), onward
+            body, cut = self._body(response)
+            kind = response.getheader("Content-Type") or ""
+            return Answer(target.url, response.status, response.reason, kind, body, cut), None
+        finally:
+            self._socket = None
+            line.close()
+
+    def _connect(self, target: _Target) -> socket.socket:
+        """A connection to an address that was judged. Raises `GateError` where none may be made."""
+        failure: OSError | None = None
+        for address in self._addresses(target)[:4]:
+            try:
+                line = socket.create_connection((address, target.port), timeout=min(CONNECT_WITHIN, self._left()))
+            except OSError as error:
+                failure = error
+                continue
+            # From here on `abort` reaches it; where that came before, nothing is sent.
+            self._socket = line
+            if target.secure:
+                try:
+                    line = self._socket = ssl.create_default_context().wrap_socket(line, server_hostname=target.host)
+                except BaseException:
+                    line.close()
+                    raise
+            line.settimeout(self._left())
+            return line
+        raise failure or OSError("it has no address")
+
+    def _addresses(self, target: _Target) -> list[str]:
+        try:
+            found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            words = getattr(error, "strerror", None) or "no such name"
+            raise GateError(f"{target.host} cannot be found: {words}") from None
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        if self._private.admits(target.host, target.port):
+            return addresses
+        # One that is not public spoils them all: an honest public name has no such address.
+        closed = [address for address in addresses if not is_public(address)]
+        if closed:
+            leads = "" if closed[0] == target.host else f" (it leads to {closed[0]})"
+            raise GateError(
+                f"{target.shown} is not fetched{leads}: only public addresses of the internet are, never this machine's, a "
+                "private network's or a cloud's own. The user can allow a host by CANTRIP_FETCH_PRIVATE_HOSTS"
+            )
+        return addresses
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if self._over or left <= 0:
+            raise TimeoutError
+        return left
+
+    def _body(self, response: http.client.HTTPResponse) -> tuple[bytes, bool]:
+        """The body, unpacked, and whether it was cut."""
+        packing = (response.getheader("Content-Encoding") or "identity").strip().lower()
+        if packing not in ("", "identity") and packing not in _PACKED:
+            raise GateError(f"the answer is packed by {packing[:40]!r}, which this gate does not unpack")
+        packed, cut = bytearray(), False
+        line = self._socket
+        while True:
+            if line is not None:
+                line.settimeout(self._left())
+            piece = response.read1(_PIECE)
+            if not piece:
+                break
+            packed += piece
+            if len(packed) > MAX_BYTES:
+                packed, cut = packed[:MAX_BYTES], True
+                break
+        if packing not in _PACKED:
+            return bytes(packed), cut
+        return _unpacked(bytes(packed), _PACKED[packing], cut)
+
+
+def _unpacked(data: bytes, bits: int, cut: bool) -> tuple[bytes, bool]:
+    """Never more than `MAX_BYTES`, however small it came."""
+    if bits == 15 and data and data[0] & 0x0F != 8:
+        # "deflate" without its wrapping, as some servers send it.
+        bits = -15
+    unpacker = zlib.decompressobj(bits)
+    try:
+        out = unpacker.decompress(data, MAX_BYTES)
+    except zlib.error as error:
+        raise GateError(f"the answer cannot be unpacked: {error}") from None
+    return out, cut or bool(unpacker.unconsumed_tail)
+
+
+def target_of(url: str) -> _Target:
+    """An address taken apart and judged as far as words go. Raises `GateError`."""
+    url = url.strip()
+    if len(url) > _LONGEST_URL:
+        raise GateError(f"the address is longer than {_LONGEST_URL:,} characters")
+    if _FORBIDDEN.search(url):
+        raise GateError("the address has a space, a control character or a backslash; write those as %20 and the like")
+    try:
+        parts: SplitResult = urlsplit(url)
+        port = parts.port
+        given = parts.hostname
+    except ValueError as error:
+        raise GateError(f"{url[:200]!r} is no address: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise GateError(f"only http and https addresses are fetched, such as https://example.org/, not {url[:200]!r}")
+    if "@" in parts.netloc:
+        raise GateError("the address holds a user name or password; this gate sends none, so give it without")
+    if not given:
+        raise GateError(f"{url[:200]!r} names no host")
+    try:
+        host = host_name(f"[{given}]" if ":" in given else given)
+    except (ValueError, ipaddress.AddressValueError) as error:
+        raise GateError(f"{given[:200]!r} is no host: {error}") from None
+    secure = parts.scheme == "https"
+    if port is None:
+        port = 443 if secure else 80
+    if port < 1024 and port not in (80, 443):
+        raise GateError(f"port {port} is not one that web pages are served on")
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
+    if parts.query:
+        path += "?" + quote(parts.query, safe="/%:@!$&'()*+,;=~-._?[]|{}^`")
+    shown = f"[{host}]" if ":" in host else host
+    at = "" if port == (443 if secure else 80) else f":{port}"
+    return _Target(f"{parts.scheme}://{shown}{at}{path}", secure, host, port, path)

@@ -84,6 +84,11 @@ class Outline:
     def _heads(self) -> set[str]:
         return {head for heads in self.spawned.values() for head in heads}
 
+    @cached_property
+    def follows(self) -> set[str]:
+        """The turns that go on from the one above them: neither roots nor children's first turns."""
+        return {turn_id for after in self.next.values() for turn_id in after}
+
     def intent(self, turn_id: str) -> str | None:
         """The intent that a turn pursues."""
         cast_id = self.places[turn_id].cast_id

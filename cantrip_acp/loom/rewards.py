@@ -105,9 +105,13 @@ def implicit(turn: Turn) -> float | None:
     outputs: Sequence[Output] = () if seen.output is None else (seen.output,)
     if seen.outputs is not msgspec.UNSET and seen.outputs:
         outputs = seen.outputs
-    failed = [r.is_error for r in seen.results]
-    failed += [o.error is not None or o.exit_code not in (0, None) for o in outputs]
-    return 1 - sum(failed) / len(failed) if failed else None
+    bad = [r.is_error for r in seen.results] + [failed(o) for o in outputs]
+    return 1 - sum(bad) / len(bad) if bad else None
+
+
+def failed(output: Output) -> bool:
+    """Whether a program of the medium went wrong: it left an error, or an exit status that is not 0."""
+    return output.error is not None or output.exit_code not in (0, None)
 
 
 def implicit_of(thread: Thread | Sequence[Turn]) -> float:

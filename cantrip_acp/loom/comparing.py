@@ -1,0 +1,139 @@
+"""Two threads side by side: what they share, where they part, and what differs from there on, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.errors import TurnNotFound
+from cantrip_acp.loom.listing import Listing, ThreadLine
+from cantrip_acp.loom.outline import Outline
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import Output, Turn
+
+Value = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The n-th turns of both after they part, counted from 1; None where one thread has ended already.
+
+    ``differs`` is what is not the same, by name (``content``, ``code``, ``calls``, ``results``, ``output``, ``reason``, ``reward``,
+    ``tokens``, ``intent`` …), each the value here and there. Ids, times and durations differ always and are left out.
+    """
+
+    number: int
+    left: Turn | None
+    right: Turn | None
+    differs: dict[str, tuple[Value, Value]] = field(default_factory=dict)
+
+    @property
+    def same(self) -> bool:
+        """Whether both said, did and saw the same; what it cost may differ."""
+        return (
+            self.left is not None and self.right is not None and not (self.differs.keys() - {"tokens", "cost", "model"})
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two threads. ``shared`` are the turns of both, root first; ``parted_at`` the last of them, None where they share none."""
+
+    left: ThreadLine
+    right: ThreadLine
+    shared: tuple[str, ...]
+    parted_at: str | None
+    pairs: tuple[Pair, ...]
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "left": self.left.record(),
+            "right": self.right.record(),
+            "shared": list(self.shared),
+            "parted_at": self.parted_at,
+            "turns": [
+                {
+                    "number": pair.number,
+                    "left": pair.left.id if pair.left is not None else None,
+                    "right": pair.right.id if pair.right is not None else None,
+                    "same": pair.same,
+                    "differs": {name: {"left": a, "right": b} for name, (a, b) in pair.differs.items()},
+                }
+                for pair in self.pairs
+            ],
+        }
+
+
+def difference(loom: Loom, left: str, right: str, *, listing: Listing | None = None) -> Difference:
+    """What sets two threads apart, each named by its last turn (or by any, which is then where it is looked at up to).
+
+    Raises `TurnNotFound`.
+    """
+    for turn_id in (left, right):
+        if turn_id not in loom:
+            raise TurnNotFound(f"no turn {turn_id!r} in this loom")
+    listing = listing if listing is not None else Listing(loom)
+    outline = listing.outline
+    paths = outline.path(left), outline.path(right)
+    shared = 0
+    for a, b in zip(*paths, strict=False):
+        if a != b:
+            break
+        shared += 1
+    both = [loom.bodies(i for i in path[shared:] if outline.places[i].role != "call") for path in paths]
+    pairs = tuple(
+        Pair(number, a, b, _differs(outline, a, b)) for number, (a, b) in enumerate(zip_longest(*both), start=1)
+    )
+    prefix = tuple(paths[0][:shared])
+    return Difference(listing.line(left), listing.line(right), prefix, prefix[-1] if prefix else None, pairs)
+
+
+def _differs(outline: Outline, left: Turn | None, right: Turn | None) -> dict[str, tuple[Value, Value]]:
+    if left is None or right is None:
+        return {}
+    there = dict(_told(outline, right))
+    return {name: (value, there[name]) for name, value in _told(outline, left) if value != there[name]}
+
+
+def _told(outline: Outline, turn: Turn) -> Iterator[tuple[str, Value]]:
+    """Everything of a turn that can be compared, as plain data."""
+    said, seen, about = turn.utterance, turn.observation, turn.metadata
+    yield "intent", outline.intent(turn.id)
+    yield "role", turn.role
+    yield "thinking", said.thinking
+    yield "content", said.content
+    yield "code", said.code
+    # An id of a call is as good as another.
+    yield "calls", [{"gate": c.gate, "args": msgspec.to_builtins(c.args)} for c in said.tool_calls]
+    yield (
+        "results",
+        [{"gate": r.gate, "args": r.args, "result": r.result, "is_error": r.is_error} for r in seen.results],
+    )
+    outputs = seen.outputs if seen.outputs is not msgspec.UNSET and seen.outputs else (seen.output,)
+    yield "output", [_output(o) for o in outputs if o is not None]
+    yield "reason", turn.reason
+    yield "reward", turn.reward
+    yield "model", about.model
+    yield "tokens", [about.tokens_prompt, about.tokens_completion]
+    yield "cost", about.cost
+
+
+def _output(output: Output) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(output)
+    return data
+
+
+def gates_used(loom: Loom, turn_ids: list[str]) -> dict[str, int]:
+    """How often each gate was called in these turns, the most often called first."""
+    counts: dict[str, int] = {}
+    for turn in loom.bodies(turn_ids):
+        for gate in turn.gate_calls:
+            counts[gate] = counts.get(gate, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,305 @@
+"""Threads as a list: one line of figures each, found by what they were about, how they ended and what they did.
+
+A hundred thousand turns are listed without reading them: heads say how the tree stands, each cast's start and end say
+what was wanted and used. Bodies are read of each thread's last turn, of casts that a fork or a crash cut in two, and of
+all turns only where a filter asks for a gate or a text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from cantrip_acp.loom import rewards
+from cantrip_acp.loom.outline import Outline
+from cantrip_acp.loom.wanted import Wanted, moment, words
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import CastRecord, Turn
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """Tokens (``cached`` is a part of ``prompt``), US dollars (None where no price is known) and seconds."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    cost: float | None = None
+    seconds: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        cost = None if self.cost is None and other.cost is None else (self.cost or 0.0) + (other.cost or 0.0)
+        return Spent(
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.cached + other.cached,
+            cost,
+            self.seconds + other.seconds,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.completion
+
+
+class ThreadLine(msgspec.Struct, frozen=True):
+    """One thread. ``leaf`` is its last turn and names it; ``intent``, ``model`` and ``started`` are of its last cast.
+
+    ``outcome`` is the reason that its last cast ended with, or ``active`` where none is recorded; ``state`` is terminated,
+    truncated or active (LOOM-7). ``turns``, ``casts``, ``children`` and ``spent`` count from its root, or, of a child's thread,
+    from where it was spawned; what a fork shares with its origin is counted in both. ``forked_from`` and ``parent`` are turns.
+    """
+
+    leaf: str
+    intent: str | None
+    state: Literal["terminated", "truncated", "active"]
+    outcome: str
+    reward: float | None
+    relative: float | None
+    turns: int
+    casts: int
+    children: int
+    spent: Spent
+    model: str | None
+    started: str
+    ended: str
+    entity_id: str
+    forked_from: str | None = None
+    parent: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        spent = data.pop("spent")
+        return {
+            **data,
+            "tokens": self.spent.tokens,
+            **{f"tokens_{k}": spent[k] for k in ("prompt", "completion", "cached")},
+        } | {
+            "cost": self.spent.cost,
+            "seconds": round(self.spent.seconds, 6),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What a thread has gathered up to a turn."""
+
+    turns: int = 0
+    casts: int = 0
+    children: int = 0
+    rewards: int = 0
+    total: float = 0.0
+    fits: bool = False
+    """Whether the intent of a cast so far is the wanted one."""
+    head: str = ""
+    """The first turn of the cast so far."""
+    length: int = 0
+    """How many turns of the crystal that cast has so far."""
+    forked_from: str | None = None
+    parent: str | None = None
+
+
+class Listing:
+    """The threads of a loom as they are at this moment."""
+
+    def __init__(self, loom: Loom, *, outline: Outline | None = None) -> None:
+        self.loom = loom
+        self.outline = outline if outline is not None else Outline(loom)
+        self._cast_turns: dict[str, int] = {}
+        for place in self.outline.places.values():
+            if place.role == "crystal" and place.cast_id is not None:
+                self._cast_turns[place.cast_id] = self._cast_turns.get(place.cast_id, 0) + 1
+        self._ends: dict[str, CastRecord | None] = {}
+        self._spent: dict[str, Spent] = {}
+        self._sums: dict[str, _Sums] = {}
+
+    def line(self, leaf_id: str) -> ThreadLine:
+        """One thread's line. Raises `TurnNotFound`."""
+        leaf = self.loom.turn(leaf_id)
+        if not self._sums:
+            self._gather(None)
+        return self._line(leaf)
+
+    def lines(self, wanted: Wanted | None = None) -> Iterator[ThreadLine]:
+        """The lines of all threads that are wanted, the one that was written to last first."""
+        wanted = wanted if wanted is not None else Wanted()
+        self._gather(wanted.intent)
+        held = self._held(wanted)
+        for leaf_id in reversed(self.outline.leaves):
+            sums = self._sums[leaf_id]
+            if wanted.intent is not None and not sums.fits:
+                continue
+            if wanted.reward is not None and not wanted.reward(self._reward(leaf_id, sums)):
+                continue
+            if held is not None and leaf_id not in held:
+                continue
+            line = self._line(self.loom.turn(leaf_id))
+            if wanted.fits(line):
+                yield line
+
+    def _gather(self, intent: str | None) -> None:
+        """Each turn's sums from those of the turn above it, in one pass: parents stand before their turns."""
+        outline, starts = self.outline, self.outline.starts
+        own = outline.follows
+        spawned_at = {head: at for at, heads in outline.spawned.items() for head in heads}
+        fits = {c for c, s in starts.items() if intent is not None and intent.casefold() in (s.intent or "").casefold()}
+        sums: dict[str, _Sums] = {}
+        self._sums = sums
+        nothing = _Sums()
+        for turn_id, place in outline.places.items():
+            above = sums[place.parent_id] if turn_id in own and place.parent_id is not None else nothing
+            parent_cast = outline.places[place.parent_id].cast_id if above is not nothing and place.parent_id else None
+            same = place.cast_id is not None and place.cast_id == parent_cast
+            reward = self.loom.reward(turn_id)
+            speaks = place.role == "crystal"
+            forked = above.forked_from
+            if place.parent_id is not None and above is not nothing and outline.next[place.parent_id][0] != turn_id:
+                # At a call, casts begin; elsewhere what is not first has parted from what is.
+                forked = place.parent_id if outline.places[place.parent_id].role != "call" else forked
+            sums[turn_id] = _Sums(
+                above.turns + speaks,
+                above.casts + (place.cast_id is not None and not same),
+                above.children + len(outline.spawned.get(turn_id, ())),
+                above.rewards + (reward is not None),
+                above.total + (reward or 0.0),
+                above.fits or (place.cast_id in fits),
+                above.head if same else turn_id,
+                (above.length if same else 0) + speaks,
+                forked,
+                spawned_at.get(turn_id, above.parent),
+            )
+
+    def _reward(self, leaf_id: str, sums: _Sums) -> float | None:
+        graded = rewards.grade(self.loom, leaf_id)
+        if graded is not None:
+            return graded
+        return sums.total if sums.rewards and math.isfinite(sums.total) else None
+
+    def _line(self, leaf: Turn) -> ThreadLine:
+        sums = self._sums[leaf.id]
+        start = self.outline.starts.get(leaf.cast_id or "")
+        end = self._end(leaf.cast_id)
+        ended = end is not None and self._whole(leaf.id, sums)
+        state: Literal["terminated", "truncated", "active"] = "active"
+        if leaf.terminated or leaf.truncated:
+            state = "terminated" if leaf.terminated else "truncated"
+        elif ended and end is not None and (end.terminated or end.truncated):
+            # A cancel between two turns shows in the cast's end alone.
+            state = "terminated" if end.terminated else "truncated"
+        outcome = leaf.reason or (end.reason if ended and end is not None else None)
+        model = start.attributes.get("model") if start is not None else None
+        return ThreadLine(
+            leaf=leaf.id,
+            intent=start.intent if start is not None else None,
+            state=state,
+            outcome=outcome or state,
+            reward=self._reward(leaf.id, sums),
+            relative=rewards.relative_of(self.loom, leaf.id),
+            turns=sums.turns,
+            casts=sums.casts,
+            children=sums.children,
+            spent=self._spent_until(leaf.id),
+            model=leaf.metadata.model or (str(model) if model is not None else None),
+            started=start.timestamp if start is not None else leaf.metadata.timestamp,
+            ended=leaf.metadata.timestamp or (start.timestamp if start is not None else ""),
+            entity_id=leaf.entity_id,
+            forked_from=sums.forked_from,
+            parent=sums.parent,
+        )
+
+    def _end(self, cast_id: str | None) -> CastRecord | None:
+        if cast_id is None:
+            return None
+        if cast_id not in self._ends:
+            self._ends[cast_id] = self.loom.cast_end(cast_id)
+        return self._ends[cast_id]
+
+    def _whole(self, turn_id: str, sums: _Sums) -> bool:
+        """Whether all turns of a turn's cast lie on the way to it."""
+        cast_id = self.outline.places[turn_id].cast_id
+        return cast_id is not None and self._cast_turns.get(cast_id, 0) == sums.length
+
+    def _spent_until(self, leaf_id: str) -> Spent:
+        """What the whole way to a turn took: cast by cast, from their ends where they are whole."""
+        chain: list[str] = []
+        at: str | None = leaf_id
+        while at is not None and at not in self._spent:
+            chain.append(at)
+            head = self._sums[at].head
+            above = self.outline.places[head].parent_id
+            at = above if head in self.outline.follows else None
+        total = self._spent[at] if at is not None else Spent()
+        for turn_id in reversed(chain):
+            total = total + self._spent_in_cast(turn_id)
+            self._spent[turn_id] = total
+        return total
+
+    def _spent_in_cast(self, turn_id: str) -> Spent:
+        sums, place = self._sums[turn_id], self.outline.places[turn_id]
+        if place.role == "call":
+            return Spent()
+        end, start = self._end(place.cast_id), self.outline.starts.get(place.cast_id or "")
+        if end is not None and end.usage and self._whole(turn_id, sums):
+            return _spent_of(start, end)
+        ids, at = [], turn_id
+        while True:
+            ids.append(at)
+            parent = self.outline.places[at].parent_id
+            if at == sums.head or parent is None:
+                break
+            at = parent
+        total = Spent()
+        for turn in self.loom.bodies(ids):
+            about = turn.metadata
+            seconds = about.duration_ms / 1000
+            total += Spent(about.tokens_prompt, about.tokens_completion, about.tokens_cached, about.cost, seconds)
+        return total
+
+    def _held(self, wanted: Wanted) -> set[str] | None:
+        """The turns on whose way the wanted gate was called and the wanted text stood; None where neither is wanted."""
+        if wanted.gate is None and wanted.text is None:
+            return None
+        gates: set[str] = set()
+        texts: set[str] = set()
+        text = None if wanted.text is None else wanted.text.casefold()
+        own = self.outline.follows
+        for turn_id, place in self.outline.places.items():
+            above = place.parent_id if turn_id in own else None
+            gate_known = wanted.gate is None or above in gates
+            text_known = text is None or above in texts
+            if not (gate_known and text_known):
+                turn = self.loom.turn(turn_id)
+                gate_known = gate_known or wanted.gate in turn.gate_calls
+                text_known = text_known or (text is not None and text in words(turn))
+            if gate_known:
+                gates.add(turn_id)
+            if text_known:
+                texts.add(turn_id)
+        return gates & texts
+
+
+def _spent_of(start: CastRecord | None, end: CastRecord) -> Spent:
+    usage = end.usage
+    seconds = 0.0
+    if start is not None:
+        began, ended = moment(start.timestamp), moment(end.timestamp)
+        if began is not None and ended is not None:
+            seconds = max(0.0, (ended - began).total_seconds())
+    cost = usage.get("cost")
+    return Spent(
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        _count(usage.get("cached_tokens")),
+        float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        seconds,
+    )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

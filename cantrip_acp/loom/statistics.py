@@ -1,0 +1,163 @@
+"""What looms add up to: casts, turns, tokens, cost, times, gates with their errors, rewards, models, folds and forks."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.loom import rewards
+from cantrip_acp.loom.turn import CastRecord, FoldRecord, ForkRecord, Output, RewardRecord, SnapshotRecord, Turn
+from cantrip_acp.loom.wanted import moment
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+
+
+class Statistics:
+    """Counts over any number of looms: `take` each, then `record`. Read once, record by record; memory stays small."""
+
+    def __init__(self) -> None:
+        self.looms = 0
+        self.damage = 0
+        self._casts: Counter[str] = Counter()
+        self._started = 0
+        self._children = 0
+        self._turns: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._cost: list[float] = []
+        self._turn_ms = array("d")
+        self._cast_s = array("d")
+        self._gates: dict[str, list[int]] = {}
+        self._programs = [0, 0]
+        self._models: dict[str, Counter[str]] = {}
+        self._model_costs: dict[str, list[float]] = {}
+        self._kinds: Counter[str] = Counter()
+        self._given = array("d")
+        self._records: Counter[str] = Counter()
+
+    def take(self, loom: Loom) -> None:
+        """Add a loom as it is at this moment."""
+        self.looms += 1
+        self.damage += len(loom.problems)
+        began: dict[str, str] = {}
+        models: dict[str, str] = {}
+        for record in loom.records():
+            if isinstance(record, Turn):
+                self._turn(record, models)
+            elif isinstance(record, CastRecord):
+                self._cast(record, began)
+                if record.event == "start" and isinstance(model := record.attributes.get("model"), str):
+                    models[record.id] = model
+            elif isinstance(record, RewardRecord):
+                self._kinds[rewards.kind(record) if record.reward is not None else "failed"] += 1
+            elif isinstance(record, FoldRecord):
+                self._records["folds"] += 1
+            elif isinstance(record, ForkRecord):
+                self._records["forks"] += 1
+            elif isinstance(record, SnapshotRecord):
+                self._records["snapshots"] += 1
+        self._casts["active"] += len(began)
+        for turn_id in loom.places:
+            given = loom.reward(turn_id)
+            if given is not None:
+                self._given.append(given)
+
+    def _cast(self, record: CastRecord, began: dict[str, str]) -> None:
+        if record.event == "start":
+            self._started += 1
+            self._children += record.parent_turn_id is not None
+            began[record.id] = record.timestamp
+            return
+        start = began.pop(record.id, None)
+        self._casts[record.reason or "ended"] += 1
+        first, last = moment(start or ""), moment(record.timestamp)
+        if first is not None and last is not None:
+            self._cast_s.append(max(0.0, (last - first).total_seconds()))
+
+    def _turn(self, turn: Turn, models: dict[str, str]) -> None:
+        self._turns[turn.role] += 1
+        if turn.role != "crystal":
+            return
+        about = turn.metadata
+        used = {"prompt": about.tokens_prompt, "completion": about.tokens_completion, "cached": about.tokens_cached}
+        self._tokens.update(used)
+        model = about.model or models.get(turn.cast_id or "", "unknown")
+        of_model = self._models.setdefault(model, Counter())
+        of_model.update(turns=1, prompt=about.tokens_prompt, completion=about.tokens_completion)
+        if about.cost is not None:
+            self._cost.append(about.cost)
+            self._model_costs.setdefault(model, []).append(about.cost)
+        if about.duration_ms > 0:
+            self._turn_ms.append(about.duration_ms)
+        seen = turn.observation
+        for result in seen.results:
+            counted = self._gates.setdefault(result.gate, [0, 0])
+            counted[0] += 1
+            counted[1] += result.is_error
+        outputs: tuple[Output, ...] = () if seen.output is None else (seen.output,)
+        if seen.outputs is not msgspec.UNSET and seen.outputs:
+            outputs = seen.outputs
+        for output in outputs:
+            self._programs[0] += 1
+            self._programs[1] += rewards.failed(output)
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it: durations in ms (turns) and s (casts), cost in US dollars or null where no price is known."""
+        calls = sorted(self._gates.items(), key=lambda item: (-item[1][0], item[0]))
+        models = sorted(self._models.items(), key=lambda item: (-item[1]["turns"], item[0]))
+        return {
+            "looms": self.looms,
+            "damage": self.damage,
+            "casts": {"started": self._started, "children": self._children, "outcomes": _counts(self._casts)},
+            "turns": self._turns["crystal"],
+            "tokens": {
+                **{name: self._tokens[name] for name in ("prompt", "completion", "cached")},
+                "total": self._tokens["prompt"] + self._tokens["completion"],
+            },
+            "cost": math.fsum(self._cost) if self._cost else None,
+            "turn_ms": _spread(self._turn_ms),
+            "cast_s": _spread(self._cast_s),
+            "gates": {name: _rate(*counted) for name, counted in calls},
+            "programs": _rate(*self._programs),
+            "rewards": {"given": _counts(self._kinds), **_spread(self._given)},
+            "models": {
+                name: {
+                    "turns": of["turns"],
+                    "tokens_prompt": of["prompt"],
+                    "tokens_completion": of["completion"],
+                    "cost": math.fsum(self._model_costs[name]) if name in self._model_costs else None,
+                }
+                for name, of in models
+            },
+            **{name: self._records[name] for name in ("folds", "forks", "snapshots")},
+        }
+
+
+def _counts(counter: Counter[str]) -> dict[str, int]:
+    return {name: number for name, number in counter.most_common() if number}
+
+
+def _rate(count: int, errors: int) -> dict[str, Any]:
+    return {"calls": count, "errors": errors, "error_rate": errors / count if count else 0.0}
+
+
+def _spread(values: array[float]) -> dict[str, Any]:
+    """How values lie: their number, mean, the middle, the value that 95 of 100 do not exceed, and the ends; null of none."""
+    ordered = sorted(values)
+    count = len(ordered)
+    names = ("mean", "p50", "p95", "min", "max")
+    if not count:
+        return {"count": 0, **dict.fromkeys(names)}
+    # Divided first: the sum of the largest rewards there can be is no number any more.
+    mean = math.fsum(v / count for v in ordered)
+    figures = (mean, percentile(ordered, 0.5), percentile(ordered, 0.95), ordered[0], ordered[-1])
+    return {"count": count, **dict(zip(names, figures, strict=True))}
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """The smallest of some sorted values that at least this share of them does not exceed (nearest rank)."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -48,6 +48,40 @@ class NewSession(Incoming, kw_only=True):
     additional_directories: list[str] | None = None
 
 
+class LoadSession(Incoming, kw_only=True):
+    """Parameters of ``session/load``, ``session/resume`` and ``session/fork`` (which is unstable)."""
+
+    session_id: str
+    cwd: str
+    mcp_servers: list[McpServer] | None = None
+    additional_directories: list[str] | None = None
+
+
+class ListSessions(Incoming, kw_only=True):
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class OneSession(Incoming, kw_only=True):
+    """Parameters of ``session/close`` and ``session/delete``."""
+
+    session_id: str
+
+
+class SetMode(Incoming, kw_only=True):
+    session_id: str
+    mode_id: str
+
+
+class SetConfigOption(Incoming, kw_only=True):
+    """``value`` is a text; a boolean comes with ``type``."""
+
+    session_id: str
+    config_id: str
+    value: str | bool
+    type: str | None = None
+
+
 class Text(Incoming, kw_only=True, tag_field="type", tag="text"):
     text: str
 
@@ -100,9 +134,58 @@ class Cancel(Incoming, kw_only=True):
 # --- out: results ----------------------------------------------------------------------------------------------------
 
 
-class NewSessionResult(msgspec.Struct, rename="camel", omit_defaults=True):
-    session_id: str
+class SessionMode(msgspec.Struct, omit_defaults=True):
+    id: str
+    name: str
+    description: str | None = None
+
+
+class ModeState(msgspec.Struct, rename="camel"):
+    current_mode_id: str
+    available_modes: list[SessionMode]
+
+
+class OptionValue(msgspec.Struct, omit_defaults=True):
+    value: str
+    name: str
+    description: str | None = None
+
+
+class ConfigOption(msgspec.Struct, rename="camel", tag_field="type", tag="select", omit_defaults=True):
+    """A choice of one among several."""
+
+    id: str
+    name: str
+    current_value: str
+    options: list[OptionValue]
+    description: str | None = None
+    category: str | None = None
+
+
+class SessionState(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """What a reply tells of a session; ``session_id`` where the client does not know it yet."""
+
+    session_id: str | None = None
+    modes: ModeState | None = None
+    config_options: list[ConfigOption] | None = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
+
+
+class SessionInfo(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    session_id: str
+    cwd: str
+    additional_directories: list[str] | None = None
+    title: str | None = None
+    updated_at: str | None = None
+
+
+class SessionList(msgspec.Struct, rename="camel", omit_defaults=True):
+    sessions: list[SessionInfo]
+    next_cursor: str | None = None
+
+
+class ConfigOptions(msgspec.Struct, rename="camel"):
+    config_options: list[ConfigOption]
 
 
 class PromptResult(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -115,6 +198,17 @@ class PromptResult(msgspec.Struct, rename="camel", omit_defaults=True):
 
 class TextContent(msgspec.Struct, tag_field="type", tag="text"):
     text: str
+
+
+class ImageContent(msgspec.Struct, tag_field="type", tag="image", rename="camel", omit_defaults=True):
+    data: str
+    mime_type: str
+    uri: str | None = None
+
+
+class LinkContent(msgspec.Struct, tag_field="type", tag="resource_link"):
+    name: str
+    uri: str
 
 
 class Content(msgspec.Struct, tag_field="type", tag="content"):
@@ -147,6 +241,11 @@ class Update(msgspec.Struct, tag_field="sessionUpdate", rename="camel", omit_def
     """One update of a session."""
 
 
+class UserMessageChunk(Update, tag="user_message_chunk"):
+    content: TextContent | ImageContent | LinkContent
+    message_id: str | None = None
+
+
 class AgentMessageChunk(Update, tag="agent_message_chunk"):
     content: TextContent
     message_id: str | None = None
@@ -166,6 +265,7 @@ class ToolCall(Update, tag="tool_call", kw_only=True):
     content: list[ToolContent] | None = None
     locations: list[Location] | None = None
     raw_input: Any = None
+    raw_output: Any = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
@@ -202,6 +302,33 @@ class UsageUpdate(Update, tag="usage_update"):
     cost: Cost | None = None
 
 
+class CurrentMode(Update, tag="current_mode_update"):
+    current_mode_id: str
+
+
+class ConfigOptionsChanged(Update, tag="config_option_update"):
+    config_options: list[ConfigOption]
+
+
+class SessionInfoChanged(Update, tag="session_info_update"):
+    title: str | None = None
+    updated_at: str | None = None
+
+
+class CommandInput(msgspec.Struct):
+    hint: str
+
+
+class AvailableCommand(msgspec.Struct, omit_defaults=True):
+    name: str
+    description: str
+    input: CommandInput | None = None
+
+
+class AvailableCommands(Update, tag="available_commands_update"):
+    available_commands: list[AvailableCommand]
+
+
 class Notice(Update, tag="notice"):
     severity: Literal["info", "warning", "error"]
     title: str
@@ -211,6 +338,43 @@ class Notice(Update, tag="notice"):
 class SessionNotification(msgspec.Struct, rename="camel"):
     session_id: str
     update: Update
+
+
+# --- out: what the client is asked -------------------------------------------------------------------------------------
+
+
+class Asking(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """The tool call that a permission is asked for, with all that is known of it (ACP, ToolCallUpdate)."""
+
+    tool_call_id: str
+    title: str
+    kind: str | None = None
+    name: str | None = None
+    status: ToolStatus | None = None
+    content: list[ToolContent] | None = None
+    locations: list[Location] | None = None
+    raw_input: Any = None
+
+
+class PermissionOption(msgspec.Struct, rename="camel"):
+    option_id: str
+    name: str
+    kind: Literal["allow_once", "allow_always", "reject_once", "reject_always"]
+
+
+class RequestPermission(msgspec.Struct, rename="camel"):
+    session_id: str
+    tool_call: Asking
+    options: list[PermissionOption]
+
+
+class PermissionOutcome(msgspec.Struct, rename="camel"):
+    outcome: str
+    option_id: str | None = None
+
+
+class PermissionAnswer(msgspec.Struct):
+    outcome: PermissionOutcome
 
 
 # --- what a client can do --------------------------------------------------------------------------------------------

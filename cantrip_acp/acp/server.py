@@ -141,7 +141,7 @@ class Agent:
             log.info("authenticate: %s", problem)
         return {}
 
-    async def _new_session(self, params: acp.NewSession, request: Request) -> acp.NewSessionResult:
+    async def _new_session(self, params: acp.NewSession, request: Request) -> acp.SessionState:
         assert self._connection is not None
         trace = telemetry.trace_from(params.meta if isinstance(params.meta, dict) else None, default=_UNNAMED)
         named = trace if trace is not _UNNAMED else None
@@ -161,7 +161,7 @@ class Agent:
         }
         if named is not None:
             about["cantrip_trace_id"] = named.trace_id
-        return acp.NewSessionResult(session_id, about)
+        return acp.SessionState(session_id=session_id, meta=about)
 
     async def _built(self, cwd: str, session_id: str) -> Entity:
         """`_build` in a thread; of a request that was cancelled meanwhile nothing is left."""

@@ -1,0 +1,239 @@
+"""Pins: the files of a workspace at one moment, as a commit that no branch leads to.
+
+The commit hangs on a ref of its own, ``refs/cantrip/LOOM/ENTITY``, so that git never collects it. Each further pin has the
+one before it as parent, and the commit that the user stood on where that is another one than before. Index, HEAD, branches,
+stash and logs of the user are not touched, nor is any file: the pinner has an index of its own, which also makes a pin
+cheap where nothing changed.
+
+What a pin holds: every file below the workspace that git would show in `git status` or keeps already, byte by byte (no line
+ends are changed, no filters run), symbolic links as links. Beside the workspace it holds what the user's index had. What it
+leaves out, by name: ignored files (not named, there may be very many), files larger than `LARGEST`, files that are hidden
+from entities (keys, ``.env``), files that cannot be read, nested repositories, and what lies in submodules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cantrip_acp.errors import GitError
+from cantrip_acp.git.plain import Plain
+from cantrip_acp.git.repository import Repository
+
+LARGEST = 20 * 1024 * 1024
+"""Bytes of a file that is pinned; a larger one is left out."""
+MOST_FILES = 50_000
+MOST_BYTES = 1024 * 1024 * 1024
+"""What one pin may add; beyond it something is not ignored that should be."""
+NAMED = 20
+"""How many of the files that were left out are named."""
+_TIMEOUT = 30.0
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
+_OURS = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "cantrip"), ("EMAIL", "cantrip@localhost"))
+}
+
+Hidden = Callable[[Sequence[str], int | None], str | None]
+"""Why a file (the names of its path, its mode) is not to be pinned; None where it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Files at a moment: commit and tree in the repository at ``top``, the ref that keeps them, and ``head``, the commit
+    that the user stood on (None in a repository without one). ``left_out``: a line ``name: why`` for each file, in order,
+    and one more where there were more than `NAMED`."""
+
+    top: str
+    commit: str
+    tree: str
+    ref: str
+    head: str | None
+    left_out: tuple[str, ...] = ()
+
+
+def ref_of(loom_id: str, entity_id: str | None = None) -> str:
+    """The ref of an entity's pins, or the beginning of those of all entities of a loom."""
+    return "/".join(("refs/cantrip", *(_name(each) for each in (loom_id, entity_id) if each is not None)))
+
+
+def _name(text: str) -> str:
+    """An id as part of a ref; what no ref may hold, by its hash."""
+    return text if _PLAIN_ID.match(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class Pinner:
+    """Pins the files of one workspace, again and again. Blocking; one call at a time. Close it.
+
+    Raises `GitError` where the workspace is in no repository that can be used.
+    """
+
+    def __init__(self, workspace: str, ref: str, *, hidden: Hidden | None = None) -> None:
+        self._workspace = os.path.realpath(workspace)
+        found = Repository.of(self._workspace)
+        if found is None:
+            raise GitError(f"{workspace} is in no git repository")
+        self.repository = found
+        self._below = os.path.relpath(self._workspace, found.top)
+        self._ref = ref
+        self._hidden = hidden
+        self._tree: str | None = None
+        self._left_out: tuple[str, ...] = ()
+        self._last: str | None = None
+        self._head: str | None = None
+        self._submodules: set[bytes] = set()
+        self._absent: set[bytes] = set()
+        self._plain = Plain(found)
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the index; the pins stay. Safe to call twice."""
+        self._plain.close()
+
+    def pin(self, message: str) -> Pin | None:
+        """Pin the files as they are now; None where they are as at the last pin of this pinner.
+
+        Raises `GitError` where they cannot be pinned; the next call tries again.
+        """
+        changed, left_out = self._changes()
+        if changed:
+            self._plain.git("update-index", "-z", "--add", "--remove", "--stdin", stdin=changed, timeout=_TIMEOUT)
+        elif self._tree is not None and left_out == self._left_out:
+            return None
+        tree = self._plain.git("write-tree", "--missing-ok", timeout=_TIMEOUT).text
+        if tree == self._tree and left_out == self._left_out:
+            return None
+        head = self.repository.commit()
+        commit = self._commit(tree, head, message)
+        self._tree, self._left_out = tree, left_out
+        return Pin(self.repository.top, commit, tree, self._ref, head, left_out)
+
+    def _begin(self) -> None:
+        """Begin with what git keeps of the repository: the files of the index, as they stand there."""
+        if self._below != "." and self._ignored():
+            raise GitError(
+                f"{self._workspace} is ignored by the repository at {self.repository.top}, and in none of its own"
+            )
+        entries = []
+        for entry in self.repository.git("ls-files", "-z", "-t", "--stage", "--full-name").out.split(b"\0")[:-1]:
+            told, _, name = entry.partition(b"\t")
+            tag, mode, _, stage = told.split()
+            if stage != b"0":
+                # A conflict: the file is taken as it stands.
+                continue
+            if mode == b"160000":
+                self._submodules.add(name)
+            if tag == b"S":
+                # Left out of a sparse checkout: absent, and not deleted.
+                self._absent.add(name)
+            entries.append(entry[len(tag) + 1 :])
+        if entries:
+            self._plain.git("update-index", "-z", "--index-info", stdin=b"\0".join(entries) + b"\0")
+
+    def _ignored(self) -> bool:
+        # This command takes paths as they are, and does not know the word for it.
+        env = {"GIT_LITERAL_PATHSPECS": "0"}
+        ran = self._plain.git("check-ignore", "--quiet", "--no-index", "--", self._below, statuses=(0, 1), env=env)
+        return ran.status == 0
+
+    def _changes(self) -> tuple[bytes, tuple[str, ...]]:
+        """What differs from the index, as `update-index` reads it, and what of it is left out."""
+        scope = ["--", self._below] if self._below != "." else []
+        ran = self._plain.git("ls-files", "-z", "-d", "-m", "-o", "--exclude-standard", *scope, timeout=_TIMEOUT)
+        changed: list[bytes] = []
+        left_out: list[str] = [f"{_shown(name)}: a submodule; its own files are not kept" for name in self._within()]
+        size = 0
+        for name in dict.fromkeys(ran.out.split(b"\0")[:-1]):
+            why, length = self._why_not(name)
+            if why is None:
+                size += length
+                changed.append(name)
+            elif why:
+                left_out.append(f"{_shown(name)}: {why}")
+        if len(changed) > MOST_FILES or size > MOST_BYTES:
+            raise GitError(
+                f"{len(changed):,} files of {size:,} bytes changed in {self._workspace}, which is too much to keep; "
+                "have git ignore what programs make (.gitignore)"
+            )
+        more = len(left_out) - NAMED
+        told = (*left_out[:NAMED], f"and {more} more") if more > 0 else tuple(left_out)
+        return b"\0".join([*changed, b""]), told
+
+    def _within(self) -> Iterator[bytes]:
+        scope = b"" if self._below == "." else os.fsencode(self._below) + b"/"
+        return (name for name in sorted(self._submodules) if name.startswith(scope))
+
+    def _why_not(self, name: bytes) -> tuple[str | None, int]:
+        """Why a file that differs is left out: None where it is not, nothing where it need not be told; and its size."""
+        if name in self._submodules:
+            return "", 0
+        if name.endswith(b"/"):
+            return "a repository of its own; its files are not kept", 0
+        path = os.path.join(os.fsencode(self.repository.top), name)
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return ("" if name in self._absent else None), 0
+        parts = os.fsdecode(name).split("/")
+        if self._hidden is not None and self._hidden(parts, status.st_mode) is not None:
+            return "hidden from entities; kept as git has it, if it has it", 0
+        if stat.S_ISREG(status.st_mode):
+            if status.st_size > LARGEST:
+                return f"larger than {LARGEST // 1024 // 1024} MiB", 0
+            if not os.access(path, os.R_OK):
+                return "cannot be read", 0
+            return None, status.st_size
+        return None, 0
+
+    def _commit(self, tree: str, head: str | None, message: str) -> str:
+        """A commit of the tree on the entity's ref; where another process moved that meanwhile, once more."""
+        for _ in range(5):
+            if self._last is None:
+                self._last = self.repository.commit(self._ref)
+            parents = [each for each in (self._last, head if head != self._head else None) if each is not None]
+            line = [word for parent in parents for word in ("-p", parent)]
+            made = self.repository.git("commit-tree", tree, *line, stdin=message.encode() + b"\n", env=_OURS).text
+            old = self._last or "0" * len(made)
+            ran = self.repository.git("update-ref", self._ref, made, old, statuses=(0, 1, 128))
+            if ran.status == 0:
+                self._last, self._head = made, head
+                return made
+            self._last = self._head = None
+        raise GitError(f"{self._ref} could not be moved: {' '.join(ran.err.split())[:300]}")
+
+
+def pins(repository: Repository, loom_id: str | None = None) -> dict[str, str]:
+    """The refs of pins, of one loom or of all, each with its commit."""
+    below = ref_of(loom_id) + "/" if loom_id is not None else "refs/cantrip/"
+    ran = repository.git("for-each-ref", "--format=%(refname) %(objectname)", below)
+    return {ref: commit for ref, _, commit in (line.partition(" ") for line in ran.text.splitlines())}
+
+
+def drop(repository: Repository, loom_id: str, entity_id: str | None = None) -> list[str]:
+    """Let go of a loom's pins, or of one entity's: the refs that were removed. git then collects the files in its time.
+
+    Worktrees that stand on a pin keep it. Raises `GitError`.
+    """
+    found = pins(repository, loom_id)
+    if entity_id is not None:
+        found = {ref: commit for ref, commit in found.items() if ref == ref_of(loom_id, entity_id)}
+    if found:
+        lines = "".join(f"delete {ref}\0{commit}\0" for ref, commit in found.items())
+        repository.git("update-ref", "--stdin", "-z", stdin=lines.encode())
+    return list(found)
+
+
+def _shown(name: bytes) -> str:
+    """A file's name for people: on one line, and text."""
+    text = name.decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -79,6 +79,14 @@ class ForkHead(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
     entity_id: str
 
 
+class FilesHead(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
+    """A turn's files."""
+
+    id: str
+    turn_id: str
+    entity_id: str
+
+
 class ConfigHead(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
     """A change of an entity's configuration."""
 
@@ -96,6 +104,7 @@ Head = (
     | SnapshotHead
     | FoldHead
     | ForkHead
+    | FilesHead
     | ConfigHead
 )
 """A record's head; headers and cantrips are small and few, and are read whole."""

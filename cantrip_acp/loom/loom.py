@@ -21,6 +21,7 @@ from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
     ContextRecord,
+    FilesRecord,
     ForkRecord,
     LoomHeader,
     Record,
@@ -328,6 +329,17 @@ class Loom:
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
         """Many turns at once, with rewards. Raises `TurnNotFound`."""
         return self._turns([self._found(i) for i in turn_ids])
+
+    def files_at(self, turn_id: str) -> FilesRecord | None:
+        """How the files stood when a turn had ended: the last that was kept of them on the way there, None where none was."""
+        for at in reversed(self.path(turn_id)):
+            position = self._tree.files.get(at)
+            if position is not None:
+                record = self._store.read(position)
+                if not isinstance(record, FilesRecord):
+                    raise LoomError(f"loom {self.location}: byte {position} holds no files; the file changed under us")
+                return record
+        return None
 
     def snapshot_at(self, position: int) -> SnapshotRecord:
         """The snapshot's record at a position that ``snapshots`` or ``pieces`` gave."""

@@ -31,7 +31,7 @@ class Tree(msgspec.Struct, array_like=True):
     ``turns`` by id, in the order of writing. ``casts`` are the positions of each cast's start and of what was pinned for it,
     ``ends`` those of casts' ends, ``forks`` of an entity's fork, ``rewards`` the one of a turn that counts, ``assigned`` the
     positions of all that it was given, ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record
-    holds a piece of a state.
+    holds a piece of a state, ``files`` the positions of the pinned files after a turn.
     """
 
     header: LoomHeader | None = None
@@ -45,6 +45,7 @@ class Tree(msgspec.Struct, array_like=True):
     ends: dict[str, int] = {}
     forks: dict[str, int] = {}
     assigned: dict[str, list[int]] = {}
+    files: dict[str, int] = {}
 
     def take(self, position: int, record: Record | heads.Head) -> str | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
@@ -75,6 +76,8 @@ class Tree(msgspec.Struct, array_like=True):
                 self.snapshots[snapshot.turn_id] = position
                 for key in heads.pieces_of(record):
                     self.pieces.setdefault(key, position)
+            case "files":
+                self.files[typed("heads.FilesHead", record).turn_id] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)
                 self.cantrips[cantrip.id] = cantrip

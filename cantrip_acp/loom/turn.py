@@ -261,6 +261,27 @@ class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="type", tag="snapsho
     timestamp: str = ""
 
 
+class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
+    """The files of the workspace after a turn, pinned in its git repository; there is one where they had changed.
+
+    ``repository`` is the folder of that repository's files, ``commit`` and ``tree`` are what was pinned, ``ref`` keeps it from
+    being collected, ``head`` is the commit that the user stood on. ``missing`` names what was left out and why; ``error`` says
+    why nothing could be pinned, and the rest is then null.
+    """
+
+    id: str
+    turn_id: str
+    entity_id: str
+    repository: str | None = None
+    commit: str | None = None
+    tree: str | None = None
+    ref: str | None = None
+    head: str | None = None
+    missing: tuple[str, ...] = ()
+    error: str | None = None
+    timestamp: str = ""
+
+
 class ConfigRecord(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
     """A change of mode, model or recipe during an entity's life."""
 
@@ -280,6 +301,7 @@ Record = (
     | FoldRecord
     | ForkRecord
     | SnapshotRecord
+    | FilesRecord
     | ConfigRecord
 )
 """Any line of a loom."""

@@ -63,6 +63,7 @@ _FIELDS = {
         heads.SnapshotHead,
         heads.FoldHead,
         heads.ForkHead,
+        heads.FilesHead,
         heads.ConfigHead,
     )
 }

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sandbox": ("cantrip_acp.cli.sandbox:sandbox", "Run one command as the medium would, or show the policy."),
     "conformance": ("cantrip_acp.cli.conformance:conformance", "Run a conformance suite."),
     "models": ("cantrip_acp.cli.models:models", "What is known of models: windows, limits, prices, abilities."),
+    "gc": ("cantrip_acp.cli.gc:gc", "Let go of old looms and leftovers in the state folder."),
     "doctor": ("cantrip_acp.cli.doctor:doctor", "What works on this machine, and how to mend what does not."),
 }
 """Name to ``module:attribute`` and a short text. A new command is a file and a line here."""

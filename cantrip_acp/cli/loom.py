@@ -10,6 +10,7 @@ import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.loomfork import fork, replay
+from cantrip_acp.cli.loomkeep import keep
 from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def reward(name: str, turn: str, reward: float, note: str | None, by: str, state
 
 
 loom.add_command(fork)
+loom.add_command(keep)
 loom.add_command(replay)
 
 

@@ -21,7 +21,6 @@ from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
     ContextRecord,
-    FilesRecord,
     ForkRecord,
     LoomHeader,
     Record,
@@ -311,6 +310,17 @@ class Loom:
         record = None if position is None else self._store.read(position)
         return record if isinstance(record, ForkRecord) else None
 
+    def elsewhere(self) -> set[str]:
+        """The turns that are named here and lie in another loom: where a fork or a child of theirs began."""
+        begun = [where[0] for where in self._tree.casts.values() if where]
+        named: set[str | None] = {place.parent_id for place in self._tree.turns.values()}
+        for record in self._store.read_all([*begun, *self._tree.forks.values()]):
+            if isinstance(record, CastRecord):
+                named.add(record.parent_turn_id)
+            elif isinstance(record, ForkRecord):
+                named.add(record.from_turn)
+        return {i for i in named if i is not None and i not in self._tree.turns}
+
     def assigned(self, turn_id: str | None = None) -> list[RewardRecord]:
         """Every reward that a turn was ever given, or that any was, in the order of giving (LOOM-3)."""
         held = self._tree.assigned
@@ -329,17 +339,6 @@ class Loom:
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
         """Many turns at once, with rewards. Raises `TurnNotFound`."""
         return self._turns([self._found(i) for i in turn_ids])
-
-    def files_at(self, turn_id: str) -> FilesRecord | None:
-        """How the files stood when a turn had ended: the last that was kept of them on the way there, None where none was."""
-        for at in reversed(self.path(turn_id)):
-            position = self._tree.files.get(at)
-            if position is not None:
-                record = self._store.read(position)
-                if not isinstance(record, FilesRecord):
-                    raise LoomError(f"loom {self.location}: byte {position} holds no files; the file changed under us")
-                return record
-        return None
 
     def snapshot_at(self, position: int) -> SnapshotRecord:
         """The snapshot's record at a position that ``snapshots`` or ``pieces`` gave."""

@@ -47,6 +47,12 @@ class Pool:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # As long as it is held, `cantrip gc` leaves it alone.
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
         self._free: list[str] = []
         self._empty: dict[int, int] = {}
         self._made = 0

@@ -1,0 +1,92 @@
+"""What crashes and time leave in the state folder beside looms: files of looms that are gone, empty looms, recipes as they
+were compiled long ago, and folders of stand-ins whose process was killed together with its sentinel."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Callable
+
+from cantrip_acp.retention.folder import Entry, Folder
+from cantrip_acp.retention.item import Item, Stays
+from cantrip_acp.retention.rules import DAY, Rules
+
+_STANDINS = "cantrip-standins-"
+_COMPILED = re.compile(r"[0-9a-f]{64}\.json|\.[0-9a-f]{64}\.json\.\d+")
+_SETTLED = DAY
+"""Seconds after which what looks like a leftover is none of something that is just being made."""
+
+
+def beside(folder: Folder, orphans: list[Entry], where: str, now: float) -> list[Item]:
+    """Indexes, torn lines and marks of looms that are gone."""
+    return [
+        Item("leftover", f"{where}/{each.name}", each.size, each.changed, "its loom is gone", _unlink(folder, each))
+        for each in orphans
+        if now - each.changed > _SETTLED
+    ]
+
+
+def compiled(recipes: Folder, rules: Rules, now: float) -> list[Item]:
+    """Recipes as they were compiled: what is not read for long is made again when it is."""
+    if rules.older_than is None:
+        return []
+    return [
+        Item("compiled recipe", f"recipes/{e.name}", e.size, e.changed, "made again when needed", _unlink(recipes, e))
+        for e in recipes.entries()
+        if e.is_file and _COMPILED.fullmatch(e.name) and now - max(e.changed, e.status.st_atime) > rules.older_than
+    ]
+
+
+def standins(folder: Folder, now: float) -> list[Item]:
+    """Pools of stand-ins (`sandbox.standins.Pool`) that no process holds any more."""
+    return [
+        Item("stand-ins", e.name, 0, e.changed, "its process was killed", _pool(folder, e.name), _pool_state(folder, e.name))
+        for e in folder.entries()
+        if e.is_folder and e.name.startswith(_STANDINS) and now - e.changed > _SETTLED
+    ]  # fmt: skip
+
+
+def _unlink(folder: Folder, entry: Entry) -> Callable[[], None]:
+    def drop() -> None:
+        now = folder.entry(entry.name)
+        if now is not None and (not now.is_file or now.status.st_mtime_ns != entry.status.st_mtime_ns):
+            raise Stays("changed meanwhile")
+        folder.unlink(entry.name)
+
+    return drop
+
+
+def _pool_state(folder: Folder, name: str) -> str | None:
+    pool = folder.sub(name)
+    if pool is None:
+        return None
+    try:
+        fcntl.flock(pool.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if all(stat.S_ISDIR(e.status.st_mode) and stat.S_IMODE(e.status.st_mode) == 0o1700 for e in pool.entries()):
+            return None
+        return "it holds more than empty stand-ins"
+    except BlockingIOError:
+        return "in use by a process"
+    finally:
+        pool.close()
+
+
+def _pool(folder: Folder, name: str) -> Callable[[], None]:
+    def drop() -> None:
+        why = _pool_state(folder, name)
+        if why is not None:
+            raise Stays(why)
+        pool = folder.sub(name)
+        if pool is None:
+            return
+        try:
+            for entry in pool.entries():
+                # Only what is empty goes.
+                os.rmdir(entry.name, dir_fd=pool.fd)
+        finally:
+            pool.close()
+        os.rmdir(name, dir_fd=folder.fd)
+
+    return drop

@@ -1,0 +1,180 @@
+"""The looms of the state folder: which are old, which are too many, and how one is removed.
+
+A loom that somebody writes is locked, one with a file ``NAME.keep`` beside it is kept on purpose (`mark`), and one that
+another loom goes on from is needed by it (`references`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Container, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from cantrip_acp.errors import LoomLocked
+from cantrip_acp.loom.stores import sole
+from cantrip_acp.retention.folder import Entry, Folder
+from cantrip_acp.retention.item import Item, Stays
+from cantrip_acp.retention.rules import DAY, Rules
+
+FOLDER = "looms"
+LINES = ".loom.jsonl"
+DATABASES = (".db", ".sqlite", ".sqlite3")
+KEEP = ".keep"
+LOCK = ".lock"
+_SESSION = (".session.json", LOCK)
+"""What a session keeps beside its loom ``ID.loom.jsonl``: ``ID.session.json``, which a loom can do without, and its lock."""
+_SQLITE = b"SQLite format 3\0"
+_BESIDE = re.compile(r"\.?(?P<loom>.+?)(\.index(\.part)?|\.torn-\d+|\.keep|-wal|-shm|-journal)")
+
+IN_USE = "open in another process"
+MARKED = "marked to be kept"
+
+
+@dataclass(slots=True)
+class Shelved:
+    """A loom's file with what lies beside it for it: index, torn lines, a database's log, the mark that keeps it."""
+
+    entry: Entry
+    beside: list[Entry]
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def size(self) -> int:
+        return self.entry.size + sum(each.size for each in self.beside)
+
+    @property
+    def changed(self) -> float:
+        written = [e.changed for e in self.beside if e.name.endswith("-wal")]
+        return max([self.entry.changed, *written])
+
+    @property
+    def marked(self) -> bool:
+        return any(each.name == self.name + KEEP for each in self.beside)
+
+
+def shelf(folder: Folder) -> tuple[list[Shelved], list[Entry]]:
+    """Every loom of the folder, the oldest first, and what lies beside looms that are not there. Links are none of both."""
+    files = [entry for entry in folder.entries() if entry.is_file]
+    looms = {e.name: Shelved(e, []) for e in files if _is_loom(folder, e)}
+    orphans = []
+    for entry in files:
+        found = _BESIDE.fullmatch(entry.name)
+        if entry.name in looms or found is None or not _loom_name(found["loom"]):
+            continue
+        owner = looms.get(found["loom"])
+        if owner is None:
+            orphans.append(entry)
+        else:
+            owner.beside.append(entry)
+    for entry in files:
+        if entry.name.endswith(_SESSION):
+            owner = looms.get(entry.name.partition(".")[0] + LINES)
+            if owner is not None:
+                owner.beside.append(entry)
+    return sorted(looms.values(), key=lambda each: (each.changed, each.name)), orphans
+
+
+def _loom_name(name: str) -> bool:
+    return name.endswith((LINES, *DATABASES))
+
+
+def _is_loom(folder: Folder, entry: Entry) -> bool:
+    if entry.name.endswith(LINES):
+        return True
+    return entry.name.endswith(DATABASES) and head(folder, entry.name, len(_SQLITE)) == _SQLITE
+
+
+def head(folder: Folder, name: str, count: int) -> bytes:
+    """The first bytes of a file; none of what cannot be read."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder.fd)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, count)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def over(looms: list[Shelved], rules: Rules, now: float, stays: Container[str]) -> dict[str, str]:
+    """The looms whose time is over, or that are more than there is room for, with the reason.
+
+    Those that stay are told where they are too old, and take the room of others otherwise.
+    """
+    why: dict[str, str] = {}
+    for each in looms:
+        if rules.older_than is not None and now - each.changed > rules.older_than:
+            why[each.name] = f"last written {days(now - each.changed)} ago"
+    if rules.max_size is not None:
+        left = sum(each.size for each in looms if each.name not in why or each.name in stays)
+        for each in looms:
+            if left <= rules.max_size:
+                break
+            if each.name not in why and each.name not in stays:
+                why[each.name] = "looms take more room than they may"
+                left -= each.size
+    return why
+
+
+def days(seconds: float) -> str:
+    """A span for people."""
+    count = int(seconds / DAY)
+    return f"{count} day{'' if count == 1 else 's'}" if count else f"{max(0, int(seconds / 3600))} h"
+
+
+def held(folder: Folder, loom: Shelved) -> bool:
+    """Whether somebody works with it; of a database that is only known when it is removed."""
+    locks = [e.name for e in loom.beside if e.name.endswith(LOCK)]
+    return any(sole.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
+
+
+def item(folder: Folder, loom: Shelved, why: str, stays: str | None, before: Callable[[], None] = lambda: None) -> Item:
+    """The loom as something to remove; ``before`` removes what belongs to it elsewhere."""
+
+    def drop() -> None:
+        with alone(folder, loom):
+            before()
+            # The loom itself goes last: whoever kills us in between leaves a loom that is whole, for the next run.
+            for entry in loom.beside:
+                folder.unlink(entry.name)
+            folder.unlink(loom.name)
+
+    return Item("loom", f"{FOLDER}/{loom.name}", loom.size, loom.changed, why, drop, stays)
+
+
+@contextmanager
+def alone(folder: Folder, loom: Shelved) -> Iterator[None]:
+    """Holds a loom against everybody else. Raises `Stays` where somebody has it, or where it is not as it was."""
+    _unchanged(folder, loom)
+    with ExitStack() as held:
+        try:
+            for entry in loom.beside:
+                if entry.name.endswith(LOCK):
+                    held.enter_context(sole.lines(entry.name, folder.fd))
+            if loom.name.endswith(LINES):
+                held.enter_context(sole.lines(loom.name, folder.fd))
+                _unchanged(folder, loom)
+            else:
+                held.enter_context(sole.database(folder.path / loom.name))
+        except LoomLocked:
+            raise Stays(IN_USE) from None
+        yield
+
+
+def _unchanged(folder: Folder, loom: Shelved) -> None:
+    now, was = folder.entry(loom.name), loom.entry.status
+    if now is None:
+        return
+    if (now.status.st_ino, now.status.st_dev) != (was.st_ino, was.st_dev):
+        raise Stays("replaced meanwhile")
+    if (now.size, now.status.st_mtime_ns) != (was.st_size, was.st_mtime_ns):
+        raise Stays("written meanwhile")
+    if folder.entry(loom.name + KEEP) is not None:
+        raise Stays(MARKED)

@@ -1,0 +1,135 @@
+"""What would go and what would stay, found without changing anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cantrip_acp.errors import LoomError
+from cantrip_acp.retention import leftovers, looms, references
+from cantrip_acp.retention.folder import Folder
+from cantrip_acp.retention.item import Item
+from cantrip_acp.retention.rules import Rules
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being read, how many of it have been, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a collector looks at: the open state folder, the rules, the time (seconds since the epoch)."""
+
+    state: Folder
+    rules: Rules
+    now: float
+    progress: Progress = lambda what, done, of: None
+
+
+@dataclass(slots=True)
+class Plan:
+    """``items`` go unless they say why they stay. ``held`` and ``freed`` are bytes of looms now, and of all that goes."""
+
+    state: Path
+    rules: Rules
+    items: list[Item] = field(default_factory=list)
+    looms: int = 0
+    held: int = 0
+    notes: list[str] = field(default_factory=list)
+    opened: list[Folder] = field(default_factory=list, repr=False)
+
+    def close(self) -> None:
+        """Let go of the folders; nothing of the plan can be carried out any more."""
+        while self.opened:
+            self.opened.pop().close()
+
+    @property
+    def going(self) -> list[Item]:
+        return [item for item in self.items if item.stays is None]
+
+    @property
+    def staying(self) -> list[Item]:
+        return [item for item in self.items if item.stays is not None]
+
+    @property
+    def freed(self) -> int:
+        return sum(item.size for item in self.going)
+
+
+def collect_looms(look: Look, plan: Plan) -> None:
+    """Looms by age and size, and what lies beside looms that are gone."""
+    folder = look.state.sub(looms.FOLDER)
+    if folder is None:
+        if look.state.entry(looms.FOLDER) is not None:
+            plan.notes.append(f"{looms.FOLDER} is no folder but a link or a file; it was left alone")
+        return
+    plan.opened.append(folder)
+    shelf, orphans = looms.shelf(folder)
+    plan.looms, plan.held = len(shelf), sum(each.size for each in shelf)
+    stays = {each.name: looms.MARKED for each in shelf if each.marked}
+    named: dict[str, references.Named] = {}
+    while True:
+        why = looms.over(shelf, look.rules, look.now, stays)
+        found = {e.name: looms.IN_USE for e in shelf if e.name in why and e.name not in stays and looms.held(folder, e)}
+        going = set(why) - set(stays) - set(found)
+        if going:
+            found |= _needed(look, plan, folder, shelf, going, named)
+        if not found:
+            break
+        # What stays takes room, for which others may have to go.
+        stays |= found
+    plan.items += [looms.item(folder, e, why[e.name], stays.get(e.name)) for e in shelf if e.name in why]
+    plan.items += leftovers.beside(folder, orphans, looms.FOLDER, look.now)
+    room = look.rules.max_size
+    if room is not None and plan.held - sum(e.size for e in shelf if e.name in going) > room:
+        plan.notes.append("what must stay takes more room than looms may take")
+
+
+def _needed(
+    look: Look,
+    plan: Plan,
+    folder: Folder,
+    shelf: list[looms.Shelved],
+    going: set[str],
+    named: dict[str, references.Named],
+) -> dict[str, str]:
+    """Those of ``going`` that must stay for what looms name; ``named`` is filled the first time."""
+    for number, each in enumerate(shelf if not named else ()):
+        look.progress("looms", number + 1, len(shelf))
+        try:
+            named[each.name] = references.read(folder, each)
+        except LoomError as error:
+            gone = folder.entry(each.name) is None
+            named[each.name] = references.Named(known=gone)
+            if not gone:
+                plan.notes.append(f"{looms.FOLDER}/{each.name} cannot be read: {error}")
+    unknown = next((name for name, each in named.items() if not each.known and name not in going), None)
+    if unknown is not None:
+        return dict.fromkeys(going, f"{unknown}, which cannot be read, may go on from it")
+    return {name: f"{by} goes on from it" for name, by in references.needed(named, going).items()}
+
+
+def collect_leftovers(look: Look, plan: Plan) -> None:
+    """What crashes and time left elsewhere in the state folder."""
+    recipes = look.state.sub("recipes")
+    if recipes is not None:
+        plan.opened.append(recipes)
+        plan.items += leftovers.compiled(recipes, look.rules, look.now)
+    plan.items += leftovers.standins(look.state, look.now)
+
+
+COLLECTORS: tuple[Callable[[Look, Plan], None], ...] = (collect_looms, collect_leftovers)
+"""Who finds what may go. Another kind of state is a function and its name here."""
+
+
+def make(state: Path, rules: Rules, *, progress: Progress | None = None, now: float | None = None) -> Plan:
+    """The plan for a state folder; an empty one where there is no such folder. Raises `OSError`."""
+    plan = Plan(state, rules)
+    folder = Folder.open(state)
+    if folder is not None:
+        plan.opened.append(folder)
+        look = Look(folder, rules, time.time() if now is None else now, progress or (lambda what, done, of: None))
+        for collect in COLLECTORS:
+            collect(look, plan)
+    return plan

@@ -1,0 +1,83 @@
+"""How long and how much is kept: ages and sizes as people write them, from flags or from the user's settings."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.errors import DefinitionError
+
+FILE = "settings.toml"
+"""The user's settings, in the configuration folder; retention is its table ``gc``."""
+
+DAY = 86_400.0
+DEFAULT_AGE = 90 * DAY
+
+_AGE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_AGES = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY, "y": 365 * DAY}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """``older_than`` in seconds since a loom was last written, ``max_size`` of all looms in bytes; None is no limit."""
+
+    older_than: float | None = DEFAULT_AGE
+    max_size: int | None = None
+
+
+def age(text: str) -> float | None:
+    """Seconds in ``90d``, ``12h``, ``2w``, ``1y``, ``30min``; None for ``never``. Raises `ValueError`."""
+    if text.strip().lower() == "never":
+        return None
+    found = _AGE.fullmatch(text.lower())
+    if found is None or found[2] not in _AGES:
+        raise ValueError(f"{text!r} is no age; write a number and its unit, as in 90d, 12h, 2w or 1y, or never")
+    return float(found[1]) * _AGES[found[2]]
+
+
+def size(text: str) -> int | None:
+    """Bytes in ``2GB``, ``500MB``, ``1.5GiB``, ``4096``; None for ``unlimited``. Raises `ValueError`."""
+    if text.strip().lower() == "unlimited":
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None or (found[3] and not found[2]):
+        raise ValueError(f"{text!r} is no size; write a number and its unit, as in 2GB, 500MB or 1.5GiB, or unlimited")
+    base = 1024 if found[3] else 1000
+    return int(float(found[1]) * base ** " kmgt".index(found[2].lower() or " "))
+
+
+def read(config: Path) -> Rules:
+    """The rules of the user's settings; the defaults where they say nothing. Raises `DefinitionError` with file and key."""
+    path = config / FILE
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return Rules()
+    except OSError as error:
+        raise DefinitionError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"this is no TOML: {error}", where=str(path)) from error
+    table = data.get("gc", {})
+    if not isinstance(table, dict):
+        raise DefinitionError("gc is a table, as in [gc] and below it older_than = '90d'", where=str(path))
+    unknown = sorted(set(table) - {"older_than", "max_size"})
+    if unknown:
+        raise DefinitionError(f"gc.{unknown[0]} is not known; there are older_than and max_size", where=str(path))
+    rules = Rules()
+    return Rules(
+        rules.older_than if "older_than" not in table else _read(table, "older_than", age, path),
+        rules.max_size if "max_size" not in table else _read(table, "max_size", size, path),
+    )
+
+
+def _read(table: dict[str, Any], key: str, parse: Any, path: Path) -> Any:
+    if not isinstance(table[key], str):
+        raise DefinitionError(f"gc.{key} is a text, as in '90d' or '2GB'", where=str(path))
+    try:
+        return parse(table[key])
+    except ValueError as error:
+        raise DefinitionError(f"gc.{key}: {error}", where=str(path)) from None

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
+from cantrip_acp.cli.loomcompare import compare, diff, rank
 from cantrip_acp.cli.loomfork import fork, replay
-from cantrip_acp.cli.loomkeep import keep
+from cantrip_acp.cli.loomlist import list_threads, stats
 from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
@@ -139,19 +140,13 @@ def reward(name: str, turn: str, reward: float, note: str | None, by: str, state
 
 
 loom.add_command(fork)
-loom.add_command(keep)
 loom.add_command(replay)
+for command in (list_threads, diff, compare, rank, stats):
+    loom.add_command(command)
 
 
 def _opened(name: str | None, state_dir: Path | None) -> Loom:
     from cantrip_acp import folders
-    from cantrip_acp.cli.loomfile import find
-    from cantrip_acp.errors import LoomError
-    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.cli.loomfile import opened
 
-    path = find(name, folders.state_dir(state_dir))
-    held = Loom.open(path, readonly=True)
-    if held.problems and held.header is None and not len(held):
-        held.close()
-        raise LoomError(f"{path}: this is no loom: {held.problems[0]}")
-    return held
+    return opened(name, folders.state_dir(state_dir))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,32 @@ def find(name: str | None, state_dir: Path) -> Path | str:
     raise DefinitionError(f"no such file, and no loom of that name in {looms}", where=name)
 
 
+def every(state_dir: Path) -> list[Path]:
+    """All looms of the state folder, the one that was written to last first."""
+    found = []
+    for path in (state_dir / "looms").glob(f"*{ENDING}"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def opened(name: str | None, state_dir: Path) -> Loom:
+    """The loom that is meant, to read. Raises as `find`, and `LoomError` for what is no loom."""
+    return reading(find(name, state_dir))
+
+
+def reading(path: Path | str) -> Loom:
+    """The loom at a path or an address, to read. Raises `LoomError` where it cannot be opened or is none."""
+    from cantrip_acp.errors import LoomError
+    from cantrip_acp.loom.loom import Loom
+
+    held = Loom.open(path, readonly=True)
+    if held.problems and held.header is None and not len(held):
+        held.close()
+        raise LoomError(f"{path}: this is no loom: {held.problems[0]}")
+    return held
+
+
 def leaf(loom: Loom, wanted: str | None) -> str:
     """The id of a turn from an id or the beginning of one; without, the leaf that was written last.
 
@@ -46,7 +73,7 @@ def leaf(loom: Loom, wanted: str | None) -> str:
     if wanted in loom:
         return wanted
     begin = wanted if wanted.startswith("t_") else f"t_{wanted}"
-    found = [turn.id for turn in loom.turns() if turn.id.startswith(begin) or turn.id.startswith(wanted)]
+    found = [i for i in loom.places if i.startswith((begin, wanted))]
     if len(found) == 1:
         return found[0]
     if not found:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from cantrip_acp.errors import TurnNotFound
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.outline import Outline
 from cantrip_acp.loom.wanted import Wanted, moment, words
@@ -125,6 +126,14 @@ class Listing:
         if not self._sums:
             self._gather(None)
         return self._line(leaf)
+
+    def spent(self, turn_id: str) -> Spent:
+        """What the whole way to a turn took, that turn with it. Raises `TurnNotFound`."""
+        if turn_id not in self.outline.places:
+            raise TurnNotFound(f"no turn {turn_id!r} in this loom")
+        if not self._sums:
+            self._gather(None)
+        return self._spent_until(turn_id)
 
     def lines(self, wanted: Wanted | None = None) -> Iterator[ThreadLine]:
         """The lines of all threads that are wanted, the one that was written to last first."""

@@ -39,9 +39,7 @@ def row_of(record: Record) -> Row:
         body = _encode(mend(msgspec.to_builtins(record)))
         record = _decoder.decode(body)
     if isinstance(record, Turn):
-        turn = heads.TurnHead(
-            record.id, record.parent_id, record.cantrip_id, record.entity_id, record.cast_id, record.role, record.reward
-        )
+        turn = heads.TurnHead(*(getattr(record, name) for name in heads.TurnHead.__struct_fields__))
         return Row("turn", record.id, record.parent_id, _encode(turn), body)
     kind = heads.kind(record)
     if kind in ("loom", "cantrip"):

@@ -321,6 +321,17 @@ class Loom:
                 named.add(record.from_turn)
         return {i for i in named if i is not None and i not in self._tree.turns}
 
+    def elsewhere(self) -> set[str]:
+        """The turns that are named here and lie in another loom: where a fork or a child of theirs began."""
+        begun = [where[0] for where in self._tree.casts.values() if where]
+        named: set[str | None] = {place.parent_id for place in self._tree.turns.values()}
+        for record in self._store.read_all([*begun, *self._tree.forks.values()]):
+            if isinstance(record, CastRecord):
+                named.add(record.parent_turn_id)
+            elif isinstance(record, ForkRecord):
+                named.add(record.from_turn)
+        return {i for i in named if i is not None and i not in self._tree.turns}
+
     def assigned(self, turn_id: str | None = None) -> list[RewardRecord]:
         """Every reward that a turn was ever given, or that any was, in the order of giving (LOOM-3)."""
         held = self._tree.assigned

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.thread import Thread as Thread
     from cantrip_acp.loom.turn import Turn as Turn
     from cantrip_acp.loop import CastResult as CastResult
+    from cantrip_acp.scoring import Scorer as Scorer
     from cantrip_acp.wards import Wards as Wards
 
 _HOMES = {
@@ -81,6 +82,7 @@ _HOMES = {
     "Query": "crystals.contract",
     "Response": "crystals.contract",
     "RetryPolicy": "crystals.retry",
+    "Scorer": "scoring",
     "ScriptedCrystal": "crystals.scripted",
     "Thread": "loom.thread",
     "ToolCall": "crystals.contract",

@@ -85,6 +85,8 @@ class Cantrip:
         self.loom_settings: Mapping[str, Any] = dict(loom_settings or {})
         """What a recipe says of how its loom is kept (``store``, ``fsync``), for the door that opens one."""
         self.folding = Folding.of(folding)
+        self.scores = True
+        """Whether the circle's scoring function is asked; a replay does not ask it."""
         self._loom = loom
         _validate(circle, self.require_done)
 
@@ -132,7 +134,7 @@ class Cantrip:
 
     def standing_in(self, crystal: Crystal, interceptors: Sequence[Interceptor], loom: Loom) -> Cantrip:
         """The same call and circle with another crystal, further interceptors, and a loom of its own: for replays."""
-        return Cantrip(
+        cantrip = Cantrip(
             crystal,
             self.call,
             self.circle,
@@ -141,6 +143,8 @@ class Cantrip:
             interceptors=(*self.interceptors, *interceptors),
             name=self.name,
         )
+        cantrip.scores = False
+        return cantrip
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
         """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
+from cantrip_acp.scoring import Scorer
 from cantrip_acp.wards import Wards, compose
 
 GateLike = Gate | str | Mapping[str, Any]
@@ -26,6 +27,7 @@ class Circle:
     "root": "data"}``). ``wards`` is a list of mappings, a mapping or a `Wards`. ``workspace`` is the folder that relative
     roots and ward paths are taken from; None where the circle reaches no files. ``folders`` are beside the workspace and
     reached as it is: wards that admit the workspace admit them, and gates without a root of their own take their absolute paths.
+    ``score`` rewards what happens here: a function of each turn, or a `Scorer`.
 
     Raises `DefinitionError` for an unknown medium, gate or ward and for two gates of one name.
     """
@@ -38,8 +40,10 @@ class Circle:
         *,
         workspace: Path | str | None = None,
         folders: Iterable[Path | str] = (),
+        score: Scorer | Callable[[Any], Any] | None = None,
     ) -> None:
         self.workspace = Path(workspace).absolute() if workspace is not None else None
+        self.score = Scorer.of(score)
         self.folders = tuple(Path(folder).absolute() for folder in folders)
         self.medium: Medium = mediums.find(medium) if isinstance(medium, str) else medium
         self.wards = _opened_to(Wards.of(wards, base=self.workspace), self.workspace, self.folders)
@@ -79,6 +83,7 @@ class Circle:
             compose(self.wards, wards),
             workspace=self.workspace,
             folders=self.folders,
+            score=self.score,
         )
 
     @cached_property
@@ -132,6 +137,7 @@ class Circle:
             "wards": self.wards.declared(),
             "workspace": str(self.workspace) if self.workspace is not None else None,
             **({"folders": [str(folder) for folder in self.folders]} if self.folders else {}),
+            **({"score": self.score.record()} if self.score is not None else {}),
         }
 
 

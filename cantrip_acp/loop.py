@@ -28,6 +28,7 @@ from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
 from cantrip_acp.mediums.report import Report
 from cantrip_acp.redaction import Pieces
+from cantrip_acp.scoring import Scoring
 from cantrip_acp.turnstate import TurnState
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class CastRun:
         self.intent = intent
         self.trace = trace
         self.blocks = tuple(blocks)
+        self.scoring = Scoring(entity)
         self.usage = Usage()
         self.queries = 0
         self.turns = 0
@@ -128,6 +130,7 @@ class CastRun:
                 self._end("error", caught)
             raise
         result = self._end(reason, error)
+        await self.scoring.end(self.turns)
         await self._tell_end(result, error)
         if error is not None:
             raise error
@@ -185,6 +188,7 @@ class CastRun:
             record = self._write(turn, reason)
             if turn.outputs:
                 await self.entity.keep_state(record.id)
+            await self.scoring.turn(record)
             if self.entity.hub.active:
                 await self._tell_turn(record, response)
             if reason is not None:

@@ -1,0 +1,147 @@
+"""Shaped rewards: a scoring function that is part of the circle, the rubric as part of the environment (§6.4).
+
+It is the host's own code and sees what the loom has. What it answers becomes a `RewardRecord` of the kind ``shaped``, ``by``
+its name. It can slow a cast and nothing else: one that raises, answers no number or takes too long leaves a record
+without a reward that says so, and the cast goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.loom.thread import Thread
+from cantrip_acp.loom.turn import RewardRecord, now
+
+if TYPE_CHECKING:
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import Turn
+
+log = logging.getLogger(__name__)
+
+_NOTE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A scoring function and when it is asked.
+
+    ``at="turn"``: ``function(turn)`` after each `Turn`, as a reward of that turn. ``at="cast"``: ``function(thread)`` once a cast
+    has ended, as a grade of the `Thread` up to its last turn. It answers a finite number, ``(number, note)``, or None for no
+    reward; it may be a coroutine function, and one that is not runs in a thread. ``timeout_s``: seconds that it may take.
+
+    A cast that an outer cancellation ends is not scored any more.
+    """
+
+    function: Callable[[Any], Any]
+    name: str = ""
+    at: Literal["turn", "cast"] = "turn"
+    timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise DefinitionError(
+                f"a scorer takes a function of a turn or a thread, not {type(self.function).__name__}"
+            )
+        if self.at not in ("turn", "cast"):
+            raise DefinitionError(f"a scorer is asked at a turn or at a cast's end, not at {self.at!r}")
+        if not self.name:
+            named = getattr(self.function, "__qualname__", type(self.function).__name__)
+            object.__setattr__(self, "name", str(named))
+
+    @classmethod
+    def of(cls, score: Scorer | Callable[[Any], Any] | None) -> Scorer | None:
+        """A scorer, or a plain function that is asked after each turn. Raises `DefinitionError` for what is neither."""
+        return score if score is None or isinstance(score, Scorer) else cls(score)
+
+    def record(self) -> dict[str, Any]:
+        """What the loom keeps of it, as a part of the circle."""
+        return {"name": self.name, "at": self.at}
+
+
+class Scoring:
+    """The scoring of one cast. After the scorer has once taken too long, it is asked no more in that cast."""
+
+    def __init__(self, entity: Entity) -> None:
+        self._entity = entity
+        self._scorer = entity.circle.score if entity.cantrip.scores else None
+        self._last: str | None = None
+
+    async def turn(self, turn: Turn) -> None:
+        """Score a turn that was just written."""
+        if self._scorer is not None and self._scorer.at == "turn":
+            self._last = turn.id
+            await self._score(turn, turn.id, grade=False)
+
+    async def end(self, turns: int) -> None:
+        """Score the cast, now that it has ended, or the turn that its end cut off before it could be scored."""
+        leaf, loom = self._entity.last_turn, self._entity.loom
+        if self._scorer is None or not turns:
+            return
+        if self._scorer.at == "cast":
+            await self._score(own_thread(loom, leaf), leaf, grade=True)
+        elif self._last != leaf:
+            await self.turn(loom.turn(leaf))
+
+    async def _score(self, subject: Turn | Thread, turn_id: str, *, grade: bool) -> None:
+        scorer = self._scorer
+        if scorer is None:
+            return
+        note: str | None = None
+        reward: float | None = None
+        try:
+            with anyio.fail_after(scorer.timeout_s):
+                answer = await _asked(scorer, subject)
+            if answer is None:
+                return
+            reward, note = _read(answer)
+        except TimeoutError:
+            note = f"took longer than {scorer.timeout_s:g} s, and is asked no more in this cast"
+            self._scorer = None
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            # Somebody's own function may raise anything; the work that it was to judge is done all the same.
+            note = f"{type(error).__name__}: {error}"
+        redactor = self._entity.redactor
+        if reward is None:
+            note = redactor.diagnostic(note or "")
+            log.warning("scorer %s gave %s no reward: %s", scorer.name, turn_id, note)
+        note = None if note is None else redactor.text(note)[:_NOTE]
+        record = RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", **({"grade": True} if grade else {}))
+        self._entity.loom.append(record)
+
+
+async def _asked(scorer: Scorer, subject: Turn | Thread) -> Any:
+    if inspect.iscoroutinefunction(scorer.function):
+        return await scorer.function(subject)
+    answer = await anyio.to_thread.run_sync(scorer.function, subject, abandon_on_cancel=True)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _read(answer: Any) -> tuple[float, str | None]:
+    """A reward and its note from a scorer's answer. Raises ValueError."""
+    note = None
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], str | None):
+        answer, note = answer
+    # A number of another kind (a NumPy scalar, a Fraction) says so by __float__; a text or a truth is none.
+    if isinstance(answer, bool | str | bytes) or not hasattr(answer, "__float__"):
+        raise ValueError(f"a scorer answers a number, not {type(answer).__name__}")
+    reward = float(answer)
+    if not abs(reward) <= sys.float_info.max:
+        raise ValueError(f"a scorer answers a finite number, not {reward}")
+    return reward, note
+
+
+def own_thread(loom: Loom, leaf_id: str) -> Thread:
+    """The thread that ends in a turn, of a child's without what its parents lived through."""
+    path = loom.path(leaf_id)
+    first = max((n for n, i in enumerate(path) if loom.places[i].role == "call"), default=0)
+    return Thread(tuple(loom.bodies(path[first:])))

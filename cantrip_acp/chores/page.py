@@ -34,7 +34,7 @@ _META = re.compile(rb"<meta[^>]{0,300}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", 
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,2000})</title", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_LONG_LINK = re.compile(r"\]\((data|javascript|vbscript|blob):[^)\s]*\)", re.IGNORECASE)
+_LONG_LINK = re.compile(r"\]\((data|javascript|vbscript|blob):[^)\s\]]*\)", re.IGNORECASE)
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 

@@ -22,6 +22,7 @@ BUILT_IN: dict[str, str] = {
     "list_dir": "cantrip_acp.gates.list_dir:LIST_DIR",
     "search": "cantrip_acp.gates.search:SEARCH",
     "fetch": "cantrip_acp.chores.fetch:FETCH",
+    "run_tests": "cantrip_acp.chores.run_tests:RUN_TESTS",
     "plan": "cantrip_acp.gates.plan:PLAN",
     "compile_and_load": "cantrip_acp.hotgates.gate:COMPILE_AND_LOAD",
 }

@@ -105,8 +105,8 @@ class BashSession:
             circle.wards,
             circle.workspace,
             wire=self._wire,
-            home_source=_persistent_home(circle) if circle.wards.bash_home == "persistent" else None,
-            private=_private_folders(),
+            home_source=persistent_home(circle) if circle.wards.bash_home == "persistent" else None,
+            private=private_folders(),
             more_readable=tuple(os.path.realpath(folder) for folder in circle.folders),
         )
         self._lock = anyio.Lock()
@@ -326,13 +326,13 @@ def _signal_note(exit_code: int) -> str:
     return f", {name}" if name is not None else ""
 
 
-def _private_folders() -> tuple[str, ...]:
+def private_folders() -> tuple[str, ...]:
     from cantrip_acp.folders import state_dir
 
     return (os.path.realpath(state_dir()),)
 
 
-def _persistent_home(circle: Circle) -> str:
+def persistent_home(circle: Circle) -> str:
     """The host folder of a workspace's own home, made where it is not there."""
     from cantrip_acp.folders import state_dir
 

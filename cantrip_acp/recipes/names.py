@@ -32,6 +32,10 @@ FILE_GATES = ("read_file", "write_file", "edit_file", "list_dir", "search")
 """Gates that work below a folder, which a recipe may narrow with ``root``."""
 
 
+TEST_GATE = "run_tests"
+"""The gate that runs tests, which a recipe may give a command."""
+
+
 @cache
 def medium_names() -> tuple[str, ...]:
     """Every medium that a recipe may name."""

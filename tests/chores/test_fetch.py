@@ -269,7 +269,9 @@ async def test_no_answer_of_http_and_no_tls() -> None:
             await fetched(f"https://{host}/", host)
 
 
-@pytest.mark.parametrize("page", ["<em><table>" * 100_000, "<" * 1_900_000, "<div>" * 300_000, "<!--" * 100_000])
+@pytest.mark.parametrize(
+    "page", ["<em><table>" * 100_000, "<" * 1_900_000, "<div>" * 300_000, "<!--" * 100_000, "](data:" * 200_000]
+)
 async def test_a_page_made_to_be_slow(page: str) -> None:
     with serving({"/": (200, HTML, page.encode())}) as site:
         before = time.monotonic()
@@ -279,8 +281,8 @@ async def test_a_page_made_to_be_slow(page: str) -> None:
 
 
 async def test_no_entity_names_private_hosts() -> None:
-    calls = [{"gate": "fetch", "args": {"url": "http://127.0.0.1:9/", "private_hosts": ["127.0.0.1:9"]}},
-             {"gate": "fetch", "args": {"url": "http://127.0.0.1:9/"}}]  # fmt: skip
+    calls = [{"gate": "fetch", "args": {"url": "http://127.0.0.1:8999/", "private_hosts": ["127.0.0.1:8999"]}},
+             {"gate": "fetch", "args": {"url": "http://127.0.0.1:8999/"}}]  # fmt: skip
     done = {"tool_calls": [{"gate": "done", "args": {"answer": "ok"}}]}
     cantrip = Cantrip(
         ScriptedCrystal([{"tool_calls": calls}, done]),

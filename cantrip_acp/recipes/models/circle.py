@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.models.base import Model
-from cantrip_acp.recipes.values import Flag, Kind, PathText, network, number, one_of, texts, unknown, whole, wrong
+from cantrip_acp.recipes.values import Flag, Kind, Line, PathText, network, number, one_of, texts, unknown, whole, wrong
 from cantrip_acp.wards import WARDS
 
 
@@ -26,7 +26,8 @@ def _gate_name(known: tuple[str, ...]) -> Kind:
     return Kind(check, {"enum": list(words)})
 
 
-_PLAIN = tuple(n for n in names.gate_names() if n not in names.FILE_GATES and n not in names.added_gates())
+_OWN = (*names.FILE_GATES, names.TEST_GATE)
+_PLAIN = tuple(n for n in names.gate_names() if n not in _OWN and n not in names.added_gates())
 
 
 class FileGate(Model):
@@ -35,6 +36,22 @@ class FileGate(Model):
     noun = "gate"
     name: Annotated[str, _gate_name(names.FILE_GATES)]
     root: PathText = Field(default=".", description="The folder that it stays below; relative to the session's folder.")
+    ephemeral: Flag = Field(default=False, description="Results leave what the entity sees after the next query.")
+
+
+class TestGate(Model):
+    """The gate that runs the workspace's tests, in the sandbox."""
+
+    noun = "gate"
+    name: Annotated[str, _gate_name((names.TEST_GATE,))]
+    command: Line = Field(
+        default="",
+        description="The shell command that runs them, as in `make check`; {targets} in it takes those of a call. Without "
+        "it, the workspace's files say.",
+    )
+    timeout_s: Annotated[float, number(0, above=True)] = Field(
+        default=0, description="Seconds of a run; bash_timeout_ms may give fewer."
+    )
     ephemeral: Flag = Field(default=False, description="Results leave what the entity sees after the next query.")
 
 
@@ -69,12 +86,15 @@ def _gate_kind(value: Any) -> str:
     name = value.get("name")
     if name in names.FILE_GATES:
         return "<file>"
+    if name == names.TEST_GATE:
+        return "<tests>"
     return "<added>" if isinstance(name, str) and name in names.added_gates() else "<plain>"
 
 
 Gate = Annotated[
     Annotated[str, _gate_name(names.gate_names()), Tag("<name>")]
     | Annotated[FileGate, Tag("<file>")]
+    | Annotated[TestGate, Tag("<tests>")]
     | Annotated[PlainGate, Tag("<plain>")]
     | Annotated[PythonGates, Tag("<python>")]
     | Annotated[AddedGate, Tag("<added>")],

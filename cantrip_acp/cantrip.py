@@ -36,6 +36,7 @@ class Cantrip:
     ``call`` left out is an empty call; ``loom`` left out is one in memory that all casts share. ``interceptors`` may answer
     in any gate's place, ``contributors`` add context to each cast; both belong to the host, never to the entity.
     ``folding`` says when earlier turns are folded: at 80 % of the crystal's window where nothing else is given (PROD-4).
+    ``crystals`` are those that children may be given, by name (COMP-7).
 
     Raises `DefinitionError`, checked in the order crystal, call, circle: "cantrip requires a crystal", "cantrip requires
     a call", "cantrip requires a circle" (CANTRIP-1), "circle must have a done gate" (CIRCLE-1), "cantrip must have at
@@ -63,6 +64,7 @@ class Cantrip:
         name: str | None = None,
         loom_settings: Mapping[str, Any] | None = None,
         folding: Folding | Mapping[str, Any] | None = None,
+        crystals: Mapping[str, Crystal] | None = None,
     ) -> None:
         if crystal is None:
             raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)")
@@ -87,6 +89,7 @@ class Cantrip:
         self.folding = Folding.of(folding)
         self.scores = True
         """Whether the circle's scoring function is asked; a replay does not ask it."""
+        self.crystals: Mapping[str, Crystal] = crystals if crystals is not None else {}
         self._loom = loom
         _validate(circle, self.require_done)
 
@@ -130,6 +133,7 @@ class Cantrip:
             name=self.name,
             loom_settings=self.loom_settings,
             folding=self.folding,
+            crystals=self.crystals,
         )
 
     def standing_in(self, crystal: Crystal, interceptors: Sequence[Interceptor], loom: Loom) -> Cantrip:
@@ -142,6 +146,7 @@ class Cantrip:
             retry=self.retry,
             interceptors=(*self.interceptors, *interceptors),
             name=self.name,
+            crystals=self.crystals,
         )
         cantrip.scores = False
         return cantrip

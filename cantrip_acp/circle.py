@@ -19,6 +19,9 @@ from cantrip_acp.wards import Wards, compose
 
 GateLike = Gate | str | Mapping[str, Any]
 
+NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "NOTHING", "__bool__": lambda self: False})()
+"""The ``data`` of a circle that has none; None would be data."""
+
 
 class Circle:
     """A circle is a value: nothing runs until an entity acts in it.
@@ -28,6 +31,7 @@ class Circle:
     roots and ward paths are taken from; None where the circle reaches no files. ``folders`` are beside the workspace and
     reached as it is: wards that admit the workspace admit them, and gates without a root of their own take their absolute paths.
     ``score`` rewards what happens here: a function of each turn, or a `Scorer`.
+    ``data`` is what the entity works on, any JSON value: never in its prompt, but where it works (`delegation.given`).
 
     Raises `DefinitionError` for an unknown medium, gate or ward and for two gates of one name.
     """
@@ -41,7 +45,9 @@ class Circle:
         workspace: Path | str | None = None,
         folders: Iterable[Path | str] = (),
         score: Scorer | Callable[[Any], Any] | None = None,
+        data: Any = NOTHING,
     ) -> None:
+        self.data = data
         self.workspace = Path(workspace).absolute() if workspace is not None else None
         self.score = Scorer.of(score)
         self.folders = tuple(Path(folder).absolute() for folder in folders)
@@ -53,6 +59,10 @@ class Circle:
             if gate.name in seen:
                 raise DefinitionError(f"two gates are named {gate.name!r} in one circle")
             seen.add(gate.name)
+        if data is not NOTHING and self.medium.tool is None and "read_context" not in seen:
+            from cantrip_acp.delegation.given import read_context
+
+            self.declared_gates = (*self.declared_gates, read_context(data))
 
     def __repr__(self) -> str:
         return f"Circle(medium={self.medium.name!r}, gates={[g.name for g in self.declared_gates]})"
@@ -84,6 +94,7 @@ class Circle:
             workspace=self.workspace,
             folders=self.folders,
             score=self.score,
+            data=self.data,
         )
 
     @cached_property

@@ -14,7 +14,7 @@ from cantrip_acp.context import Context, ContextBlock
 from cantrip_acp.crystals import lease
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentRequired, SandboxError
-from cantrip_acp.events import BUFFER, Event, EventHub, Subscription
+from cantrip_acp.events import BUFFER, ChildHub, Event, EventHub, Subscription
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.loom.snapshots import LoomPieces
@@ -26,9 +26,12 @@ from cantrip_acp.tokentrail import TokenTrail
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+    from cantrip_acp.delegation.birth import Birth
+    from cantrip_acp.delegation.children import Children
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import Output
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.wards import Wards
 
@@ -45,7 +48,10 @@ class Entity:
     no longer needed, or use it in ``async with``: that ends what its medium started. Its record stays in the loom.
     """
 
-    def __init__(self, cantrip: Cantrip, loom: Loom, *, entity_id: str | None = None, depth: int = 0) -> None:
+    def __init__(
+        self, cantrip: Cantrip, loom: Loom, *, entity_id: str | None = None, birth: Birth | None = None
+    ) -> None:
+        """``birth`` is where a child comes from; an entity without one is the root of its tree."""
         self.id = entity_id or new_id("e")
         self.cantrip = cantrip
         self.cantrip_id = cantrip.id
@@ -56,13 +62,14 @@ class Entity:
         self.retry = cantrip.retry
         self.folding = cantrip.folding
         self.loom = loom
-        self.depth = depth
-        self.hub = EventHub()
+        self.birth = birth
+        self.depth: int = 0 if birth is None else birth.run.entity.depth + 1
+        self.hub = EventHub() if birth is None else ChildHub(birth, self.id)
         self.redactor = shared()
         self.contributors = cantrip.contributors
         self.context = Context(self.call, self.circle)
         self.executor = GateExecutor(
-            self.circle, hub=self.hub, redactor=self.redactor, interceptors=cantrip.interceptors, depth=depth
+            self.circle, hub=self.hub, redactor=self.redactor, interceptors=cantrip.interceptors, depth=self.depth
         )
         self.usage = Usage()
         """What all casts so far have used (PROD-3)."""
@@ -76,6 +83,7 @@ class Entity:
         self.closed = False
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
+        self._children: Children | None = None
         self._session: MediumSession | None = None
         self._outdated = False
         self._opening = anyio.Lock()
@@ -302,10 +310,25 @@ class Entity:
                 self._warmed.set()
 
     def root(self) -> None:
-        """Make sure that the loom has the call as this entity's root (CALL-4)."""
+        """Make sure that the loom has the call as this entity's root (CALL-4); a child's hangs on the turn of its birth."""
         if not self.last_turn:
             call, circle = self.cantrip.records
-            self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id, self.cantrip.shown)
+            above = self.birth.turn_id if self.birth is not None else None
+            self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id, self.cantrip.shown, above=above)
+
+    @property
+    def children(self) -> Children:
+        """The account of the entities below this one."""
+        if self._children is None:
+            from cantrip_acp.delegation.children import Children
+
+            self._children = Children(self)
+        return self._children
+
+    def printed(self) -> Output | None:
+        """What the program that runs has printed since this was last asked; None where none runs."""
+        so_far = getattr(self._session, "so_far", None)
+        return so_far() if so_far is not None else None
 
     async def close(self) -> None:
         """End the entity: its running cast, and all that its medium started. Safe to call twice."""

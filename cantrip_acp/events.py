@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+    from cantrip_acp.delegation.birth import Birth
+
 BUFFER = 64
 """Events that may wait for a blocking reader before the entity waits for it."""
 
@@ -181,10 +183,22 @@ class Folded(Event, frozen=True, kw_only=True, tag="fold"):
 
 
 class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):
-    """An event of a child entity, with the path of entity ids that leads to it."""
+    """An event of a child, as a reader of an entity above it hears it.
+
+    ``entity_id``, ``cast_id`` and ``depth`` are the child's. ``path`` are the ids of the entities that lead to it, from the
+    reader's own child down to the child itself, and ``calls`` the ids of the gate calls that spawned each of them, so
+    that ``calls[0]`` is a call of the reader's entity. ``index`` is the child's place in a batch, None outside of one.
+    """
 
     path: tuple[str, ...]
+    calls: tuple[str, ...]
     inner: Any
+    index: int | None = None
+
+    @property
+    def call_id(self) -> str:
+        """The gate call that spawned this child."""
+        return self.calls[-1]
 
 
 class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
@@ -213,8 +227,12 @@ def as_json(event: Event) -> dict[str, Any]:
         record = msgspec.to_builtins(event.turn)
         record.pop("type", None)
         return {"event": "turn", **record}
-    data: dict[str, Any] = msgspec.to_builtins(event)
-    return data
+    if isinstance(event, ChildEvent):
+        data: dict[str, Any] = {"event": "child", "entity_id": event.entity_id, "cast_id": event.cast_id}
+        data |= {"depth": event.depth, "path": list(event.path), "calls": list(event.calls)}
+        return data | {"call_id": event.call_id, "index": event.index, "inner": as_json(event.inner)}
+    plain: dict[str, Any] = msgspec.to_builtins(event)
+    return plain
 
 
 class Subscription:
@@ -308,3 +326,46 @@ class EventHub:
             yield subscription
         finally:
             subscription.close()
+
+
+class ChildHub(EventHub):
+    """A child's hub: what goes out of it reaches the readers of all entities above, marked with its place in the tree.
+
+    A parent's slow reader slows the child as it slows the parent.
+    """
+
+    __slots__ = ("_above", "_birth", "_entity_id")
+
+    def __init__(self, birth: Birth, entity_id: str) -> None:
+        self._birth = birth
+        self._above = birth.run.entity.hub
+        self._entity_id = entity_id
+        super().__init__()
+
+    @property
+    def active(self) -> bool:
+        return bool(self._subscriptions) or self._above.active
+
+    @active.setter
+    def active(self, value: bool) -> None:
+        """It follows from who listens, here and above."""
+
+    async def send(self, event: Event) -> None:
+        if self._subscriptions:
+            await super().send(event)
+        if not self._above.active:
+            return
+        birth, me = self._birth, self._entity_id
+        if isinstance(event, ChildEvent):
+            marked = msgspec.structs.replace(event, path=(me, *event.path), calls=(birth.call_id, *event.calls))
+        else:
+            marked = ChildEvent(
+                entity_id=event.entity_id,
+                cast_id=event.cast_id,
+                depth=event.depth,
+                path=(me,),
+                calls=(birth.call_id,),
+                inner=event,
+                index=birth.index,
+            )
+        await self._above.send(marked)

@@ -69,7 +69,9 @@ async def _fold(run: CastRun, keep: int) -> None:
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
     shown = entity.redactor.text(context.fold(keep, summary, variable))
     loom = entity.loom
-    loom.append(FoldRecord(new_id("f"), entity.id, run.id, tuple(i for _, turn in gone for i in _ids(loom, turn)), shown, now()))
+    loom.append(
+        FoldRecord(new_id("f"), entity.id, run.id, tuple(i for _, turn in gone for i in _ids(loom, turn)), shown, now())
+    )
     fold = Turn(
         id=new_id("t"),
         parent_id=entity.last_turn,

@@ -216,7 +216,7 @@ class RecordedTurn:
 
         loom = self._entity.loom
         path = loom.acted(self._turn.parent_id) if self._turn.parent_id else []
-        return len(path), [msgspec.to_builtins(loom.turn(i)) for i in path[start : start + count]]
+        return len(path), [msgspec.to_builtins(loom.said(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
         """Nobody is told of what happened long ago."""

@@ -20,14 +20,15 @@ import msgspec
 
 from cantrip_acp import events, spans, telemetry
 from cantrip_acp.crystals.ahead import prepared
-from cantrip_acp.crystals.contract import Delta, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError
 from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
+from cantrip_acp.loom.utterances import joined
 from cantrip_acp.mediums.report import Report
-from cantrip_acp.redaction import Pieces
+from cantrip_acp.sink import Sink
 from cantrip_acp.scoring import Scoring
 from cantrip_acp.turnstate import TurnState
 
@@ -45,6 +46,7 @@ class CastResult:
     ``result`` is what ``done`` was given, or the last words (LOOP-6); None where a ward or a cancel cut it off.
     ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated, refusal, error.
     ``summary`` says what had been done until a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
+    ``usage`` is with all children; ``children_usage`` is theirs, None where there were none.
     """
 
     result: Any
@@ -58,6 +60,12 @@ class CastResult:
     trace_id: str
     summary: str | None = None
     loom: str | None = None
+    children_usage: Usage | None = None
+
+    @property
+    def own_usage(self) -> Usage:
+        """``usage`` without what children used."""
+        return self.usage if self.children_usage is None else self.usage - self.children_usage
 
     def record(self) -> dict[str, Any]:
         """As ``cantrip cast --json`` ends with."""
@@ -72,6 +80,7 @@ class CastResult:
             "trace_id": self.trace_id,
             "turns": self.turns,
             "loom": self.loom,
+            **({"children_usage": self.children_usage.record()} if self.children_usage is not None else {}),
         }
 
 
@@ -86,6 +95,9 @@ class CastRun:
         self.blocks = tuple(blocks)
         self.scoring = Scoring(entity)
         self.usage = Usage()
+        """What this cast has used, with all children of it."""
+        self.below: Usage | None = None
+        """What children have used of that; None where there were none."""
         self.queries = 0
         self.turns = 0
         self.stop_reason: str | None = None
@@ -157,6 +169,7 @@ class CastRun:
                 timestamp=now(),
                 intent=entity.redactor.text(self.intent),
                 attributes={"crystal": entity.crystal.name, "model": entity.crystal.model, **self.trace.attributes},
+                parent_turn_id=entity.birth.turn_id if entity.birth is not None else None,
             )
         )
         for block in self.blocks:
@@ -180,8 +193,7 @@ class CastRun:
             self.queries += 1
             turn.response = response = self._classified(await self._answered())
             self._turn = turn
-            self.usage = self.usage + response.usage
-            self.entity.usage = self.entity.usage + response.usage
+            self.spend(response.usage)
             await self._act(turn)
             reason = self._verdict(turn, limit)
             self._turn = None
@@ -190,7 +202,10 @@ class CastRun:
                 await self.entity.keep_state(record.id)
             await self.scoring.turn(record)
             if self.entity.hub.active:
-                await self._tell_turn(record, response)
+                await self._tell_turn(record, response if not turn.parts else None)
+            if self.entity.birth is not None:
+                # Also where this cast has ended: what its parents may spend is what all of them spend.
+                self._stop_overspent()
             if reason is not None:
                 self._result = turn.answer if reason == "done" else answer(record)
                 return reason
@@ -244,7 +259,7 @@ class CastRun:
             trace_id=self.trace.trace_id,
             request_id=new_id("q") if entity.names_requests else "",
         )
-        sink = _Sink(self)
+        sink = Sink(self)
         if entity.hub.active:
             await entity.hub.send(events.QueryStarted(**self._ids, message_id=sink.message_id))
         await prepared(entity.crystal)
@@ -274,7 +289,9 @@ class CastRun:
         for index, call in enumerate(turn.response.tool_calls):
             if medium.tool is not None and call.gate == medium.tool:
                 # The crystal's ids may come again in a later turn; ids of events must not.
-                turn.outputs.append(await self._program(turn, index, call))
+                output = await self._program(turn, index, call)
+                # A delegation has begun another part of the turn meanwhile, with outputs of its own.
+                turn.outputs.append(output)
             else:
                 name = entity.circle.tool_names.get(call.gate, call.gate)
                 await turn.gate(name, call.args, tool_call_id=call.id)
@@ -302,16 +319,60 @@ class CastRun:
 
     def _write(self, turn: TurnState, reason: str | None) -> Turn:
         entity = self.entity
-        record = turn.close(reason=reason, parent_id=entity.last_turn, sequence=entity.sequence + 1)
-        entity.loom.append(record)
-        entity.sequence += 1
-        entity.last_turn = record.id
-        entity.context.add(record)
-        self.turns += 1
-        self._gates.update(turn.gate_calls)
+        record = self._append(turn.close(reason=reason, parent_id=entity.last_turn, sequence=entity.sequence + 1))
+        # The crystal spoke once, so it sees one observation, whatever was delegated meanwhile.
+        entity.context.add(record if not turn.parts else joined((*turn.parts, record)))
         if turn.response.content:
             self._words = turn.response.content
         return record
+
+    def _append(self, record: Turn) -> Turn:
+        entity = self.entity
+        entity.loom.append(record)
+        entity.sequence += 1
+        entity.last_turn = record.id
+        self.turns += 1
+        self._gates.update(record.gate_calls)
+        return record
+
+    async def close_part(self, turn: TurnState) -> None:
+        """Write a turn up to the delegation that it has come to, and tell of it."""
+        entity = self.entity
+        first = not turn.parts
+        # Nothing is waited for until it stands in the loom: a second delegation beside this one hangs on it.
+        record = self._append(
+            turn.close_part(parent_id=entity.last_turn, sequence=entity.sequence + 1, output=entity.printed())
+        )
+        if entity.hub.active:
+            await self._tell_turn(record, turn.response if first else None)
+
+    def spend(self, usage: Usage) -> None:
+        """Count what a query took: for this cast, and for every one above it, which pay for their children."""
+        self.usage = self.usage + usage
+        self.entity.usage = self.entity.usage + usage
+        birth = self.entity.birth
+        while birth is not None:
+            above = birth.run
+            above.usage = above.usage + usage
+            above.below = usage if above.below is None else above.below + usage
+            above.entity.usage = above.entity.usage + usage
+            birth = above.entity.birth
+
+    def _stop_overspent(self) -> None:
+        """Cut off the highest cast above this one that has spent what it may; all below it ends with it (COMP-9)."""
+        over: tuple[CastRun, str] | None = None
+        birth = self.entity.birth
+        while birth is not None:
+            above = birth.run
+            wards = above.entity.circle.wards
+            if wards.max_total_tokens is not None and above.usage.total_tokens >= wards.max_total_tokens:
+                over = (above, "max_tokens")
+            elif wards.max_cost_usd is not None and (above.usage.cost or 0.0) >= wards.max_cost_usd:
+                over = (above, "max_cost")
+            birth = above.entity.birth
+        if over is not None:
+            run, reason = over
+            run.entity.cancel(reason)
 
     def _close_cut_turn(self, reason: str) -> None:
         """Write the turn that a cancel or a time limit fell into, with what had happened in it."""
@@ -337,6 +398,7 @@ class CastRun:
             self.trace.trace_id,
             summary,
             entity.loom.location,
+            self.below,
         )
         entity.loom.append(
             CastRecord(
@@ -353,7 +415,7 @@ class CastRun:
                 terminated=terminated,
                 truncated=not terminated,
                 turns=self.turns,
-                usage=self.usage.record(),
+                usage=self.usage.record() | ({"children": self.below.record()} if self.below is not None else {}),
             )
         )
         return result
@@ -371,17 +433,19 @@ class CastRun:
             parts.append(f"Last words: {words[:300]}{'…' if len(words) > 300 else ''}")
         return self.entity.redactor.text(" ".join(parts))
 
-    async def _tell_turn(self, record: Turn, response: Response) -> None:
-        hub, usage = self.entity.hub, response.usage
-        await hub.send(
-            events.UsageReported(
-                **self._ids,
-                usage=usage.record(),
-                cumulative=self.entity.usage.record(),
-                used=usage.total_tokens,
-                size=self.entity.crystal.context_window,
+    async def _tell_turn(self, record: Turn, response: Response | None) -> None:
+        hub = self.entity.hub
+        if response is not None:
+            usage = response.usage
+            await hub.send(
+                events.UsageReported(
+                    **self._ids,
+                    usage=usage.record(),
+                    cumulative=self.entity.usage.record(),
+                    used=usage.total_tokens,
+                    size=self.entity.crystal.context_window,
+                )
             )
-        )
         await hub.send(events.TurnEnded(**self._ids, turn=record))
 
     async def _tell_end(self, result: CastResult, error: CantripError | None) -> None:
@@ -401,56 +465,3 @@ class CastRun:
                 error=self.entity.redactor.diagnostic(str(error)) if error is not None else None,
             )
         )
-
-
-class _Sink:
-    """Turns a response's pieces and retries into events."""
-
-    __slots__ = ("_kind", "_masked", "_run", "attempt", "message_id")
-
-    def __init__(self, run: CastRun) -> None:
-        self._run = run
-        self.attempt = 1
-        self.message_id = new_id("m")
-        self._kind = "text"
-        # A secret may come in pieces that are none.
-        self._masked = Pieces(run.entity.redactor)
-
-    async def emit(self, delta: Delta) -> None:
-        if not self._run.entity.hub.active or not delta.text:
-            return
-        if delta.kind != self._kind:
-            await self.finish()
-            self._kind = delta.kind
-        await self._send(self._masked.feed(delta.text))
-
-    async def finish(self) -> None:
-        """No more comes of this response, or of this kind."""
-        await self._send(self._masked.end())
-
-    async def _send(self, text: str) -> None:
-        run = self._run
-        if text:
-            kind = events.Text if self._kind == "text" else events.Thought
-            await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
-
-    async def notice(self, attempt: int, delay_s: float, error: CrystalError) -> None:
-        run = self._run
-        self._masked.end()  # what came is void
-        if run.entity.hub.active:
-            message = run.entity.redactor.diagnostic(str(error))
-            await run.entity.hub.send(
-                events.RetryScheduled(
-                    **run._ids,
-                    message_id=self.message_id,
-                    attempt=attempt,
-                    delay_s=delay_s,
-                    error=message,
-                    status=error.status,
-                )
-            )
-        self.attempt = attempt + 1
-        self.message_id = new_id("m")
-        if run.entity.hub.active:
-            started = events.QueryStarted(**run._ids, message_id=self.message_id, attempt=self.attempt)
-            await run.entity.hub.send(started)

@@ -228,6 +228,14 @@ def failed(current: Any, kind: str, words: str = "") -> None:
     current.set_status(Status(StatusCode.ERROR, words[:1000] or None))
 
 
+def note(name: str, attributes: Mapping[str, Any]) -> None:
+    """An event on the span that is current; nothing where nobody collects."""
+    if collecting():
+        from opentelemetry import trace as otel
+
+        otel.get_current_span().add_event(name, dict(attributes))
+
+
 def error_type(error: BaseException) -> str:
     """``error.type``: the provider's status where there is one, else the error's class."""
     status = getattr(error, "status", None)

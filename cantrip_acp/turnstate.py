@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Response, ToolCall
+from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.turn import (
     TERMINATIONS,
     GateRecord,
@@ -21,12 +23,14 @@ from cantrip_acp.loom.turn import (
     new_id,
     now,
 )
+from cantrip_acp.loom.utterances import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.crystals.sampled import Sampled
+    from cantrip_acp.entity import Entity
     from cantrip_acp.events import Event
     from cantrip_acp.loop import CastRun
     from cantrip_acp.wards import Wards
@@ -35,11 +39,26 @@ if TYPE_CHECKING:
 UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"
 """The result of a call that has none."""
 
+CUT_OFF = "interrupted: the cast was stopped while the child was at work; what it had done is in the loom"
+"""The result of a delegation whose parent was stopped."""
+
 
 class TurnState:
     """One turn while it happens; what mediums see of it is `mediums.contract.TurnContext`."""
 
-    __slots__ = ("_run", "answer", "finished", "gate_calls", "id", "outputs", "response", "results", "started")
+    __slots__ = (
+        "_children",
+        "_run",
+        "answer",
+        "finished",
+        "gate_calls",
+        "id",
+        "outputs",
+        "parts",
+        "response",
+        "results",
+        "started",
+    )
 
     def __init__(self, run: CastRun, started: float) -> None:
         self._run = run
@@ -51,6 +70,9 @@ class TurnState:
         self.gate_calls: list[str] = []
         self.finished = False
         self.answer: Any = None
+        self.parts: Sequence[Turn] = ()
+        """What stands in the loom already of this utterance: a delegation closes a part (`spawning`)."""
+        self._children = 0
 
     @property
     def wards(self) -> Wards:
@@ -91,8 +113,10 @@ class TurnState:
 
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         entity = self._run.entity
-        path = entity.loom.acted(entity.last_turn) if entity.last_turn else []
-        return len(path), [msgspec.to_builtins(entity.loom.turn(i)) for i in path[start : start + count]]
+        # An utterance that has delegated is in the loom already up to there, and is none of those behind it.
+        behind = self.parts[0].parent_id if self.parts else entity.last_turn
+        path = entity.loom.acted(behind) if behind else []
+        return len(path), [msgspec.to_builtins(entity.loom.said(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
         await self._run.entity.hub.send(event)
@@ -100,10 +124,48 @@ class TurnState:
     def interrupted(self, output: Output) -> None:
         self.outputs.append(output)
 
+    @property
+    def entity(self) -> Entity:
+        """Whose turn it is."""
+        return self._run.entity
+
+    @property
+    def run(self) -> CastRun:
+        """The cast that it belongs to."""
+        return self._run
+
+    @asynccontextmanager
+    async def spawning(self) -> AsyncIterator[str]:
+        """The length of a child's life within this utterance; gives the id of the turn that the child hangs on (COMP-5).
+
+        What happened until now is written first, so that nothing in the loom ever names a turn that is not there (LOOM-1).
+        Children that overlap hang on the turn that the first of them closed; what comes after the last is the next turn.
+        """
+        self._children += 1
+        try:
+            if self._children == 1:
+                await self._run.close_part(self)
+            yield self.parts[-1].id
+        finally:
+            self._children -= 1
+            if not self._children:
+                self.started = time.perf_counter()
+
+    def close_part(self, *, parent_id: str, sequence: int, output: Output | None) -> Turn:
+        """The record of what happened until now; from here on this is the turn that continues it."""
+        if output is not None:
+            self.outputs.append(output)
+        record = self.close(reason=None, parent_id=parent_id, sequence=sequence)
+        self.parts = (*self.parts, record)
+        self.id = new_id("t")
+        self.results, self.outputs, self.gate_calls = [], [], []
+        return record
+
     async def gate(
         self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None, tool_call_id: str | None = None
     ) -> GateRecord:
         run = self._run
+        name = ALIASES.get(name, name)
         number = len(self.gate_calls)
         self.gate_calls.append(name)
         try:
@@ -116,9 +178,13 @@ class TurnState:
                 trace=run.trace,
                 tool_call_id=tool_call_id,
                 via=via,
+                turn=self,
             )
         except anyio.get_cancelled_exc_class():
-            if via is not None:
+            if name in DELEGATION and self.parts:
+                given = run.entity.executor.recorded(name, args)
+                self.results.append(GateRecord(name, given, CUT_OFF, True, tool_call_id))
+            elif via is not None:
                 # What a command's call had done by then stays done, so the record has it.
                 given = run.entity.redactor.data(args)
                 self.results.append(GateRecord(name, given, UNFINISHED, True, tool_call_id))
@@ -132,6 +198,8 @@ class TurnState:
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
         """The record of what happened, as it will stand in the loom."""
         run, response = self._run, self.response
+        if self.parts:
+            return self._rest(reason=reason, parent_id=parent_id, sequence=sequence)
         medium = run.entity.circle.medium
         code = None
         if medium.tool is not None:
@@ -157,11 +225,7 @@ class TurnState:
             cast_id=run.id,
             sequence=sequence,
             utterance=utterance,
-            observation=Observation(
-                tuple(self.results),
-                _joined(outputs),
-                tuple(outputs) if len(outputs) > 1 else msgspec.UNSET,
-            ),
+            observation=_observation(self.results, outputs),
             gate_calls=tuple(self.gate_calls),
             metadata=TurnMetadata(
                 usage.prompt_tokens,
@@ -174,6 +238,32 @@ class TurnState:
                 run.trace.trace_id,
                 response.stop_reason or msgspec.UNSET,
                 self._sampled(masked=masked),
+            ),
+            terminated=reason in TERMINATIONS,
+            truncated=reason is not None and reason not in TERMINATIONS,
+            reason=reason,
+        )
+
+    def _rest(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
+        """The record of what an utterance did after a delegation: it was said and paid for in its first part."""
+        run = self._run
+        redactor = run.entity.redactor
+        outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
+        return Turn(
+            id=self.id,
+            parent_id=parent_id,
+            cantrip_id=run.entity.cantrip_id,
+            entity_id=run.entity.id,
+            cast_id=run.id,
+            sequence=sequence,
+            continues=self.parts[0].id,
+            observation=_observation(self.results, outputs),
+            gate_calls=tuple(self.gate_calls),
+            metadata=TurnMetadata(
+                duration_ms=max((time.perf_counter() - self.started) * 1000, 0.001),
+                timestamp=now(),
+                model=self.response.model or run.entity.crystal.model,
+                trace_id=run.trace.trace_id,
             ),
             terminated=reason in TERMINATIONS,
             truncated=reason is not None and reason not in TERMINATIONS,
@@ -207,15 +297,5 @@ def _redacted(said: _Said, redact: Callable[[str], str]) -> _Said:
     return msgspec.structs.replace(said, **changes)
 
 
-def _joined(outputs: Sequence[Output]) -> Output | None:
-    if len(outputs) < 2:
-        return outputs[0] if outputs else None
-    last = outputs[-1]
-    return Output(
-        stdout="".join(o.stdout for o in outputs),
-        stderr="".join(o.stderr for o in outputs),
-        exit_code=last.exit_code,
-        value=last.value,
-        error=next((o.error for o in reversed(outputs) if o.error), None),
-        truncated=any(o.truncated for o in outputs),
-    )
+def _observation(results: Sequence[GateRecord], outputs: Sequence[Output]) -> Observation:
+    return Observation(tuple(results), together(outputs), tuple(outputs) if len(outputs) > 1 else msgspec.UNSET)

@@ -112,6 +112,18 @@ class Usage(msgspec.Struct, frozen=True):
             cost,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        """What is left of a count without a part of it."""
+        cost = None if self.cost is None else max(self.cost - (other.cost or 0.0), 0.0)
+        return Usage(
+            self.prompt_tokens - other.prompt_tokens,
+            self.completion_tokens - other.completion_tokens,
+            self.cached_tokens - other.cached_tokens,
+            self.cache_write_tokens - other.cache_write_tokens,
+            self.reasoning_tokens - other.reasoning_tokens,
+            cost,
+        )
+
     def record(self) -> dict[str, Any]:
         """As it stands in results and events: the counts, their total, and the cost."""
         return {

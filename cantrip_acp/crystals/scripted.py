@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp.crystals.contract import Delta, Emit, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response, ToolCall, Usage
 from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
 
 KEYS = frozenset(
@@ -115,6 +115,31 @@ class ScriptedCrystal:
             usage=step.usage if step.usage is not None else self._usage,
             model=self.model,
             tool_results=step.tool_results,
+        )
+
+    def child(self, number: int, depth: int) -> Crystal:
+        """The crystal of an entity's child of that number, from 0: its own script, or this one where there are none.
+
+        Raises `CrystalError` where ``children`` has no script for it.
+        """
+        if not self.children:
+            return self
+        if number >= len(self.children):
+            raise CrystalError(
+                f"the script has run out of children: this is child {number + 1}, and it has {len(self.children)}",
+                retryable=False,
+            )
+        script = self.children[number]
+        if not isinstance(script, Mapping):
+            script = {"responses": script}
+        return ScriptedCrystal(
+            script.get("responses") or (),
+            children=script.get("children") or (),
+            usage=script.get("usage") or None,
+            record_inputs=self._record,
+            name=self.name,
+            model=str(script.get("model") or self.model),
+            context_window=script.get("context_window") or self.context_window,
         )
 
     def skip(self, queries: int) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.events import Diff, Location, PlanEntry
     from cantrip_acp.gates.overlay import Overlay
     from cantrip_acp.loom.turn import GateRecord
+    from cantrip_acp.turnstate import TurnState
     from cantrip_acp.wards import Wards
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
@@ -44,6 +45,8 @@ class GateContext:
     call_id: str
     folders: tuple[Path, ...] = ()
     """Folders beside the workspace that the session reaches as it does the workspace."""
+    turn: TurnState | None = None
+    """The turn that the call belongs to, for gates of this package that act on the entity itself (delegation)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,8 @@ class Gate:
     ``preview`` gives locations and a title from the arguments alone, before the call; ``proposes`` the changes of files that
     it would make, for whoever is asked whether it may.
     ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.
+    ``recorded`` gives the arguments as loom and events keep them, where a part of them is data that has no place there.
+    ``json_input``: a command's standard input may be a JSON object of all arguments.
     ``warded`` gives the gate as a circle's wards leave it (its description, say); raises `DefinitionError` for wards that
     mean nothing to it.
     """
@@ -142,6 +147,8 @@ class Gate:
     proposes: Callable[[Mapping[str, Any], GateContext], tuple[Diff, ...]] | None = None
     opens: Callable[[Overlay, Circle], GateSession] | None = None
     warded: Callable[[Gate, Wards], Gate] | None = None
+    recorded: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    json_input: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):

@@ -19,6 +19,7 @@ import msgspec
 
 from cantrip_acp import events, spans, telemetry
 from cantrip_acp.errors import GateError, LoomError
+from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.overlay import Overlay
 from cantrip_acp.loom.turn import GateRecord
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.events import EventHub
     from cantrip_acp.gates.contract import GateSession
     from cantrip_acp.redaction import Redactor
+    from cantrip_acp.turnstate import TurnState
 
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode
@@ -70,6 +72,7 @@ class GateExecutor:
         trace: telemetry.Trace,
         tool_call_id: str | None = None,
         via: str | None = None,
+        turn: TurnState | None = None,
     ) -> GateRecord:
         """One call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the command that asked."""
         hub = self._hub
@@ -88,9 +91,11 @@ class GateExecutor:
             trace.trace_id,
             call_id,
             self._circle.folders,
+            turn,
         )
+        kept = parsed if gate is None or gate.recorded is None or problem is not None else gate.recorded(parsed)
         if hub.active:
-            await self._announce(gate, name, parsed, context, via)
+            await self._announce(gate, name, parsed, kept, context, via)
         if problem is not None or gate is None:
             reply = GateReply(problem, is_error=True)
         else:
@@ -100,7 +105,7 @@ class GateExecutor:
                 trace,
                 self._redactor,
                 call_id=tool_call_id or call_id,
-                args=parsed,
+                args=kept,
                 entity_id=entity_id,
                 description=gate.description,
             ) as span:
@@ -110,7 +115,7 @@ class GateExecutor:
         redact = self._redactor.data
         record = GateRecord(
             name,
-            redact(parsed),
+            redact(kept),
             redact(reply.result),
             reply.is_error,
             tool_call_id,
@@ -206,7 +211,20 @@ class GateExecutor:
             events.Diff(d.path, None if d.old_text is None else mask(d.old_text), mask(d.new_text)) for d in diffs
         )
 
+    def recorded(self, name: str, args: Mapping[str, Any] | str) -> Any:
+        """The arguments of a call that has no record of its own, as one would keep them."""
+        gate = self._gates.get(name)
+        parsed, problem = _parse(args)
+        if problem is None and gate is not None and gate.recorded is not None:
+            parsed = gate.recorded(parsed)
+        return self._redactor.data(parsed)
+
     def _unavailable(self, name: str) -> str:
+        if name in registry.DELEGATION and self._circle.wards.max_depth == 0:
+            return (
+                f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned: do the work with what this "
+                f"circle has: {', '.join(self._gates)} (COMP-6)."
+            )
         present = [*self._gates, *self.overlay.gates]
         available = ", ".join(present)
         near = difflib.get_close_matches(name, present, n=1)
@@ -235,7 +253,9 @@ class GateExecutor:
                 break
         return f"arguments do not fit gate {gate.signature()}: " + "; ".join(p[:500] for p in problems)
 
-    async def _announce(self, gate: Gate | None, name: str, args: Any, context: GateContext, via: str | None) -> None:
+    async def _announce(
+        self, gate: Gate | None, name: str, args: Any, kept: Any, context: GateContext, via: str | None
+    ) -> None:
         title, locations = name, ()
         if gate is not None and gate.preview is not None:
             try:
@@ -250,7 +270,7 @@ class GateExecutor:
             depth=self._depth,
             call_id=context.call_id,
             gate=name,
-            args=self._redactor.data(args),
+            args=self._redactor.data(kept),
             kind=gate.kind if gate is not None else "other",
             title=title,
             locations=locations,

@@ -25,6 +25,8 @@ BUILT_IN: dict[str, str] = {
     "run_tests": "cantrip_acp.chores.run_tests:RUN_TESTS",
     "plan": "cantrip_acp.gates.plan:PLAN",
     "compile_and_load": "cantrip_acp.hotgates.gate:COMPILE_AND_LOAD",
+    "call_agent": "cantrip_acp.delegation.gate:CALL_AGENT",
+    "call_agent_batch": "cantrip_acp.delegation.gate:CALL_AGENT_BATCH",
 }
 
 ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}
@@ -38,6 +40,14 @@ RESERVED: frozenset[str] = frozenset(
     {*ALIASES, *DELEGATION, "read_context", "fetch", "plan", "git_commit", "run_tests"}
 )
 """Names that mean one gate wherever they stand, present or not: an entity's own gates cannot have them."""
+
+
+_FILES = frozenset({"read_file", "write_file", "edit_file", "list_dir", "search"})
+
+
+def reaches_files(name: str) -> bool:
+    """Whether a built-in gate works below a folder, its ``root``."""
+    return name in _FILES
 
 
 def names() -> list[str]:

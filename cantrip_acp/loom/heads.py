@@ -22,6 +22,7 @@ class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
     entity_id: str
     cast_id: str | None
     role: str = "crystal"
+    continues: str | None = None
     reward: float | None = None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cantrip_acp.errors import LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, Turn
+from cantrip_acp.loom.utterances import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,17 @@ class CastPart:
 
 
 def lived(loom: Loom, turn_id: str) -> list[CastPart]:
-    """The casts on the path from the root to a turn, in order, without the call.
+    """The casts of an entity on the way to a turn, in order, without the call; each utterance as one turn.
+
+    A child's begin below its own call: what its parent lived through is not its own (COMP-4).
 
     Raises `TurnNotFound`, and `LoomError` where a turn above it is lost: what would be missing is told, never passed over.
     """
     parts: list[CastPart] = []
-    path = loom.path(turn_id)
+    path = loom.own(turn_id)
     for place, at in enumerate(path):
         turn = loom.turn(at)
-        if place == 0 and turn.parent_id is not None:
+        if place == 0 and turn.parent_id is not None and turn.role != "call":
             raise LoomError(
                 f"turn {turn_id!r} cannot be gone on from: {turn.parent_id!r}, above it, is not in this loom (damaged?)"
             )
@@ -48,6 +51,8 @@ def lived(loom: Loom, turn_id: str) -> list[CastPart]:
         if not parts or parts[-1].id != turn.cast_id:
             parts.append(_part(loom, turn.cast_id))
         parts[-1].turns.append(turn)
+    for part in parts:
+        part.turns[:] = whole(part.turns)
     return parts
 
 

@@ -15,12 +15,14 @@ import msgspec
 from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
+from cantrip_acp.loom.stores.rows import row_of
 from cantrip_acp.loom.thread import Thread
 from cantrip_acp.loom.tree import Place, Tree
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
     ContextRecord,
+    FilesRecord,
     ForkRecord,
     LoomHeader,
     Record,
@@ -31,6 +33,7 @@ from cantrip_acp.loom.turn import (
     new_id,
     now,
 )
+from cantrip_acp.loom.utterances import joined
 
 
 class Loom:
@@ -41,15 +44,13 @@ class Loom:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        extra: list[Problem] = []
         tree = store.tree()
         if tree is None:
             tree = Tree()
             for position, record in store.heads():
                 problem = tree.take(position, record)
                 if problem is not None:
-                    extra.append(Problem(problem, offset=position))
-            store.problems.extend(extra)
+                    store.note(position, problem)
         self._tree = tree
 
     @classmethod
@@ -156,19 +157,23 @@ class Loom:
         for position, record in self._store.news():
             problem = self._tree.take(position, record)
             if problem is not None:
-                self._store.problems.append(Problem(problem, offset=position))
+                self._store.note(position, problem)
             count += 1
         return count
 
     def copy_to(self, store: Store) -> Loom:
-        """A loom in an empty store with every record of this one, ids and order kept; ``store`` is then the copy's.
+        """A loom in another store with every record of this one, ids and order kept; ``store``, just opened, is then the
+        copy's. A copy that was broken off goes on where it was.
 
-        Raises `LoomError` where the store holds records already, or takes one of these not (a turn whose parent was lost).
+        Raises `LoomError` where the store holds other records already, or takes one of these not (a turn whose parent was
+        lost).
         """
-        copy = Loom(store)
-        if copy.header is not None or len(copy):
-            raise LoomError(f"loom {store.location} holds records already; copy to an empty one")
-        for record in self.records():
+        copy, mine = Loom(store), self.records()
+        for kept in copy.records():
+            record = next(mine, None)
+            if record != kept and (record is None or row_of(record).body != row_of(kept).body):
+                raise LoomError(f"loom {store.location} holds other records already; copy to an empty one")
+        for record in mine:
             copy.append(record)
         return copy
 
@@ -179,8 +184,18 @@ class Loom:
         circle: Mapping[str, Any],
         entity_id: str,
         shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
+        *,
+        above: str | None = None,
     ) -> str:
-        """Make sure that a cantrip stands in the loom, and return the id of its ``call`` turn, the root (CALL-4)."""
+        """Make sure that a cantrip stands in the loom, and return the id of its ``call`` turn, the root (CALL-4).
+
+        A child has a root of its own, below the turn that spawned it: ``above``.
+        """
+        if above is not None:
+            self.know(cantrip_id, call, circle, shown)
+            below = new_id("t")
+            self.append(Turn(below, above, cantrip_id, entity_id, None, role="call"))
+            return below
         self.refresh()
         root = self._tree.calls.get(cantrip_id)
         if root is not None:
@@ -257,8 +272,10 @@ class Loom:
     def _turns(self, places: Sequence[Place]) -> list[Turn]:
         turns = []
         for place, record in zip(places, self._store.read_all(p.position for p in places), strict=True):
-            if not isinstance(record, Turn):
-                raise LoomError(f"loom {self.location}: byte {place.position} holds no turn; the file changed under us")
+            if not isinstance(record, Turn) or (record.parent_id, record.entity_id) != (place.parent_id, place.entity_id):
+                raise LoomError(
+                    f"loom {self.location}: at {place.position} there is another record than was; the file changed under us"
+                )
             turns.append(self._rewarded(record))
         return turns
 
@@ -280,6 +297,11 @@ class Loom:
             if isinstance(record, CastRecord):
                 (starts if record.event == "start" else ends)[record.id] = record
         return [(start, ends.get(cast_id)) for cast_id, start in starts.items()]
+
+    @property
+    def cast_ids(self) -> tuple[str, ...]:
+        """The ids of all casts, in the order in which they began."""
+        return tuple(self._tree.casts)
 
     def cast_of(self, cast_id: str) -> tuple[CastRecord | None, tuple[ContextRecord, ...]]:
         """The start of a cast, None where it is not here, and what was pinned before its intent."""
@@ -321,17 +343,6 @@ class Loom:
                 named.add(record.from_turn)
         return {i for i in named if i is not None and i not in self._tree.turns}
 
-    def elsewhere(self) -> set[str]:
-        """The turns that are named here and lie in another loom: where a fork or a child of theirs began."""
-        begun = [where[0] for where in self._tree.casts.values() if where]
-        named: set[str | None] = {place.parent_id for place in self._tree.turns.values()}
-        for record in self._store.read_all([*begun, *self._tree.forks.values()]):
-            if isinstance(record, CastRecord):
-                named.add(record.parent_turn_id)
-            elif isinstance(record, ForkRecord):
-                named.add(record.from_turn)
-        return {i for i in named if i is not None and i not in self._tree.turns}
-
     def assigned(self, turn_id: str | None = None) -> list[RewardRecord]:
         """Every reward that a turn was ever given, or that any was, in the order of giving (LOOM-3)."""
         held = self._tree.assigned
@@ -350,6 +361,17 @@ class Loom:
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
         """Many turns at once, with rewards. Raises `TurnNotFound`."""
         return self._turns([self._found(i) for i in turn_ids])
+
+    def files_at(self, turn_id: str) -> FilesRecord | None:
+        """How the files stood when a turn had ended: the last that was kept of them on the way there, None where none was."""
+        for at in reversed(self.path(turn_id)):
+            position = self._tree.files.get(at)
+            if position is not None:
+                record = self._store.read(position)
+                if not isinstance(record, FilesRecord):
+                    raise LoomError(f"loom {self.location}: byte {position} holds no files; the file changed under us")
+                return record
+        return None
 
     def snapshot_at(self, position: int) -> SnapshotRecord:
         """The snapshot's record at a position that ``snapshots`` or ``pieces`` gave."""
@@ -394,9 +416,31 @@ class Loom:
         path.reverse()
         return path
 
-    def acted(self, leaf_id: str) -> list[str]:
-        """The ids of a path in which the crystal spoke, without the call and folds."""
-        return [i for i in self.path(leaf_id) if self._tree.turns[i].role == "crystal"]
+    def own(self, leaf_id: str) -> list[str]:
+        """The ids from an entity's call down to one of its turns: of a child's path, what is below its own call."""
+        path = self.path(leaf_id)
+        for place in range(len(path) - 1, 0, -1):
+            if self._tree.turns[path[place]].role == "call":
+                return path[place:]
+        return path
+
+    def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
+        """What an entity said on the way to a turn, without the call and folds: for each utterance the ids of its turns,
+        of which there are several where it delegated (`utterances`)."""
+        spoken: list[tuple[str, ...]] = []
+        for i in self.own(leaf_id):
+            place = self._tree.turns[i]
+            if place.role != "crystal":
+                continue
+            if place.continues is not None and spoken and spoken[-1][0] == place.continues:
+                spoken[-1] = (*spoken[-1], i)
+            else:
+                spoken.append((i,))
+        return spoken
+
+    def said(self, ids: Sequence[str]) -> Turn:
+        """One utterance as one turn, by the ids that `acted` gives for it."""
+        return joined([self.turn(i) for i in ids])
 
     def thread(self, leaf_id: str) -> Thread:
         """The path from the root to any turn (LOOM-10)."""

@@ -23,6 +23,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entity_id: str
     cantrip_id: str
     cast_id: str | None
+    continues: str | None = None
 
 
 class Tree(msgspec.Struct, array_like=True):
@@ -93,10 +94,11 @@ class Tree(msgspec.Struct, array_like=True):
         parent = turn.parent_id
         # One text for the turns of a cast, not one a turn.
         cast_id = sys.intern(turn.cast_id) if type(turn.cast_id) is str else None
-        self.turns[turn.id] = Place(parent, position, turn.role, turn.entity_id, turn.cantrip_id, cast_id)
+        self.turns[turn.id] = Place(parent, position, turn.role, turn.entity_id, turn.cantrip_id, cast_id, turn.continues)
         if turn.reward is not None:
             self.rewards[turn.id] = turn.reward
-        if turn.role == "call":
+        if turn.role == "call" and parent is None:
+            # A child's call is the root of the child alone: it hangs on the turn that spawned it.
             self.calls.setdefault(turn.cantrip_id, turn.id)
         if parent is not None and parent not in self.turns:
             return f"turn {turn.id!r} names a parent that is not above it: {parent!r}"

@@ -70,6 +70,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     ``exit_code`` is 0 to 255, or minus the signal's number; None where there is none (a cell, a command that was stopped).
     ``value`` is the last expression's value in code. ``error`` says what went wrong beside the exit code (a timeout).
     ``truncated``: output beyond ``*_max_output_bytes`` was dropped.
+    ``unfinished``: the program went on after a delegation, and the next turn's first output is the rest of its own; the key
+    is absent of a program that ended.
     """
 
     stdout: str = ""
@@ -78,6 +80,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     value: Any = None
     error: str | None = None
     truncated: bool = False
+    unfinished: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -115,7 +118,8 @@ class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
 
     ``role``: crystal for a turn, call for the root context, fold for a summary. ``sequence`` counts 1, 2, 3 … within
     the entity's run.
-    ``continues`` names the turn whose utterance this one goes on with, after a delegation.
+    ``continues`` names the turn whose utterance this one goes on with, after a delegation (`utterances` joins them). A
+    child's ``call`` turn has the turn that spawned it as its parent (COMP-5).
     ``reward`` is what was known at writing; later ones are `RewardRecord`s, and readers see the last.
     """
 

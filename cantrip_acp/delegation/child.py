@@ -1,0 +1,60 @@
+"""A child's cantrip: crystal, call and circle, from its parent's and what was asked for (COMP-1, COMP-7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.delegation.granting import circle_for
+from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.request import Request
+from cantrip_acp.errors import CantripError, DefinitionError
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.entity import Entity
+
+
+def cantrip_for(parent: Entity, request: Request) -> Cantrip:
+    """The cantrip of a child whose crystal is not chosen yet: it has its parent's until `with_its_crystal`.
+
+    Raises `ChildRefused` for what its parent's circle does not admit.
+    """
+    from cantrip_acp.cantrip import Cantrip
+
+    of = parent.cantrip
+    call = of.call if request.system_prompt is None else replace(of.call, system_prompt=request.system_prompt)
+    circle = circle_for(parent.circle, request)
+    if request.crystal is not None and request.crystal not in of.crystals:
+        known = ", ".join(of.crystals) or "none"
+        raise ChildRefused("crystal", f"there is no crystal {request.crystal!r} for children (there are: {known})")
+    try:
+        return Cantrip(
+            of.crystal,
+            call,
+            circle,
+            loom=parent.loom,
+            retry=of.retry,
+            # What asks before a gate acts asks for children too; what is pinned for a cast is no child's (COMP-4).
+            interceptors=of.interceptors,
+            name=of.name,
+            loom_settings=of.loom_settings,
+            folding=of.folding,
+            crystals=of.crystals,
+        )
+    except DefinitionError as error:
+        raise ChildRefused("circle", f"the child cannot be made: {error}") from None
+
+
+def crystal_for(parent: Entity, request: Request, number: int) -> Crystal:
+    """The crystal of the parent's child of that number. Raises `ChildRefused` where it cannot be had."""
+    of = parent.cantrip
+    try:
+        if request.crystal is not None:
+            return of.crystals[request.crystal]
+        # A script knows its children; every other crystal is its children's too.
+        heir = getattr(parent.crystal, "child", None)
+        return parent.crystal if heir is None else heir(number, parent.depth + 1)
+    except CantripError as error:
+        raise ChildRefused("crystal", f"the child has no crystal: {error}") from None

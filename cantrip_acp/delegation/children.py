@@ -1,0 +1,52 @@
+"""An entity's children: how many there were, and how many run at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from cantrip_acp.delegation.refusal import ChildRefused
+
+if TYPE_CHECKING:
+    from cantrip_acp.entity import Entity
+
+
+class Children:
+    """One entity's account. ``born`` counts its own children, ``below`` all that came of it, children's children too."""
+
+    def __init__(self, entity: Entity) -> None:
+        self._entity = entity
+        self.born = 0
+        self.below = 0
+        self._at_once: anyio.CapacityLimiter | None = None
+
+    @property
+    def at_once(self) -> anyio.CapacityLimiter:
+        """What a child holds while it runs (``max_concurrent_children``)."""
+        if self._at_once is None:
+            self._at_once = anyio.CapacityLimiter(self._entity.circle.wards.max_concurrent_children)
+        return self._at_once
+
+    def admit(self, count: int) -> int:
+        """Count so many more children, for this entity and all above it; the number of the first of them, from 0.
+
+        Raises `ChildRefused` where one of them may not have as many (``max_children_total``); then nothing is counted.
+        """
+        line = [self._entity]
+        while (birth := line[-1].birth) is not None:
+            line.append(birth.run.entity)
+        for entity in line:
+            most = entity.circle.wards.max_children_total
+            there = entity.children.below
+            if most is not None and there + count > most:
+                whose = "this entity" if entity is self._entity else "an entity above this one"
+                raise ChildRefused(
+                    "max_children_total",
+                    f"child refused by max_children_total: {whose} may have {most} children in all, those of its children "
+                    f"among them, and has had {there}" + (f"; {count} more were asked for" if count > 1 else ""),
+                )
+        for entity in line:
+            entity.children.below += count
+        first, self.born = self.born, self.born + count
+        return first

@@ -1,0 +1,131 @@
+"""The gates ``call_agent`` and ``call_agent_batch``: delegation as a call like any other (§5.1, §5.2, D-002)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.delegation import given, spawning
+from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.request import ONE, Request
+from cantrip_acp.errors import GateError
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+
+if TYPE_CHECKING:
+    from cantrip_acp.turnstate import TurnState
+    from cantrip_acp.wards import Wards
+
+MOST_IN_BATCH = 10_000
+"""Requests of one batch."""
+
+
+async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
+    turn = _turn(context)
+    try:
+        (planned,) = spawning.plan(turn, [Request.of(args)])
+    except ChildRefused as refused:
+        return _refused(refused)
+    return await spawning.run(turn, planned, context.call_id)
+
+
+async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> Any:
+    turn = _turn(context)
+    requests = [Request.of({"intent": each} if isinstance(each, str) else each) for each in args["requests"]]
+    try:
+        planned = spawning.plan(turn, requests)
+    except ChildRefused as refused:
+        return _refused(refused)
+    return await spawning.run_all(turn, planned, context.call_id)
+
+
+def _turn(context: GateContext) -> TurnState:
+    if context.turn is None:
+        raise GateError("a child can be spawned within a turn alone; no turn is under way here")
+    return context.turn
+
+
+def _refused(refused: ChildRefused) -> GateReply:
+    return GateReply(str(refused), is_error=True, annotations={"child_refused": refused.ward})
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    if "requests" in args:
+        return GateReply(None, title=f"{len(args['requests'])} children")
+    return GateReply(None, title=f"child: {_line(args['intent'])}")
+
+
+def _line(text: str) -> str:
+    line = " ".join(text[:400].split())
+    return line if len(line) <= 80 else line[:79] + "…"
+
+
+def _recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Large data is the child's: the record of the call has its size, its hash and how it begins."""
+    if "requests" in args:
+        requests = args["requests"]
+        if isinstance(requests, list):
+            return {**args, "requests": [_recorded(r) if isinstance(r, Mapping) else r for r in requests]}
+        return args
+    return {**args, "context": given.kept(args["context"])} if "context" in args else args
+
+
+def _warded(gate: Gate, wards: Wards) -> Gate:
+    """What a parent should know before it asks: how far it can go."""
+    facts = [f"Children may nest {wards.max_depth} deep" if wards.max_depth > 1 else "Children cannot spawn their own"]
+    if gate.name == "call_agent_batch":
+        facts.append(f"{wards.max_concurrent_children} run at once")
+    if wards.max_children_total is not None:
+        facts.append(f"{wards.max_children_total} are possible in all")
+    if wards.child_medium_allowlist is not None:
+        facts.append(f"their medium may be {', '.join(wards.child_medium_allowlist) or 'none'}")
+    if wards.child_gate_allowlist is not None:
+        facts.append(f"their gates may be {', '.join(wards.child_gate_allowlist) or 'done alone'}")
+    if wards.child_gate_denylist:
+        facts.append(f"they must not have {', '.join(wards.child_gate_denylist)}")
+    if wards.child_max_turns_ceiling is not None:
+        facts.append(f"declare max_turns of at most {wards.child_max_turns_ceiling}")
+    if wards.child_max_depth_ceiling is not None:
+        facts.append(f"declare max_depth of at most {wards.child_max_depth_ceiling}")
+    return replace(gate, description=f"{gate.description} {'; '.join(facts)}.")
+
+
+CALL_AGENT = Gate(
+    name="call_agent",
+    description="Spawn a child entity for a task of its own, wait for it, and get its answer. It starts with nothing but "
+    "its intent and context, has your gates or fewer, and fails with an error where it gives no answer.",
+    parameters=ONE,
+    handler=_call_agent,
+    main_text="intent",
+    json_input=True,
+    kind="other",
+    preview=_preview,
+    recorded=_recorded,
+    warded=_warded,
+)
+
+CALL_AGENT_BATCH = Gate(
+    name="call_agent_batch",
+    description="Spawn several children that work beside each other, and get their answers as a list in the order of the "
+    'requests; in the place of one that failed is {"is_error": true, "error": "…"}.',
+    parameters={
+        "type": "object",
+        "properties": {
+            "requests": {
+                "type": "array",
+                "maxItems": MOST_IN_BATCH,
+                "items": {"anyOf": [dict(ONE), {"type": "string", "minLength": 1}]},
+                "description": "One object with the arguments of call_agent for each child, or its intent alone.",
+            }
+        },
+        "required": ["requests"],
+        "additionalProperties": False,
+    },
+    handler=_call_agent_batch,
+    main_text="requests",
+    json_input=True,
+    kind="other",
+    preview=_preview,
+    recorded=_recorded,
+    warded=_warded,
+)

@@ -1,0 +1,105 @@
+"""The data that an entity is given with its task: never in its prompt, always where it works (§3.3, §5.1).
+
+In code it is the variable ``context``, in bash the file that ``$CANTRIP_CONTEXT`` names, in conversation what the gate
+``read_context`` shows page by page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.gates.contract import Gate, GateContext
+
+LARGEST_KEPT = 64 * 1024
+"""Characters of data that a loom's record of a delegation holds; of more it has size, hash and beginning."""
+
+PAGE = 20_000
+"""Characters of a page, unless another number is asked for."""
+_LARGEST_PAGE = 100_000
+
+
+def as_text(data: Any) -> str:
+    """The data as a reader of text has it: text as it is, other data as JSON of several lines."""
+    if isinstance(data, str):
+        return data
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+
+
+def kept(data: Any) -> Any:
+    """What the loom has of it."""
+    if isinstance(data, str):
+        text, size = data, len(data)
+    elif isinstance(data, list | Mapping):
+        text = msgspec.json.encode(data).decode()
+        size = len(text)
+    else:
+        return data
+    if size <= LARGEST_KEPT:
+        return data
+    raw = text.encode("utf-8", "surrogatepass")
+    digest = hashlib.sha256(raw).hexdigest()
+    return {"kept_elsewhere": True, "bytes": len(raw), "sha256": digest, "begins": text[:200]}
+
+
+def read_context(data: Any) -> Gate:
+    """The gate that shows it."""
+    return READ_CONTEXT.bind(data=data)
+
+
+def _read(args: Mapping[str, Any], context: GateContext) -> Any:
+    text = _text(_Held(context.dependencies.get("data", "")))
+    offset = min(int(args.get("offset", 0)), len(text))
+    page = text[offset : offset + int(args.get("limit", PAGE))]
+    end = offset + len(page)
+    if offset == 0 and end == len(text):
+        return page
+    more = f"; go on with offset {end}" if end < len(text) else ", the end"
+    return f"{page}\n[characters {offset:,} to {end:,} of {len(text):,}{more}]"
+
+
+class _Held:
+    """Data by identity, so that a page does not render all of it anew."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __hash__(self) -> int:
+        return id(self.data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and other.data is self.data
+
+
+@lru_cache(maxsize=8)
+def _text(held: _Held) -> str:
+    return as_text(held.data)
+
+
+READ_CONTEXT = Gate(
+    name="read_context",
+    description="Read the data that came with the task, a page at a time. Data that is not text is shown as JSON.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "offset": {"type": "integer", "minimum": 0, "default": 0, "description": "Character to begin with."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": _LARGEST_PAGE,
+                "default": PAGE,
+                "description": "Characters of the page.",
+            },
+        },
+        "additionalProperties": False,
+    },
+    handler=_read,
+    pure=True,
+    kind="read",
+)

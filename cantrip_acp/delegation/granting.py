@@ -1,0 +1,172 @@
+"""The circle of a child: its parent's, with less (COMP-1, COMP-6, COMP-7)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cantrip_acp.circle import NOTHING, Circle
+from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.request import Request
+from cantrip_acp.delegation.wardship import wards_for
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.gates import registry
+from cantrip_acp.gates.contract import Gate
+from cantrip_acp.mediums import registry as mediums
+from cantrip_acp.mediums.contract import Medium
+from cantrip_acp.wards import Wards
+
+_GIVEN = "read_context"
+"""The gate that comes with data and goes with it; nobody passes it on."""
+
+
+def circle_for(parent: Circle, request: Request) -> Circle:
+    """The child's circle. Raises `ChildRefused` for what the parent lacks or its wards do not admit."""
+    medium = _medium(parent, request)
+    wards, declared = wards_for(parent.wards, request, parent.workspace)
+    gates = _gates(parent, request)
+    seen = parent.workspace if medium.name != "bash" or _reads_workspace(parent) else None
+    try:
+        circle = Circle(
+            medium,
+            gates,
+            wards,
+            workspace=seen,
+            folders=parent.folders if seen is not None else (),
+            data=request.context,
+        )
+        # Built when they are first asked for; what is wrong with them is this call's error.
+        _ = circle.gates
+    except DefinitionError as error:
+        raise ChildRefused("circle", f"the child's circle is not valid: {error}") from None
+    _check_declaration(parent.wards, circle, declared)
+    return circle
+
+
+def _medium(parent: Circle, request: Request) -> Medium:
+    if request.medium is None or request.medium == parent.medium.name:
+        return parent.medium
+    try:
+        return mediums.find(request.medium)
+    except DefinitionError as error:
+        raise ChildRefused("medium", f"the child cannot have this medium: {error}") from None
+
+
+def _gates(parent: Circle, request: Request) -> list[Gate]:
+    offered = {g.name: g for g in parent.declared_gates if g.name in parent.gates and g.name != _GIVEN}
+    if request.gates is None:
+        return list(offered.values())
+    granted: dict[str, Gate] = {}
+    for wanted in request.gates:
+        spec: Mapping[str, Any] = {"name": wanted} if isinstance(wanted, str) else wanted
+        named = spec.get("name")
+        if not isinstance(named, str):
+            raise ChildRefused("gate", f"a gate is a name, or a mapping with a name, not {wanted!r}")
+        name = registry.ALIASES.get(named, named)
+        gate = offered.get(name)
+        if gate is None:
+            why = "it comes with context, which is yours to give" if name == _GIVEN else "this circle does not have it"
+            raise ChildRefused("gate", f"cannot grant gate {name!r}: {why} (it has: {', '.join(offered)}) (COMP-1)")
+        granted[name] = _narrowed(gate, spec, parent)
+    if "done" in offered:
+        granted.setdefault("done", offered["done"])
+    return list(granted.values())
+
+
+def _narrowed(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
+    """The parent's gate with what was asked of it: a folder below its own, results that do not stay."""
+    for key, value in spec.items():
+        if key == "root":
+            gate = _below(gate, value, parent)
+        elif key == "ephemeral" and isinstance(value, bool):
+            gate = replace(gate, ephemeral=gate.ephemeral or value)
+        elif key != "name":
+            raise ChildRefused(
+                "gate",
+                f"cannot grant gate {gate.name!r} with {key!r}: only root (a folder below its own) and ephemeral",
+            )
+    return gate
+
+
+def _below(gate: Gate, root: Any, parent: Circle) -> Gate:
+    own = gate.dependencies.get("root", parent.workspace)
+    if "root" not in gate.dependencies and not registry.reaches_files(gate.name):
+        raise ChildRefused("gate", f"cannot grant gate {gate.name!r} with a root: it reaches no files")
+    if not isinstance(root, str) or own is None:
+        raise ChildRefused("gate", f"cannot grant gate {gate.name!r}: root {root!r} is no folder below its own")
+    base = str(parent.workspace) if parent.workspace is not None else str(own)
+    asked = os.path.normpath(os.path.join(base, os.path.expanduser(root)))
+    held = os.path.normpath(os.path.join(base, os.fspath(own)))
+    if not (_within(asked, held) and _within(os.path.realpath(asked), os.path.realpath(held))):
+        raise ChildRefused(
+            "gate", f"cannot grant gate {gate.name!r} below {root!r}: this circle's own stays below {held}"
+        )
+    return gate.bind(root=asked)
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _reads_workspace(parent: Circle) -> bool:
+    """Whether the parent can read all of its workspace, which a shell shows to whoever works in it."""
+    workspace = parent.workspace
+    if workspace is None:
+        return False
+    if parent.medium.name == "bash":
+        return True
+    wards, place = parent.wards, str(workspace)
+    roots = [*wards.bash_writable_paths, *wards.code_readable_paths, *wards.code_writable_paths]
+    for gate in parent.gates.values():
+        if registry.reaches_files(gate.name):
+            roots.append(os.path.normpath(os.path.join(place, gate.dependencies.get("root", place))))
+    return any(_within(place, root) for root in roots)
+
+
+def _check_declaration(wards: Wards, child: Circle, declared: Mapping[str, Any]) -> None:
+    """The wards on what children may be declared as. They refuse and never rewrite."""
+    allowed = wards.child_medium_allowlist
+    if allowed is not None and child.medium.name not in allowed:
+        raise ChildRefused(
+            "child_medium_allowlist",
+            f"child refused by child_medium_allowlist: medium {child.medium.name!r} is not among {_listed(allowed)}",
+        )
+    names = [name for name in child.gates if name not in ("done", _GIVEN)]
+    if wards.child_gate_allowlist is not None:
+        listed = {registry.ALIASES.get(n, n) for n in wards.child_gate_allowlist}
+        over = [name for name in names if name not in listed]
+        if over:
+            raise ChildRefused(
+                "child_gate_allowlist",
+                f"child refused by child_gate_allowlist: a child may have {_listed(wards.child_gate_allowlist)}, and not "
+                f"{', '.join(over)}; name the child's gates without them",
+            )
+    denied = {registry.ALIASES.get(n, n) for n in wards.child_gate_denylist}
+    over = [name for name in child.gates if name in denied]
+    if over:
+        raise ChildRefused(
+            "child_gate_denylist",
+            f"child refused by child_gate_denylist: a child must not have {', '.join(over)}; name the child's gates "
+            "without them",
+        )
+    for ward, ceiling in (
+        ("max_turns", wards.child_max_turns_ceiling),
+        ("max_depth", wards.child_max_depth_ceiling),
+    ):
+        # What was declared counts, not what composition makes of it; where nothing was, what it has from its parent.
+        value = declared.get(ward, getattr(child.wards, ward))
+        if ceiling is not None and (value is None or value > ceiling):
+            said = f"{ward} {value}" if ward in declared else f"no {ward} of its own (it would have {value})"
+            raise ChildRefused(
+                f"child_{ward}_ceiling",
+                f"child refused by child_{ward}_ceiling: it declares {said}; declare {ward} at or below {ceiling}",
+            )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+__all__ = ["NOTHING", "circle_for"]

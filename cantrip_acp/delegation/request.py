@@ -1,0 +1,76 @@
+"""What a parent asks for: one child, as its arguments say (§5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cantrip_acp.circle import NOTHING
+from cantrip_acp.errors import GateError
+
+CHILD: Mapping[str, Any] = {
+    "intent": {
+        "type": "string",
+        "minLength": 1,
+        "description": "What the child is to do and to answer with. It knows nothing else of what you know.",
+    },
+    "context": {
+        "description": "Data for the child, any JSON value, of any size. It is never put in its prompt: the child finds it "
+        "as the variable `context` (code), in the file $CANTRIP_CONTEXT (bash), or by read_context (conversation)."
+    },
+    "system_prompt": {"type": "string", "description": "Who the child is; by default your own system prompt."},
+    "gates": {
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+        "description": "Which of your gates it gets, by name, or {name, root} with a folder below the gate's own; by "
+        "default all. done is always among them.",
+    },
+    "wards": {
+        "anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}],
+        "description": "Further restrictions such as {max_turns: 5}; wards can only get tighter.",
+    },
+    "crystal": {"type": "string", "description": "The name of another crystal of this recipe; by default yours."},
+    "medium": {"type": "string", "description": "conversation, code or bash; by default yours."},
+    "max_depth": {"type": "integer", "minimum": 0, "description": "How deep its own children may nest."},
+}
+"""The arguments of one child as JSON Schema, in the order of positions."""
+
+ONE: Mapping[str, Any] = {
+    "type": "object",
+    "properties": dict(CHILD),
+    "required": ["intent"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One child. None leaves what the parent has; ``context`` is `NOTHING` where none was given."""
+
+    intent: str
+    context: Any = NOTHING
+    system_prompt: str | None = None
+    gates: tuple[str | Mapping[str, Any], ...] | None = None
+    wards: tuple[Mapping[str, Any], ...] = ()
+    crystal: str | None = None
+    medium: str | None = None
+    max_depth: int | None = None
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> Request:
+        """From arguments that fit `ONE`. Raises `GateError` for an intent that says nothing (INTENT-1)."""
+        intent = args["intent"]
+        if not intent.strip():
+            raise GateError("intent is required: say what the child is to do (INTENT-1)")
+        gates, wards = args.get("gates"), args.get("wards") or ()
+        return cls(
+            intent=intent,
+            context=args.get("context", NOTHING),
+            system_prompt=args.get("system_prompt"),
+            gates=tuple(gates) if gates is not None else None,
+            wards=(wards,) if isinstance(wards, Mapping) else tuple(wards),
+            crystal=args.get("crystal"),
+            medium=args.get("medium"),
+            max_depth=args.get("max_depth"),
+        )

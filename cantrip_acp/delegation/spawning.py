@@ -1,0 +1,122 @@
+"""A child's life inside its parent's gate call: born, cast once, ended (COMP-2, COMP-3, COMP-8, COMP-9).
+
+The child runs in the task of the call, so whatever stops the parent stops the child first, and the child's turns up to then
+are in the loom before the parent's are. What a child fails with is its parent's to see, never its parent's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cantrip_acp.delegation.birth import Birth
+from cantrip_acp.delegation.child import cantrip_for, crystal_for
+from cantrip_acp.delegation.refusal import ChildRefused, report
+from cantrip_acp.delegation.request import Request
+from cantrip_acp.errors import CantripError, GateError, LoomError
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.loop import CastResult
+    from cantrip_acp.turnstate import TurnState
+
+
+class Planned:
+    """A child that was admitted and has not begun."""
+
+    __slots__ = ("cantrip", "number", "request")
+
+    def __init__(self, request: Request, cantrip: Cantrip, number: int) -> None:
+        self.request = request
+        self.cantrip = cantrip
+        self.number = number
+
+
+def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
+    """Judge children before any of them begins: all of them, or none.
+
+    Raises `ChildRefused` for the first that is not admitted; its place in a batch is in the message.
+    """
+    parent = turn.entity
+    made = []
+    try:
+        for place, request in enumerate(requests):
+            try:
+                made.append(cantrip_for(parent, request))
+            except ChildRefused as refused:
+                if len(requests) == 1:
+                    raise
+                raise ChildRefused(refused.ward, f"request {place}: {refused}") from None
+        first = parent.children.admit(len(requests))
+        return [
+            Planned(request, cantrip.with_crystal(crystal_for(parent, request, first + place)), first + place)
+            for place, (request, cantrip) in enumerate(zip(requests, made, strict=True))
+        ]
+    except ChildRefused as refused:
+        report(refused, entity_id=parent.id, depth=parent.depth)
+        raise
+
+
+async def run(turn: TurnState, planned: Planned, call_id: str) -> Any:
+    """One child to its end; its answer. Raises `GateError` with what stopped it where it has none (COMP-8)."""
+    async with turn.spawning() as turn_id:
+        return await _live(turn, planned, turn_id, call_id, None)
+
+
+async def run_all(turn: TurnState, planned: Sequence[Planned], call_id: str) -> list[Any]:
+    """Children beside each other, at most ``max_concurrent_children`` at once; answers in the order of the requests.
+
+    One that fails has ``{"is_error": true, "error": …}`` in its place (COMP-3, COMP-8).
+    """
+    if not planned:
+        return []
+    answers: list[Any] = [None] * len(planned)
+    waiting = iter(enumerate(planned))
+
+    async def work(turn_id: str) -> None:
+        for place, child in waiting:
+            try:
+                answers[place] = await _live(turn, child, turn_id, call_id, place)
+            except GateError as error:
+                answers[place] = {"is_error": True, "error": str(error)}
+
+    async with turn.spawning() as turn_id:
+        most = turn.entity.circle.wards.max_concurrent_children
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(min(most, len(planned))):
+                    group.start_soon(work, turn_id)
+        except BaseExceptionGroup as failures:
+            # One failure of the loom or of the machine, as a rule: nobody outside knows that there is a group.
+            first: BaseException = failures
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from None
+    return answers
+
+
+async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, index: int | None) -> Any:
+    from cantrip_acp.entity import Entity
+
+    parent = turn.entity
+    async with parent.children.at_once:
+        birth = Birth(turn.run, turn_id, call_id, planned.number, index)
+        child = Entity(planned.cantrip, parent.loom, birth=birth)
+        try:
+            async with child:
+                result = await child.cast(planned.request.intent, trace=turn.run.trace)
+        except LoomError:
+            # Nothing that is not kept may go on.
+            raise
+        except CantripError as error:
+            raise GateError(f"the child failed: {parent.redactor.diagnostic(str(error))}") from None
+    return answer_of(result)
+
+
+def answer_of(result: CastResult) -> Any:
+    """A child's answer. Raises `GateError` where it was cut off before it had one (COMP-8)."""
+    if result.terminated:
+        return result.result
+    raise GateError(f"the child was cut off by {result.reason}. {result.summary or ''}".rstrip())

@@ -1,0 +1,84 @@
+"""The wards of a child's circle: its parent's, and tighter where the child declares so (WARD-1, D-009).
+
+Numbers and restrictions compose without a word. What would open something that the parent has closed (a path, the network,
+a kept home, modules to compile) is refused instead: a child that counted on it would fail in a way that is hard to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.request import Request
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.wards import COMPILE, WARDS, Wards, compose
+
+_OPENING = ("bash_writable_paths", "code_readable_paths", "code_writable_paths", "bash_network", "bash_home", *COMPILE)
+"""Wards whose values open something."""
+
+
+def wards_for(parent: Wards, request: Request, workspace: Path | None) -> tuple[Wards, Mapping[str, Any]]:
+    """The wards in force for a child, and what it declared of them itself, by name.
+
+    Raises `ChildRefused` for a ward that is looser than the parent's where that opens something, and for no ward at all.
+    """
+    declared = _declared(request, workspace)
+    for name in _OPENING:
+        if name in declared and _wider(name, getattr(parent, name), declared[name]):
+            raise ChildRefused(
+                name,
+                f"cannot grant ward {name} {_told(declared[name])}: it is wider than this circle's own, which is "
+                f"{_told(getattr(parent, name))} (COMP-1)",
+            )
+    below = replace(parent, max_depth=max(0, parent.max_depth - 1))
+    depth = declared.get("max_depth", below.max_depth)
+    return compose(below, replace(below, **{**declared, "max_depth": depth})), declared
+
+
+def _declared(request: Request, workspace: Path | None) -> dict[str, Any]:
+    try:
+        of = Wards.of(request.wards, base=workspace)
+    except DefinitionError as error:
+        raise ChildRefused("wards", f"the child's wards are not valid: {error}") from None
+    found = {name: getattr(of, name) for item in request.wards for name in item}
+    if request.max_depth is not None:
+        found["max_depth"] = min(request.max_depth, found.get("max_depth", request.max_depth))
+    return found
+
+
+def _wider(name: str, parent: Any, child: Any) -> bool:
+    if child is None:
+        return False
+    match WARDS[name]["rule"]:
+        case "home":
+            return bool(child == "persistent" and parent != "persistent")
+        case "and":
+            if parent is True or child is False:
+                return False
+            return child is True or parent is False or any(host not in parent for host in child)
+        case "paths":
+            if parent is None:
+                return name in COMPILE and bool(child)
+            return any(not _inside(path, parent) for path in child)
+        case _:
+            return bool(child) if parent is None else any(each not in parent for each in child)
+
+
+def _inside(path: str, roots: tuple[str, ...]) -> bool:
+    """By name, and where links lead: a link below a root that leads out of it is no place below it."""
+    from os.path import realpath
+
+    return any(p == r or p.startswith(r.rstrip("/") + "/") for r, p in ((root, path) for root in roots)) and any(
+        p == r or p.startswith(r.rstrip("/") + "/") for r, p in ((realpath(root), realpath(path)) for root in roots)
+    )
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(repr, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else repr(value)

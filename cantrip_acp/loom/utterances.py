@@ -1,0 +1,103 @@
+"""Utterances that several turns hold: a delegation closes a turn, and what comes after it is the next one (§5.5, LOOM-8).
+
+The loom keeps the parts, each written when it had happened; the crystal said one thing and is shown one observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from cantrip_acp.loom.turn import Observation, Output, Turn
+
+
+def whole(turns: Iterable[Turn]) -> list[Turn]:
+    """The turns of one thread in order, each utterance as one turn: its parts joined where it has several."""
+    out: list[Turn] = []
+    parts: list[Turn] = []
+    for turn in turns:
+        if turn.continues is not None and parts and parts[0].id == turn.continues:
+            parts.append(turn)
+            continue
+        if parts:
+            out.append(joined(parts))
+        if turn.role == "crystal":
+            parts = [turn]
+        else:
+            parts = []
+            out.append(turn)
+    if parts:
+        out.append(joined(parts))
+    return out
+
+
+def joined(parts: Sequence[Turn]) -> Turn:
+    """The parts of one utterance as one turn. Its id is the last one's, from where the entity went on; ``continues`` names
+    the first one where there are several."""
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return first
+    outputs: list[Output] = []
+    for part in parts:
+        for output in _outputs(part):
+            if outputs and outputs[-1].unfinished is True:
+                outputs[-1] = _glued(outputs[-1], output)
+            else:
+                outputs.append(output)
+    observation = Observation(
+        tuple(record for part in parts for record in part.observation.results),
+        together(outputs),
+        tuple(outputs) if len(outputs) > 1 else msgspec.UNSET,
+    )
+    metadata = msgspec.structs.replace(
+        first.metadata,
+        duration_ms=sum(part.metadata.duration_ms for part in parts),
+        timestamp=last.metadata.timestamp,
+    )
+    return msgspec.structs.replace(
+        first,
+        id=last.id,
+        continues=first.id,
+        sequence=last.sequence,
+        observation=observation,
+        gate_calls=tuple(name for part in parts for name in part.gate_calls),
+        metadata=metadata,
+        reward=last.reward if last.reward is not None else first.reward,
+        terminated=last.terminated,
+        truncated=last.truncated,
+        reason=last.reason,
+    )
+
+
+def together(outputs: Sequence[Output]) -> Output | None:
+    """The outputs of several programs as one; None where there is none."""
+    if len(outputs) < 2:
+        return outputs[0] if outputs else None
+    last = outputs[-1]
+    return Output(
+        stdout="".join(o.stdout for o in outputs),
+        stderr="".join(o.stderr for o in outputs),
+        exit_code=last.exit_code,
+        value=last.value,
+        error=next((o.error for o in reversed(outputs) if o.error), None),
+        truncated=any(o.truncated for o in outputs),
+        unfinished=last.unfinished,
+    )
+
+
+def _outputs(turn: Turn) -> Sequence[Output]:
+    observation = turn.observation
+    if isinstance(observation.outputs, tuple):
+        return observation.outputs
+    return () if observation.output is None else (observation.output,)
+
+
+def _glued(before: Output, after: Output) -> Output:
+    """One program's output up to a delegation, and what came of it after."""
+    return msgspec.structs.replace(
+        after,
+        stdout=before.stdout + after.stdout,
+        stderr=before.stderr + after.stderr,
+        truncated=before.truncated or after.truncated,
+    )

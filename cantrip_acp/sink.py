@@ -1,0 +1,67 @@
+"""A response's pieces and retries as events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cantrip_acp import events
+from cantrip_acp.loom.turn import new_id
+from cantrip_acp.redaction import Pieces
+
+if TYPE_CHECKING:
+    from cantrip_acp.crystals.contract import Delta
+    from cantrip_acp.errors import CrystalError
+    from cantrip_acp.loop import CastRun
+
+
+class Sink:
+    """Where a query's pieces and retries go; made anew for each query."""
+
+    __slots__ = ("_kind", "_masked", "_run", "attempt", "message_id")
+
+    def __init__(self, run: CastRun) -> None:
+        self._run = run
+        self.attempt = 1
+        self.message_id = new_id("m")
+        self._kind = "text"
+        # A secret may come in pieces that are none.
+        self._masked = Pieces(run.entity.redactor)
+
+    async def emit(self, delta: Delta) -> None:
+        if not self._run.entity.hub.active or not delta.text:
+            return
+        if delta.kind != self._kind:
+            await self.finish()
+            self._kind = delta.kind
+        await self._send(self._masked.feed(delta.text))
+
+    async def finish(self) -> None:
+        """No more comes of this response, or of this kind."""
+        await self._send(self._masked.end())
+
+    async def _send(self, text: str) -> None:
+        run = self._run
+        if text:
+            kind = events.Text if self._kind == "text" else events.Thought
+            await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
+
+    async def notice(self, attempt: int, delay_s: float, error: CrystalError) -> None:
+        run = self._run
+        self._masked.end()  # what came is void
+        if run.entity.hub.active:
+            message = run.entity.redactor.diagnostic(str(error))
+            await run.entity.hub.send(
+                events.RetryScheduled(
+                    **run._ids,
+                    message_id=self.message_id,
+                    attempt=attempt,
+                    delay_s=delay_s,
+                    error=message,
+                    status=error.status,
+                )
+            )
+        self.attempt = attempt + 1
+        self.message_id = new_id("m")
+        if run.entity.hub.active:
+            started = events.QueryStarted(**run._ids, message_id=self.message_id, attempt=self.attempt)
+            await run.entity.hub.send(started)

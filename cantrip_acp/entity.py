@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.turn import Output
+    from cantrip_acp.loom.turn import Turn
     from cantrip_acp.mediums.contract import MediumSession
+    from cantrip_acp.pinning import Pinning
     from cantrip_acp.wards import Wards
 
 log = logging.getLogger(__name__)
@@ -84,6 +86,8 @@ class Entity:
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._children: Children | None = None
+        pins = bool(cantrip.loom_settings.get("files")) and self.circle.workspace is not None
+        self._files: Pinning | None = _pinning(self) if pins else None
         self._session: MediumSession | None = None
         self._outdated = False
         self._opening = anyio.Lock()
@@ -279,6 +283,11 @@ class Entity:
             described = {"error": self.redactor.diagnostic(str(error))}
         self._pieces.keep(turn_id, self.id, described)
 
+    async def keep_files(self, turn: Turn) -> None:
+        """Pin the workspace's files as a turn leaves them, where that was asked for (``loom.files``)."""
+        if self._files is not None:
+            await self._files.keep(turn)
+
     async def fork(
         self, turn_id: str | None = None, *, cantrip: Cantrip | None = None, state: State = "auto"
     ) -> Entity:
@@ -343,7 +352,15 @@ class Entity:
             if session is not None:
                 await session.close()
             await self.executor.close()
+            if self._files is not None:
+                await self._files.close()
             await lease.leave(self.crystal, self)
+
+
+def _pinning(entity: Entity) -> Pinning:
+    from cantrip_acp.pinning import Pinning
+
+    return Pinning(entity)
 
 
 class CastStream:

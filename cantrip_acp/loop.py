@@ -126,11 +126,11 @@ class CastRun:
                         span.ended(reason, self.usage, self._result)
             if scope.cancelled_caught:
                 reason = self.stop_reason or "max_seconds"
-                self._close_cut_turn(reason)
+                await self._close_cut_turn(reason)
         except anyio.get_cancelled_exc_class():
             # Whoever started this entity is gone. What happened until now is kept all the same (COMP-9).
             reason = self.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
-            self._close_cut_turn(reason)
+            await self._close_cut_turn(reason)
             self._end(reason, None)
             raise
         except CrystalError as caught:
@@ -200,6 +200,7 @@ class CastRun:
             record = self._write(turn, reason)
             if turn.outputs:
                 await self.entity.keep_state(record.id)
+            await self.entity.keep_files(record)
             await self.scoring.turn(record)
             if self.entity.hub.active:
                 await self._tell_turn(record, response if not turn.parts else None)
@@ -374,11 +375,12 @@ class CastRun:
             run, reason = over
             run.entity.cancel(reason)
 
-    def _close_cut_turn(self, reason: str) -> None:
+    async def _close_cut_turn(self, reason: str) -> None:
         """Write the turn that a cancel or a time limit fell into, with what had happened in it."""
         turn, self._turn = self._turn, None
         if turn is not None:
-            self._write(turn, "done" if turn.finished and reason != "parent_terminated" else reason)
+            record = self._write(turn, "done" if turn.finished and reason != "parent_terminated" else reason)
+            await self.entity.keep_files(record)
 
     # Endings and reports
 

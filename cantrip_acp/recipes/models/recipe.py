@@ -74,6 +74,11 @@ class Loom(Model):
     snapshots: Flag = Field(
         default=False, description="Keep a code circle's state after each turn, so that a fork need not replay."
     )
+    files: Flag = Field(
+        default=False,
+        description="Pin the workspace's files after each turn that changed them, in its git repository and outside of any "
+        "branch, so that a fork can have them as they were.",
+    )
 
 
 class Recipe(Model):

@@ -1,0 +1,136 @@
+"""Pinned files: after each turn that may have changed files, the workspace's are kept in its git repository (LOOM-4).
+
+A recipe asks for it with ``loom: {files: true}``. It is off by default: a pin writes objects and a ref into a repository
+that is the user's, and nobody should find those there who did not ask. What is in a pin and what is not stands in
+`git.pins`. Whatever cannot be pinned is recorded as such and never fails a cast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.errors import GitError
+from cantrip_acp.gates.guarded import why_hidden
+from cantrip_acp.git import pins, worktrees
+from cantrip_acp.git.repository import Repository
+from cantrip_acp.loom.turn import FilesRecord, ForkRecord, new_id, now
+
+if TYPE_CHECKING:
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import Turn
+
+_READS = frozenset({"read", "search", "think", "fetch"})
+_PATIENCE = 3
+"""Failures in a row after which it is not tried again: a repository too large for it would slow every turn."""
+
+
+class Pinning:
+    """Pins the files of one entity's workspace, turn by turn."""
+
+    def __init__(self, entity: Entity) -> None:
+        self._entity = entity
+        self._pinner: pins.Pinner | None = None
+        self._begun = False
+        self._failed = 0
+        self._told: str | None = None
+
+    async def keep(self, turn: Turn) -> None:
+        """Pin the files as that turn leaves them, where they are not as they were before; also while a cast is cancelled."""
+        entity = self._entity
+        if self._failed >= _PATIENCE or (self._begun and not _acted(turn, entity.circle.gates)):
+            return
+        self._begun = True
+        with anyio.CancelScope(shield=True):
+            try:
+                made = await anyio.to_thread.run_sync(self._pin, turn.id)
+            except (GitError, OSError) as error:
+                self._fail(turn.id, entity.redactor.diagnostic(str(error)))
+                return
+        self._failed, self._told = 0, None
+        if made is not None:
+            missing = tuple(entity.redactor.text(line) for line in made.left_out)
+            entity.loom.append(
+                FilesRecord(
+                    new_id("w"), turn.id, entity.id, made.top, made.commit, made.tree, made.ref, made.head, missing,
+                    timestamp=now(),
+                )
+            )  # fmt: skip
+
+    async def close(self) -> None:
+        """Let go of what pinning needs; the pins stay. Safe to call twice."""
+        pinner, self._pinner = self._pinner, None
+        if pinner is not None:
+            await anyio.to_thread.run_sync(pinner.close)
+
+    def _pin(self, turn_id: str) -> pins.Pin | None:
+        entity = self._entity
+        header = entity.loom.header
+        assert header is not None, "a turn was written"
+        if self._pinner is None:
+            ref = pins.ref_of(header.id, entity.id)
+            self._pinner = pins.Pinner(str(entity.circle.workspace), ref, hidden=why_hidden)
+        return self._pinner.pin(f"cantrip: files after turn {turn_id}")
+
+    def _fail(self, turn_id: str, why: str) -> None:
+        self._failed += 1
+        if why == self._told:
+            return
+        self._told = why
+        self._entity.loom.append(FilesRecord(new_id("w"), turn_id, self._entity.id, error=why, timestamp=now()))
+
+
+def _acted(turn: Turn, gates: Mapping[str, Gate]) -> bool:
+    """Whether a turn may have changed a file: a program ran, or a gate was called that does more than read."""
+    if turn.observation.output is not None:
+        return True
+    for name in turn.gate_calls:
+        gate = gates.get(name)
+        if gate is None or gate.writes or (gate.kind not in _READS and name != "done"):
+            return True
+    return False
+
+
+def forget(loom: Loom) -> list[str]:
+    """Drop every pin of a loom, and every worktree that its forks were given: lines that say what was removed.
+
+    For whoever removes the loom itself. A repository that is not there any more has nothing to drop. Blocking.
+    """
+    header = loom.header
+    if header is None:
+        return []
+    told: list[str] = []
+    tops: dict[str, None] = {}
+    folders: list[str] = []
+    for record in loom.records():
+        if isinstance(record, FilesRecord) and record.repository is not None:
+            tops[record.repository] = None
+        elif isinstance(record, ForkRecord) and isinstance(record.worktree, str):
+            folders.append(record.worktree)
+    for folder in folders:
+        told += _without_worktree(folder)
+    for top in tops:
+        found = _repository(top)
+        if found is not None:
+            told += [f"{ref} in {top}" for ref in pins.drop(found, header.id)]
+    return told
+
+
+def _without_worktree(folder: str) -> list[str]:
+    found = _repository(folder)
+    if found is None or found.top != folder or found.git_dir == found.common_dir:
+        return []
+    worktrees.remove(found, folder)
+    return [f"worktree {folder}"]
+
+
+def _repository(folder: str) -> Repository | None:
+    try:
+        return Repository.of(folder)
+    except GitError:
+        return None

@@ -69,6 +69,10 @@ class Store(Protocol):
         """What the tree needs of every record, with its position, first to last; the store notes its ``problems``."""
         ...
 
+    def note(self, position: int, message: str) -> None:
+        """Keep what is wrong with the record that `heads` or `news` gave last, which is readable by itself, as a problem."""
+        ...
+
     def news(self) -> Iterator[tuple[int, Head | Record]]:
         """As `heads`, of what was written since the last one that `heads`, `news` or `append` gave.
 

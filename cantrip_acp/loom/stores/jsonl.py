@@ -62,6 +62,8 @@ class JsonlStore:
         """Lines up to ``_end``."""
         self._unended = False
         """Whether ``_end`` counts a newline that the last record still lacks."""
+        self._given = (0, 0)
+        """Line and length of the record that was given last."""
         self._mark = b""
         self._looked: tuple[int, int] | None = None
         self._place = os.path.abspath(self.path)
@@ -180,6 +182,10 @@ class JsonlStore:
     def heads(self) -> Iterator[tuple[int, Head]]:
         return self._scan(heads.decode)
 
+    def note(self, position: int, message: str) -> None:
+        line, length = self._given
+        self.problems.append(Problem(message, line, position, length))
+
     def news(self) -> Iterator[tuple[int, Head]]:
         """As the writer adds them, whole lines alone: a torn last one waits for its rest. Two looks at the file's size
         where nothing was added. Raises `LoomChanged` where it is not the file any more that was opened."""
@@ -207,6 +213,7 @@ class JsonlStore:
                 self.problems.append(Problem(what, self._number, start, length))
                 continue
             self._readable(head)
+            self._given = (self._number, length)
             yield start, head
         self._remember()
 
@@ -265,6 +272,7 @@ class JsonlStore:
                     self._unended = True
                 offset += 1
             self._readable(record)
+            self._given = (number, len(line))
             yield start, record
         if offset and not good and not self.readonly and noted and noted[0].length:
             raise self._no_loom()
@@ -317,11 +325,23 @@ class JsonlStore:
                 fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             except FileExistsError:
                 continue
-            with open(fd, "wb") as file:
-                file.write(line)
+            except OSError as error:
+                raise self._stuck(aside, error) from error
+            try:
+                with open(fd, "wb") as file:
+                    file.write(line)
+            except OSError as error:
+                os.unlink(aside)
+                raise self._stuck(aside, error) from error
             break
         os.ftruncate(self._fd, start)
         return Problem("last line was torn (a crash while writing)", number, start, len(line), str(aside))
+
+    def _stuck(self, aside: Path, error: OSError) -> LoomWriteError:
+        return LoomWriteError(
+            f"cannot open loom {self.path} for writing: its last line is torn and cannot be set aside in {aside}: "
+            f"{error.strerror}. Make room and try again; nothing was changed"
+        )
 
     def close(self, tree: Tree | None = None) -> None:
         if self._fd < 0:

@@ -34,6 +34,9 @@ class MemoryStore:
     def heads(self) -> Iterator[tuple[int, Record]]:
         return self.scan()
 
+    def note(self, position: int, message: str) -> None:
+        self.problems.append(Problem(f"record {position}: {message}", offset=position))
+
     def news(self) -> Iterator[tuple[int, Record]]:
         return iter(())
 

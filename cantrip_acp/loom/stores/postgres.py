@@ -15,8 +15,9 @@ import msgspec
 from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head
-from cantrip_acp.loom.stores import rows
+from cantrip_acp.loom.stores import pgtables, rows
 from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.stores.pgtables import LOCK, TABLES
 from cantrip_acp.loom.stores.pgurl import PgUrl
 from cantrip_acp.loom.turn import Record
 
@@ -30,58 +31,6 @@ except ImportError as error:
     raise LoomError(
         f"a loom in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or keep it in sqlite:FILE"
     ) from None
-
-TABLES = 1
-"""The version of the tables; a reader refuses a higher one."""
-
-_LOCK = 0x63616E74
-"""The advisory locks of looms: with 0 while tables are made, with a loom's number while a record is written."""
-
-_SCHEMA = f"""
-CREATE TABLE cantrip_looms (
-    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name text NOT NULL UNIQUE,
-    tables integer NOT NULL
-);
-CREATE TABLE cantrip_records (
-    loom integer NOT NULL REFERENCES cantrip_looms (id),
-    n bigint NOT NULL,
-    kind text NOT NULL,
-    turn_id text,
-    parent_id text,
-    head bytea NOT NULL,
-    body bytea NOT NULL,
-    PRIMARY KEY (loom, n)
-) WITH (toast_tuple_target = 128);
-CREATE UNIQUE INDEX cantrip_records_turn ON cantrip_records (loom, turn_id) WHERE turn_id IS NOT NULL;
-CREATE UNIQUE INDEX cantrip_records_header ON cantrip_records (loom) WHERE kind = 'loom';
-CREATE FUNCTION cantrip_new_record() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_advisory_xact_lock({_LOCK}, NEW.loom);
-    IF NEW.turn_id IS NOT NULL AND EXISTS
-        (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND turn_id = NEW.turn_id) THEN
-        RAISE restrict_violation USING MESSAGE = '{rows.TAKEN}';
-    END IF;
-    IF NEW.parent_id IS NOT NULL AND NOT EXISTS
-        (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND turn_id = NEW.parent_id) THEN
-        RAISE restrict_violation USING MESSAGE = '{rows.ORPHAN}';
-    END IF;
-    IF NEW.kind = 'loom' AND EXISTS (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND kind = 'loom') THEN
-        RAISE restrict_violation USING MESSAGE = '{rows.HEADED}';
-    END IF;
-    SELECT coalesce(max(n), 0) + 1 INTO NEW.n FROM cantrip_records WHERE loom = NEW.loom;
-    RETURN NEW;
-END $$;
-CREATE FUNCTION cantrip_kept() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE restrict_violation USING MESSAGE = '{rows.KEPT}';
-END $$;
-CREATE TRIGGER cantrip_new BEFORE INSERT ON cantrip_records FOR EACH ROW EXECUTE FUNCTION cantrip_new_record();
-CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_records
-    FOR EACH STATEMENT EXECUTE FUNCTION cantrip_kept();
-CREATE TRIGGER cantrip_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON cantrip_looms
-    FOR EACH STATEMENT EXECUTE FUNCTION cantrip_kept();
-"""
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
 _PAGE = {"head": 20_000, "body": 500}
@@ -156,7 +105,26 @@ class PostgresStore:
                 f"loom {self._url.shown} has tables of version {row[1]}; this version reads up to {TABLES}. "
                 "Upgrade cantrip-acp"
             )
+        self._look_after_guards(base)
         return int(row[0])
+
+    def _look_after_guards(self, base: psycopg.Connection[Any]) -> None:
+        """Whoever owns the tables may take their triggers away; that is told, and a writer puts them back."""
+        gone = pgtables.gone(base.execute(pgtables.LOOK).fetchall())
+        if not gone:
+            return
+        what = f"the database's guards were removed, changed or disabled ({', '.join(gone)})"
+        if not self.readonly:
+            try:
+                with base.transaction():
+                    base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
+                    base.execute(pgtables.GUARDS)
+            except psycopg.errors.InsufficientPrivilege:
+                raise LoomError(
+                    f"cannot write loom {self._url.shown}: {what}; open it once as the owner of its tables, which puts them back"
+                ) from None
+        again = "" if self.readonly else "; they are there again"
+        self.problems.append(Problem(f"{what}: records may have been changed or deleted meanwhile{again}"))
 
     @staticmethod
     def _exists(base: psycopg.Connection[Any]) -> bool:
@@ -166,10 +134,10 @@ class PostgresStore:
     def _make(self, base: psycopg.Connection[Any]) -> None:
         if not self._exists(base):
             with base.transaction():
-                base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK,))
+                base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
                 # Another process may have been faster.
                 if not self._exists(base):
-                    base.execute(_SCHEMA)
+                    base.execute(pgtables.SCHEMA + pgtables.GUARDS)
         name = self._url.loom
         known = base.execute("SELECT 1 FROM cantrip_looms WHERE name = %s", (name,)).fetchone()
         if known is None:
@@ -264,6 +232,9 @@ class PostgresStore:
         # What is damaged at the end is met again by the next look for news.
         self.problems += [problem for problem in noted if problem not in self.problems]
 
+    def note(self, position: int, message: str) -> None:
+        self.problems.append(Problem(f"record {position}: {message}", offset=position))
+
     def news(self) -> Iterator[tuple[int, Head]]:
         """The heads of what was written, here or elsewhere, since the last one that the tree was given."""
         self.behind = False
@@ -279,6 +250,8 @@ class PostgresStore:
             # By pages and not by a cursor, which would hold a transaction open while others use the connection.
             found = self._ask(query, (self._loom, after, page))
             for position, data in found:
+                if position > after + 1 and column == "head":
+                    noted.append(rows.missing(after + 1, position - 1))
                 after = position
                 try:
                     record = decode(data)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from cantrip_acp.loom import heads
+from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, Record, Turn
 
 _encode = msgspec.json.Encoder().encode
@@ -70,6 +71,12 @@ _FIELDS = {
 def record_of(body: bytes) -> Record:
     """The record of a row's body. Raises `msgspec.DecodeError` or `UnicodeError`."""
     return _decoder.decode(body)
+
+
+def missing(first: int, last: int) -> Problem:
+    """Records have places without gaps, so one that is not there was there once."""
+    which = f"record {first} is" if first == last else f"records {first} to {last} are"
+    return Problem(f"{which} missing: deleted by somebody past the database's guards", offset=first)
 
 
 def too_new(head: Any) -> str | None:

@@ -8,6 +8,7 @@ deleted or replaced, no turn be written twice and none without its parent.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import urllib.parse
 from collections.abc import Iterable, Iterator
@@ -53,13 +54,14 @@ CREATE TRIGGER record_new BEFORE INSERT ON record BEGIN
         WHERE NEW.parent_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM record WHERE turn_id = NEW.parent_id);
     SELECT RAISE(ABORT, '{rows.HEADED}')
         WHERE NEW.kind = 'loom' AND EXISTS (SELECT 1 FROM record WHERE kind = 'loom');
-    SELECT RAISE(ABORT, '{rows.KEPT}') WHERE NEW.n > 0 AND NEW.n <= (SELECT max(n) FROM record);
+    SELECT RAISE(ABORT, '{rows.KEPT}') WHERE NEW.n > 0 AND NEW.n <> (SELECT coalesce(max(n), 0) + 1 FROM record);
 END;
 CREATE TRIGGER record_changed BEFORE UPDATE ON record BEGIN SELECT RAISE(ABORT, '{rows.KEPT}'); END;
 CREATE TRIGGER record_deleted BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, '{rows.KEPT}'); END;
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {TABLES};
 """
+_MADE = re.compile(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)")
 
 
 class SqliteStore:
@@ -147,6 +149,28 @@ class SqliteStore:
             raise LoomError(
                 f"loom {self.path} has tables of version {tables}; this version reads up to {TABLES}. Upgrade cantrip-acp"
             )
+        self._look_after_guards(base)
+
+    def _look_after_guards(self, base: sqlite3.Connection) -> None:
+        """Whoever may write the file may take its triggers away; that is told, and a writer puts them back."""
+        found = {name.decode(): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
+        for statement in _statements():
+            made = _MADE.match(statement)
+            if made is None or found.get(made[2]) == statement.rstrip(";\n").encode():
+                continue
+            what = f"{made[1].lower()} {made[2]}, which guards the database, was {'changed' if made[2] in found else 'removed'}"
+            what += ": records may have been changed or deleted meanwhile"
+            if not self.readonly:
+                base.execute("BEGIN IMMEDIATE")
+                try:
+                    base.execute(f"DROP {made[1]} IF EXISTS {made[2]}")
+                    base.execute(statement)
+                    base.execute("COMMIT")
+                    what += "; it is there again"
+                except sqlite3.IntegrityError as error:
+                    base.execute("ROLLBACK")
+                    what += f"; it cannot be put back: {error}"
+            self.problems.append(Problem(what))
 
     @staticmethod
     def _is_new(base: sqlite3.Connection) -> bool:
@@ -158,12 +182,8 @@ class SqliteStore:
         try:
             # Another process may have been faster.
             if self._is_new(base):
-                statement = ""
-                for line in _SCHEMA.strip().splitlines(keepends=True):
-                    statement += line
-                    if sqlite3.complete_statement(statement):
-                        base.execute(statement)
-                        statement = ""
+                for statement in _statements():
+                    base.execute(statement)
             base.execute("COMMIT")
         except BaseException:
             if base.in_transaction:
@@ -261,6 +281,9 @@ class SqliteStore:
         # What is damaged at the end is met again by the next look for news.
         self.problems += [problem for problem in noted if problem not in self.problems]
 
+    def note(self, position: int, message: str) -> None:
+        self.problems.append(Problem(f"record {position}: {message}", offset=position))
+
     def news(self) -> Iterator[tuple[int, Head]]:
         """The heads of what was written, here or elsewhere, since the last one that the tree was given."""
         self.behind = False
@@ -277,7 +300,11 @@ class SqliteStore:
     def _decoded(
         self, column: str, decode: Any, noted: list[Problem], after: int | None = None
     ) -> Iterator[tuple[int, Any]]:
-        for position, data in self._rows(column, self._seen if after is None else after, noted):
+        last = self._seen if after is None else after
+        for position, data in self._rows(column, last, noted):
+            if position > last + 1 and column == "head" and not (noted and noted[-1].offset == last):
+                noted.append(rows.missing(last + 1, position - 1))
+            last = position
             try:
                 record = decode(data)
             except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError) as error:
@@ -323,6 +350,15 @@ class SqliteStore:
         base, self._base = self._base, None
         if base is not None:
             base.close()
+
+
+def _statements() -> Iterator[str]:
+    statement = ""
+    for line in _SCHEMA.strip().splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -1,0 +1,92 @@
+"""The tables of looms in PostgreSQL, and the functions and triggers that guard them (LOOM-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cantrip_acp.loom.stores import rows
+
+TABLES = 1
+"""The version of the tables; a reader refuses a higher one."""
+
+LOCK = 0x63616E74
+"""The advisory locks of looms: with 0 while tables are made, with a loom's number while a record is written."""
+
+SCHEMA = """
+CREATE TABLE cantrip_looms (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    tables integer NOT NULL
+);
+CREATE TABLE cantrip_records (
+    loom integer NOT NULL REFERENCES cantrip_looms (id),
+    n bigint NOT NULL,
+    kind text NOT NULL,
+    turn_id text,
+    parent_id text,
+    head bytea NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (loom, n)
+) WITH (toast_tuple_target = 128);
+CREATE UNIQUE INDEX cantrip_records_turn ON cantrip_records (loom, turn_id) WHERE turn_id IS NOT NULL;
+CREATE UNIQUE INDEX cantrip_records_header ON cantrip_records (loom) WHERE kind = 'loom';
+"""
+
+_NEW = f"""
+BEGIN
+    PERFORM pg_advisory_xact_lock({LOCK}, NEW.loom);
+    IF NEW.turn_id IS NOT NULL AND EXISTS
+        (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND turn_id = NEW.turn_id) THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.TAKEN}';
+    END IF;
+    IF NEW.parent_id IS NOT NULL AND NOT EXISTS
+        (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND turn_id = NEW.parent_id) THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.ORPHAN}';
+    END IF;
+    IF NEW.kind = 'loom' AND EXISTS (SELECT 1 FROM cantrip_records WHERE loom = NEW.loom AND kind = 'loom') THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.HEADED}';
+    END IF;
+    SELECT coalesce(max(n), 0) + 1 INTO NEW.n FROM cantrip_records WHERE loom = NEW.loom;
+    RETURN NEW;
+END """
+_KEPT = f"""
+BEGIN
+    RAISE restrict_violation USING MESSAGE = '{rows.KEPT}';
+END """
+_FUNCTIONS = {"cantrip_new_record": _NEW, "cantrip_kept": _KEPT}
+_TRIGGERS = {
+    ("cantrip_records", "cantrip_new"): ("BEFORE INSERT", "ROW", "cantrip_new_record"),
+    ("cantrip_records", "cantrip_kept"): ("BEFORE UPDATE OR DELETE OR TRUNCATE", "STATEMENT", "cantrip_kept"),
+    ("cantrip_looms", "cantrip_kept"): ("BEFORE UPDATE OR DELETE OR TRUNCATE", "STATEMENT", "cantrip_kept"),
+}
+_TYPES = {"ROW": 1 + 2 + 4, "STATEMENT": 2 + 8 + 16 + 32}
+"""The same as pg_trigger says it: each row, before, insert; before, delete, update, truncate."""
+
+GUARDS = "".join(
+    f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $${body}$$;\n"
+    for name, body in _FUNCTIONS.items()
+) + "".join(
+    # Always: else a session that says it is a replica passes them by.
+    f"DROP TRIGGER IF EXISTS {name} ON {table};\n"
+    f"CREATE TRIGGER {name} {when} ON {table} FOR EACH {each} EXECUTE FUNCTION {function}();\n"
+    f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};\n"
+    for (table, name), (when, each, function) in _TRIGGERS.items()
+)
+LOOK = """
+SELECT c.relname, t.tgname, t.tgenabled, t.tgtype, p.proname, p.prosrc
+FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE NOT t.tgisinternal AND t.tgrelid IN (to_regclass('cantrip_records'), to_regclass('cantrip_looms'))
+"""
+"""The triggers as they are: for `gone`."""
+
+
+def gone(found: Iterable[tuple[Any, ...]]) -> list[str]:
+    """The guards that are missing, disabled or not as they were made, by what `LOOK` found."""
+    whole = set()
+    for table, name, enabled, kind, function, source in found:
+        made = _TRIGGERS.get((table, name))
+        if made is not None and enabled in ("O", "A") and (kind, function) == (_TYPES[made[1]], made[2]):
+            if source == _FUNCTIONS[made[2]]:
+                whole.add((table, name))
+    return [f"{name} of {table}" for table, name in _TRIGGERS if (table, name) not in whole]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.loom.thread import Thread
@@ -115,8 +116,8 @@ class Scoring:
             note = redactor.diagnostic(note or "")
             log.warning("scorer %s gave %s no reward: %s", scorer.name, turn_id, note)
         note = None if note is None else redactor.text(note)[:_NOTE]
-        record = RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", **({"grade": True} if grade else {}))
-        self._entity.loom.append(record)
+        graded = True if grade else msgspec.UNSET
+        self._entity.loom.append(RewardRecord(turn_id, reward, scorer.name, note, now(), "shaped", grade=graded))
 
 
 async def _asked(scorer: Scorer, subject: Turn | Thread) -> Any:

@@ -208,6 +208,7 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
             for gate in circle.gates.values()
         ],
         "gate_files": gate_files(found),
+        **({"score": {"at": "turn", **found.data["circle"]["score"]}} if "score" in found.data["circle"] else {}),
         "wards": circle.wards.declared(),
         "retry": found.data.get("retry", {}),
         "loom": _loom(found),
@@ -249,6 +250,14 @@ def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
     for file in about["gate_files"]:
         screen.line(
             ("and the gates of ", "dim"), (file, "bold"), ("  which is not run to show a recipe", "dim"), indent=2
+        )
+    if "score" in about:
+        asked = "each turn" if about["score"]["at"] == "turn" else "each cast, at its end,"
+        screen.line(
+            (f"{asked} is scored by ", "dim"),
+            (about["score"]["python"], "bold"),
+            ("  which is not run to show a recipe", "dim"),
+            indent=2,
         )
     part("wards")
     for key, value in about["wards"].items():

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
+    from cantrip_acp.scoring import Scorer
 
 NOT_YET = "not available in this version yet"
 
@@ -134,7 +135,7 @@ def _call(recipe: Recipe) -> Call:
 
 
 def _circle(recipe: Recipe, workspace: Path | None, *, gate_files: bool = True) -> Circle:
-    """``gate_files``: whether Python files of gates are run, which only a recipe may have that trust has let pass."""
+    """``gate_files``: whether Python files are run (gates, a scoring function), which only a trusted recipe may have."""
     circle = recipe.data["circle"]
     bound: list[Gate | str] = []
     taken = {name for gate in circle["gates"] if (name := gate_name(gate)) is not None}
@@ -143,7 +144,8 @@ def _circle(recipe: Recipe, workspace: Path | None, *, gate_files: bool = True) 
             bound += _from_file(recipe, index, gate["python"], taken) if gate_files else []
         else:
             bound.append(_gate(gate))
-    return Circle(_medium(circle), bound, circle["wards"], workspace=workspace)
+    score = _scorer(recipe) if gate_files else None
+    return Circle(_medium(circle), bound, circle["wards"], workspace=workspace, score=score)
 
 
 def _medium(circle: dict[str, Any]) -> Medium | str:
@@ -189,6 +191,21 @@ def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[G
             )
         taken.add(name)
     return found
+
+
+def _scorer(recipe: Recipe) -> Scorer | None:
+    """The circle's scoring function, from its Python file."""
+    score = recipe.data["circle"].get("score")
+    if score is None:
+        return None
+    from cantrip_acp.recipes import scorefiles
+
+    path = recipe.beside(score["python"])
+    try:
+        recipe.files.read(path)
+    except DefinitionError as error:
+        raise recipe.error(("circle", "score", "python"), f"the scoring function's file: {error}") from None
+    return scorefiles.load(path, recipe.files, score.get("at", "turn"))
 
 
 def _gate(gate: Any) -> Gate | str:

@@ -36,7 +36,7 @@ _PREFIX = "_cantrip_gates_"
 
 def load(path: Path, files: Files) -> list[Gate]:
     """The gates of a file, in its order. Raises `DefinitionError` with the file and line of what is wrong."""
-    module = _run(path, files.read(path))
+    module = run_file(path, files.read(path))
     found = list(_exported(module, path))
     if not found:
         raise DefinitionError(
@@ -50,7 +50,8 @@ def load(path: Path, files: Files) -> list[Gate]:
     return found
 
 
-def _run(path: Path, raw: bytes) -> types.ModuleType:
+def run_file(path: Path, raw: bytes) -> types.ModuleType:
+    """The module of a trusted file, from the bytes that were judged. Raises `DefinitionError` with file and line."""
     # A name of its own, so that it stands in nobody's way and nobody in its; and known by it while it lives, since
     # dataclasses and type hints look there.
     name = _PREFIX + hashlib.sha256(str(path).encode() + b"\0" + raw).hexdigest()[:24]

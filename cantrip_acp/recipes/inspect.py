@@ -48,6 +48,11 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
     for index, gate in enumerate(recipe.data["circle"]["gates"]):
         if isinstance(gate, dict) and "python" in gate:
             problems += _file_problems(recipe, ("circle", "gates", index, "python"), gate["python"])
+    score = recipe.data["circle"].get("score")
+    if score is not None:
+        problems += _file_problems(
+            recipe, ("circle", "score", "python"), score["python"], "the scoring function's file"
+        )
     if workspace is not None and "code_python" in recipe.data["circle"] and not notes:
         unfit = build.unfit(recipe, build._circle(recipe, workspace, gate_files=False))
         notes += unfit.places if unfit is not None else ()
@@ -63,13 +68,13 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
     return Report(shown, tuple(problems), notes)
 
 
-def _file_problems(recipe: Recipe, place: KeyPath, file: str) -> list[str]:
-    """What can be seen to be wrong with a file of gates without running it."""
+def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the file of gates") -> list[str]:
+    """What can be seen to be wrong with a Python file without running it."""
     path = recipe.beside(file)
     try:
         compile(recipe.files.read(path), str(path), "exec", dont_inherit=True)
     except DefinitionError as error:
-        return [str(recipe.problem(place, f"the file of gates: {error}"))]
+        return [str(recipe.problem(place, f"{what}: {error}"))]
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         return [f"{path}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}"]

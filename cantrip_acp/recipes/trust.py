@@ -104,6 +104,8 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
                 yield (*at, key), "it sets up another package's gate"
         elif "root" in options and outside(options["root"], workspace):
             yield (*at, "root"), "the folder is outside the workspace"
+    if "score" in data["circle"]:
+        yield ("circle", "score", "python"), "its code would run on this machine, outside the sandbox"
     for index, ward in enumerate(data["circle"]["wards"]):
         for name, value in ward.items():
             at = ("circle", "wards", index, name)
@@ -174,6 +176,8 @@ def _named(recipe: Recipe) -> Iterator[Path]:
     for gate in recipe.data["circle"]["gates"]:
         if isinstance(gate, dict) and "python" in gate:
             yield recipe.beside(gate["python"])
+    if "score" in recipe.data["circle"]:
+        yield recipe.beside(recipe.data["circle"]["score"]["python"])
 
 
 class Ledger:

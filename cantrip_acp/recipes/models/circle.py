@@ -144,6 +144,16 @@ else:
     Ward = create_model("Ward", __base__=_OneWard, __doc__=_OneWard.__doc__, **_ward_fields())
 
 
+class Score(Model):
+    """A scoring function in a Python file of the recipe's owner; it runs on the host."""
+
+    noun = "score"
+    python: PathText = Field(description="The file, which has a function `score`; relative to this one.")
+    at: Annotated[str, one_of(("turn", "cast"))] = Field(
+        default="turn", description="turn: it is asked of each turn. cast: once a cast has ended, of its thread."
+    )
+
+
 class Circle(Model):
     """Where the entity acts: one medium, gates out of it, and wards that take away."""
 
@@ -158,6 +168,10 @@ class Circle(Model):
     )
     loom: Flag = Field(
         default=False, description="Show the entity its own history: `loom` in the code medium (LOOM-11)."
+    )
+    score: Score = Field(
+        default=Score.model_construct(python=""),
+        description="What rewards the turns here, kept in the loom as shaped rewards.",
     )
     gates: list[Gate] = Field(description="Ways out of the medium; done is always among them.")
     wards: list[Ward] = Field(description="Restrictions, one a list item; max_turns is always among them.")

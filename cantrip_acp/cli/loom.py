@@ -12,6 +12,7 @@ from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.loomcompare import compare, diff, rank
 from cantrip_acp.cli.loomfork import fork, replay
 from cantrip_acp.cli.loomlist import list_threads, stats
+from cantrip_acp.cli.loomviewpage import view
 from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def reward(name: str, turn: str, reward: float, note: str | None, by: str, state
 
 loom.add_command(fork)
 loom.add_command(replay)
+loom.add_command(view)
 for command in (list_threads, diff, compare, rank, stats):
     loom.add_command(command)
 

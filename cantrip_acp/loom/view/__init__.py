@@ -1,0 +1,32 @@
+"""A loom as a page in the browser: served on loopback (`serve`), or written as one file (`write_html`).
+
+    from cantrip_acp.loom.view import serve
+    with serve("x.loom.jsonl") as view:
+        webbrowser.open(view.link("t_0198f2c4a1b2c3d4e5f6"))
+
+Editors and the command line come in here; nothing below knows them. The page's own files lie in ``page/``, plain modules
+that the browser loads as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.view.onefile import write_html as write_html
+    from cantrip_acp.loom.view.serving import View as View
+    from cantrip_acp.loom.view.serving import serve as serve
+
+__all__ = ["View", "serve", "write_html"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "write_html":
+        from cantrip_acp.loom.view.onefile import write_html
+
+        return write_html
+    if name in ("View", "serve"):
+        from cantrip_acp.loom.view import serving
+
+        return getattr(serving, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,58 @@
+"""The page's own files, as they lie in the package: nothing of a loom is in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z]+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?function |class |const |let )", re.MULTILINE)
+
+
+@cache
+def names() -> frozenset[str]:
+    """The files by name; no other path is ever opened."""
+    return frozenset(entry.name for entry in files(__package__).joinpath("page").iterdir() if _type(entry.name))
+
+
+def read(name: str) -> tuple[bytes, str] | None:
+    """A file and its media type; None for what is not one of the page's."""
+    if name not in names():
+        return None
+    return files(__package__).joinpath("page", name).read_bytes(), TYPES[_type(name)]
+
+
+def _type(name: str) -> str:
+    ending = "." + name.rpartition(".")[2]
+    return ending if ending in TYPES else ""
+
+
+def text(name: str) -> str:
+    """A file as text. Raises `FileNotFoundError`."""
+    found = read(name)
+    if found is None:
+        raise FileNotFoundError(name)
+    return found[0].decode()
+
+
+def script() -> str:
+    """All modules as one, each after those it imports; they share one scope, so their names differ."""
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in _ordered("main.js", set()))
+
+
+def _ordered(name: str, seen: set[str]) -> Iterator[str]:
+    seen.add(name)
+    source = text(name)
+    for other in _IMPORT.findall(source):
+        if other not in seen:
+            yield from _ordered(other, seen)
+    yield source

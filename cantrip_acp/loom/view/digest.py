@@ -1,0 +1,141 @@
+"""A turn in a few words and numbers: a line of the page's list, and what its totals, marks and filters are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from cantrip_acp.loom.turn import GateRecord, Output, Turn
+
+ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
+"""Bits of the column ``flags``: something failed; the cast ended, or was cut off, here; the turn goes on with an earlier
+utterance; it changed files by a gate."""
+
+_LINE = 200
+_WRITING = {"write_file", "edit_file"}
+
+
+def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
+    """Columns: ``time`` (ms since 1970, null where unknown), ``ms``, tokens, ``cost`` (US dollars), flags, reason, gates."""
+    names = ("time", "ms", "input", "output", "cached", "cost", "flags", "reason", "gates", "reward", "model")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for turn in turns:
+        told = turn.metadata
+        for name, value in zip(
+            names,
+            (
+                moment(told.timestamp),
+                round(told.duration_ms, 3),
+                told.tokens_prompt,
+                told.tokens_completion,
+                told.tokens_cached,
+                told.cost,
+                flags(turn),
+                turn.reason,
+                list(dict.fromkeys(turn.gate_calls)),
+                turn.reward,
+                told.model,
+            ),
+            strict=True,
+        ):
+            columns[name].append(value)
+    return columns
+
+
+def flags(turn: Turn) -> int:
+    """The bits that are true of a turn."""
+    seen = turn.observation
+    failed = any(record.is_error for record in seen.results) or (seen.output is not None and broke(seen.output))
+    changed = any(record.gate in _WRITING and not record.is_error for record in seen.results)
+    return (
+        ERROR * (failed or turn.reason == "error")
+        | TERMINATED * turn.terminated
+        | TRUNCATED * turn.truncated
+        | CONTINUES * (turn.continues is not None)
+        | CHANGED * changed
+    )
+
+
+def broke(output: Output) -> bool:
+    """Whether a command or cell failed."""
+    return output.error is not None or output.exit_code not in (0, None)
+
+
+def row(turn: Turn) -> dict[str, Any]:
+    """A line of the list: what was said or run, in one line, and which of both it is."""
+    said = turn.utterance
+    if turn.role == "call":
+        return {"text": "", "kind": "call"}
+    if said.code:
+        return {"text": line(said.code), "kind": "code", "said": line(said.content or "")}
+    if said.tool_calls:
+        call = said.tool_calls[0]
+        return {"text": line(spoken(call.args)), "kind": "calls", "said": line(said.content or "")}
+    return {"text": line(said.content or said.thinking or ""), "kind": "fold" if turn.role == "fold" else "text"}
+
+
+def spoken(args: str) -> str:
+    """Arguments in words: of one alone its value, of several each with its name."""
+    try:
+        given = json.loads(args) if len(args) < 100_000 else None
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not given:
+        return args
+    if len(given) == 1:
+        return _plain(next(iter(given.values())))
+    first, *rest = given.items()
+    lead = (
+        _plain(first[1])
+        if first[0] in ("path", "command", "intent", "pattern", "query")
+        else f"{first[0]}: {_plain(first[1])}"
+    )
+    return "  ".join([lead, *(f"{name}: {_plain(value)}" for name, value in rest)])
+
+
+def line(text: str) -> str:
+    """The first lines of a text as one line."""
+    return " ".join(text[: _LINE * 4].split())[:_LINE]
+
+
+def texts(turn: Turn) -> Iterator[tuple[str, str]]:
+    """Everything in a turn that a reader may look for, with where it stands."""
+    said, seen = turn.utterance, turn.observation
+    for name, text in (("content", said.content), ("thinking", said.thinking), ("code", said.code)):
+        if text:
+            yield name, text
+    for call in said.tool_calls:
+        yield f"call of {call.gate}", f"{call.gate} {call.args}"
+    for record in seen.results:
+        yield f"result of {record.gate}", _result(record)
+    output = seen.output
+    if output is not None:
+        for name, value in (
+            ("stdout", output.stdout),
+            ("stderr", output.stderr),
+            ("error", output.error),
+            ("value", output.value),
+        ):
+            if value:
+                yield name, _plain(value)
+    yield "id", turn.id
+    if turn.metadata.model:
+        yield "model", turn.metadata.model
+
+
+def _result(record: GateRecord) -> str:
+    return f"{record.gate} {_plain(record.args)} {_plain(record.result)}"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def moment(timestamp: str) -> float | None:
+    """Milliseconds since 1970; None for what is no time."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp() * 1000
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,54 @@
+"""Looking for words in the turns of a loom, a short while at a time: who asks says where to go on, and stops by not asking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.view import digest
+
+AROUND = 60
+"""Characters shown on either side of what was found."""
+
+
+def matches(turn: Turn, wanted: str) -> dict[str, Any] | None:
+    """Where a turn holds the words, which are in lower case; None where it does not."""
+    for place, text in digest.texts(turn):
+        found = found_in(text, wanted)
+        if found is not None:
+            return {"in": place, **found}
+    return None
+
+
+def found_in(text: str, wanted: str) -> dict[str, str] | None:
+    """What stands before, at and after the words."""
+    # Lower case may be longer than the text (İ): then the place is a guess, and the match is shown all the same.
+    at = text.lower().find(wanted)
+    if at < 0:
+        return None
+    end = at + len(wanted)
+    before = digest.line(text[max(0, at - AROUND) : at])
+    return {"before": before, "match": text[at:end], "after": digest.line(text[end : end + AROUND])}
+
+
+class Patience:
+    """How long one answer may take."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+def page(numbers: Sequence[int], turns: Sequence[Turn], wanted: str) -> list[dict[str, Any]]:
+    """The hits among some turns."""
+    hits = []
+    for number, turn in zip(numbers, turns, strict=True):
+        hit = matches(turn, wanted)
+        if hit is not None:
+            hits.append({"n": number, **hit})
+    return hits

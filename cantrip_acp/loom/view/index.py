@@ -1,0 +1,135 @@
+"""What the page's tree needs of every record, in the order of writing; it only ever grows.
+
+Turns, casts and rewards are numbered as they come. A page that has the first n of them asks for the rest and has all.
+Bodies stay in the store: of each record there is its position.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import cast as typed
+
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
+
+ROLES = ("call", "crystal", "fold")
+"""A turn's role by its number in the column ``roles``."""
+
+
+@dataclass(slots=True)
+class CastPlaces:
+    """Where the records of one cast stand; None where there is none (yet)."""
+
+    id: str
+    entity: int
+    start: int | None = None
+    end: int | None = None
+    context: list[int] = field(default_factory=list)
+
+
+class Index:
+    """The columns. ``parents`` holds numbers of turns: -1 for a root, -2 where the parent is lost."""
+
+    def __init__(self) -> None:
+        self.header: LoomHeader | None = None
+        self.cantrips: dict[str, CantripRecord] = {}
+        self.ids: list[str] = []
+        self.numbers: dict[str, int] = {}
+        self.positions = array("q")
+        self.parents = array("i")
+        self.roles = bytearray()
+        self.cast_of = array("i")
+        self.entity_of = array("i")
+        self.entities: list[str] = []
+        self.casts: list[CastPlaces] = []
+        self.cast_events: list[tuple[int, str, int]] = []
+        """(cast, start or end, position), as they came."""
+        self.rewards: list[tuple[int, int]] = []
+        """(turn, position), as they came."""
+        self.forks: dict[int, list[int]] = {}
+        self.forked: set[int] = set()
+        """Entities that began as forks."""
+        self.snapshots: dict[int, int] = {}
+        self.problems: list[str] = []
+        self._entity_numbers: dict[str, int] = {}
+        self._cast_numbers: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, position: int, record: Record | heads.Head) -> None:
+        """Take one record's head in."""
+        if type(record) is heads.TurnHead:
+            # By far the most.
+            self._turn(position, record)
+            return
+        match heads.kind(record):
+            case "turn":
+                self._turn(position, typed("heads.TurnHead", record))
+            case "cast":
+                event = typed("heads.CastHead", record)
+                cast = self._cast(event.id, event.entity_id)
+                places = self.casts[cast]
+                if event.event == "start" and places.start is None:
+                    places.start = position
+                elif event.event != "start":
+                    places.end = position
+                self.cast_events.append((cast, event.event, position))
+            case "context":
+                pinned = typed("heads.ContextHead", record)
+                if pinned.cast_id is not None:
+                    self.casts[self._cast(pinned.cast_id, pinned.entity_id)].context.append(position)
+            case "reward":
+                turn = self.numbers.get(typed("heads.RewardHead", record).turn_id)
+                if turn is not None:
+                    self.rewards.append((turn, position))
+            case "fork":
+                fork = typed("heads.ForkHead", record)
+                self.forked.add(self._entity(fork.entity_id))
+                came = self.numbers.get(fork.from_turn or "")
+                if came is not None:
+                    self.forks.setdefault(came, []).append(position)
+            case "snapshot":
+                of = self.numbers.get(typed("heads.SnapshotHead", record).turn_id)
+                if of is not None:
+                    self.snapshots[of] = position
+            case "cantrip":
+                cantrip = typed("CantripRecord", record)
+                self.cantrips[cantrip.id] = cantrip
+            case "loom":
+                if self.header is None:
+                    self.header = typed("LoomHeader", record)
+                else:
+                    self.problems.append("a second loom header")
+
+    def _turn(self, position: int, turn: heads.TurnHead) -> None:
+        if turn.id in self.numbers:
+            self.problems.append(f"a second turn {turn.id!r}; the first one counts")
+            return
+        parent = -1
+        if turn.parent_id is not None:
+            parent = self.numbers.get(turn.parent_id, -2)
+            if parent == -2:
+                self.problems.append(f"turn {turn.id!r} names a parent that is not above it: {turn.parent_id!r}")
+        self.numbers[turn.id] = len(self.ids)
+        self.ids.append(turn.id)
+        self.positions.append(position)
+        self.parents.append(parent)
+        self.roles.append(ROLES.index(turn.role) if turn.role in ROLES else 1)
+        self.cast_of.append(-1 if turn.cast_id is None else self._cast(turn.cast_id, turn.entity_id))
+        self.entity_of.append(self._entity(turn.entity_id))
+
+    def _cast(self, cast_id: str, entity_id: str) -> int:
+        number = self._cast_numbers.get(cast_id)
+        if number is None:
+            number = self._cast_numbers[cast_id] = len(self.casts)
+            self.casts.append(CastPlaces(cast_id, self._entity(entity_id)))
+        return number
+
+    def _entity(self, entity_id: str) -> int:
+        number = self._entity_numbers.get(entity_id)
+        if number is None:
+            number = self._entity_numbers[entity_id] = len(self.entities)
+            self.entities.append(entity_id)
+        return number

@@ -1,0 +1,98 @@
+"""The page as one file that stands alone: the same modules and the loom's data, for who has neither us nor the loom.
+
+Data lie in blocks that no browser runs; a hash admits the one script. The file is written piece by piece, and a reader's
+browser decodes a block when it is looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from cantrip_acp.errors import LoomError
+from cantrip_acp.loom.view import assets
+from cantrip_acp.loom.view.guarding import POLICY
+from cantrip_acp.loom.view.reading import CHUNK, MOST_NODES, Reading
+
+BLOCK = 100
+"""Turns whose bodies lie in one block."""
+
+
+def write_html(where: Path | str, target: Path) -> int:
+    """Write a loom's page to a file; how many turns are in it. An existing file is replaced once the new one is whole.
+
+    Raises `LoomError` where there is no loom or the file cannot be written.
+    """
+    reading = Reading(where)
+    try:
+        reading.load()
+        if reading.broken is not None:
+            raise LoomError(reading.broken)
+        part = target.with_name(f".{target.name}.part-{os.getpid()}")
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                _write(reading, file)
+            part.replace(target)
+        except OSError as error:
+            raise LoomError(f"cannot write {target}: {error.strerror}") from error
+        finally:
+            part.unlink(missing_ok=True)
+        return len(reading.index)
+    finally:
+        reading.close()
+
+
+def _write(reading: Reading, file: TextIO) -> None:
+    style, script = assets.text("view.css"), assets.script()
+    page = assets.text("index.html")
+    policy = f"{POLICY}; script-src {_hash(script)}; style-src {_hash(style)}"
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    page = page.replace("<!-- policy -->", meta)
+    page = re.sub(r'<link rel="stylesheet"[^>]*>', lambda _: f"<style>{style}</style>", page)
+    head, _, tail = page.partition('<script type="module" src="main.js"></script>')
+    file.write(head)
+    total, casts, rewards = len(reading.index), len(reading.index.casts), len(reading.index.rewards)
+    about = reading.about() | {"readonly": True, "kept": True}
+    _block(file, "loom", about)
+    for start in range(0, total, MOST_NODES):
+        _block(file, f"nodes-{start}", reading.nodes(start))
+    for start in range(0, total, CHUNK):
+        _raw(file, f"numbers-{start}", reading.numbers(start).decode())
+    for start in range(0, about["casts"], 1_000):
+        _block(file, f"casts-{start}", reading.casts(start))
+    for start in range(0, rewards, 2_000):
+        _block(file, f"rewards-{start}", reading.rewards(start))
+    for start in range(0, total, BLOCK):
+        numbers = range(start, min(start + BLOCK, total))
+        _block(file, f"rows-{start}", reading.rows(numbers))
+        _block(file, f"turns-{start}", [reading.turn(n, whole=True) for n in numbers])
+    for start in range(0, casts, BLOCK):
+        numbers = range(start, min(start + BLOCK, casts))
+        _block(file, f"cast-{start}", [reading.cast(n, whole=True) for n in numbers])
+    file.write(f'<script type="module">{script}</script>')
+    file.write(tail)
+
+
+def _block(file: TextIO, name: str, data: Any) -> None:
+    _raw(file, name, msgspec.json.encode(data, enc_hook=str).decode())
+
+
+def _raw(file: TextIO, name: str, text: str) -> None:
+    file.write(f'<script type="application/json" id="data-{name}">{escaped(text)}</script>\n')
+
+
+def escaped(json: str) -> str:
+    """JSON that neither ends its element nor reads as another one, nor holds a line that JavaScript counts as two."""
+    for character in "<>&\u2028\u2029":
+        json = json.replace(character, f"\\u{ord(character):04x}")
+    return json
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,128 @@
+// The loom as columns that grow: the tree's shape, numbers, casts and rewards, each in the order of writing.
+
+export const ERROR = 1, TERMINATED = 2, TRUNCATED = 4, CONTINUES = 8, CHANGED = 16;
+export const CALL = 0, FOLD = 2;
+
+export class Columns {
+  constructor() {
+    this.parent = [];
+    this.role = [];
+    this.cast = [];
+    this.entity = [];
+    this.time = [];
+    this.ms = [];
+    this.input = [];
+    this.output = [];
+    this.cached = [];
+    this.cost = [];
+    this.flags = [];
+    this.reason = [];
+    this.gates = [];
+    this.model = [];
+    this.casts = [];
+    this.castEvents = 0;
+    this.rewards = new Map();
+    this.rewardCount = 0;
+    this.given = new Map();
+    this.gateNames = new Map();
+    this.totals = { turns: 0, input: 0, output: 0, cached: 0, cost: null, ms: 0, errors: 0 };
+    this.longest = 0;
+  }
+
+  /** Turns whose place is known; their numbers may still be on their way. */
+  get length() {
+    return this.parent.length;
+  }
+
+  /** Turns whose numbers are known. */
+  get counted() {
+    return this.flags.length;
+  }
+
+  takeNodes(data) {
+    // An answer may overlap what is here already.
+    for (let i = this.length - data.from; i < data.parent.length; i += 1) {
+      this.parent.push(data.parent[i]);
+      this.role.push(data.role[i]);
+      this.cast.push(data.cast[i]);
+      this.entity.push(data.entity[i]);
+    }
+  }
+
+  takeNumbers(data) {
+    for (let i = this.counted - data.from; i < data.flags.length; i += 1) {
+      const n = this.counted;
+      for (const name of ["time", "ms", "input", "output", "cached", "cost", "reason", "gates", "model"])
+        this[name].push(data[name][i]);
+      this.flags.push(data.flags[i]);
+      if (data.reward[i] !== null && !this.rewards.has(n)) this.rewards.set(n, data.reward[i]);
+      for (const gate of data.gates[i]) this.gateNames.set(gate, (this.gateNames.get(gate) ?? 0) + 1);
+      this.add(n);
+    }
+  }
+
+  add(n) {
+    const totals = this.totals;
+    if (this.role[n] === CALL) return;
+    if (this.role[n] !== FOLD) totals.turns += 1;
+    totals.input += this.input[n];
+    totals.output += this.output[n];
+    totals.cached += this.cached[n];
+    totals.ms += this.ms[n];
+    if (this.cost[n] !== null) totals.cost = (totals.cost ?? 0) + this.cost[n];
+    if (this.flags[n] & ERROR) totals.errors += 1;
+    this.longest = Math.max(this.longest, this.ms[n]);
+  }
+
+  takeCasts(data) {
+    for (let i = this.castEvents - data.from; i < data.events.length; i += 1) {
+      const event = data.events[i];
+      const cast = (this.casts[event.cast] ??= {});
+      cast[event.event] ??= event;
+      this.castEvents += 1;
+    }
+  }
+
+  takeRewards(data) {
+    for (let i = this.rewardCount - data.from; i < data.given.length; i += 1) {
+      const given = data.given[i];
+      this.rewards.set(given.turn, given.reward);
+      this.given.set(given.turn, [...(this.given.get(given.turn) ?? []), given]);
+      this.rewardCount += 1;
+    }
+  }
+
+  has(n, flag) {
+    return ((this.flags[n] ?? 0) & flag) !== 0;
+  }
+
+  /** From the root to a turn. */
+  path(n) {
+    const path = [];
+    for (let at = n; at >= 0; at = this.parent[at]) path.push(at);
+    return path.reverse();
+  }
+
+  /** Turns without children, in the order of writing; a call alone is none. */
+  leaves() {
+    const inner = new Uint8Array(this.length);
+    for (const parent of this.parent) if (parent >= 0) inner[parent] = 1;
+    const leaves = [];
+    for (let n = 0; n < this.length; n += 1) if (!inner[n] && this.role[n] !== CALL) leaves.push(n);
+    return leaves;
+  }
+
+  /** The leaf that a turn's thread ends in: always the child that goes on as the same entity, or the last one. */
+  leafOf(n) {
+    const next = new Map();
+    for (let i = n + 1; i < this.length; i += 1) {
+      const parent = this.parent[i];
+      if (parent < n) continue;
+      const before = next.get(parent);
+      if (before === undefined || this.entity[before] !== this.entity[parent]) next.set(parent, i);
+    }
+    let at = n;
+    while (next.has(at)) at = next.get(at);
+    return at;
+  }
+}

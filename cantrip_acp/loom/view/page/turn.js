@@ -1,0 +1,190 @@
+// A turn, a cast or the call in full.
+
+import { badge, clamped, gateCall, output, part, picture, shown } from "./blocks.js";
+import { button, h, icon, visible } from "./dom.js";
+import { ago, clock, count, money, reward, span } from "./format.js";
+import { data, program, prose } from "./words.js";
+
+const LONGEST_PROSE = 100_000;
+
+/** `view` gives columns, source, about, go(ref), copy(text, what), compare(n). */
+export function turnBody(turn, view) {
+  const { utterance: said, observation: seen, metadata: told } = turn;
+  const body = [];
+  if (turn.role === "call") body.push(...callBody(turn.cantrip));
+  if (said.thinking) body.push(h("details", { class: "part thinking" }, h("summary", {}, "Thinking"), words(said.thinking)));
+  if (said.content) body.push(part(turn.role === "fold" ? "What stands for the folded turns" : "Said", words(said.content)));
+  const medium = said.tool_calls.find((call) => ["python", "bash"].includes(call.gate));
+  if (said.code) body.push(part("Ran", clamped(said.code, (text) => program(text, medium?.gate ?? "python"))));
+  body.push(...gates(said, seen));
+  const outputs = seen.outputs?.length ? seen.outputs : seen.output ? [seen.output] : [];
+  if (outputs.length) body.push(part("Output", outputs.map(output)));
+  body.push(rewardPart(turn, view));
+  body.push(h("details", { class: "part raw" }, h("summary", {}, "The record itself"), lazily(() => data(without(turn)))));
+  return [turnHead(turn, told, view), h("div", { class: "body" }, cutNote(turn, view), body)];
+}
+
+function turnHead(turn, told, view) {
+  const { columns } = view;
+  const name = turn.role === "call" ? "Call" : turn.role === "fold" ? "Fold" : `Turn ${turn.sequence || turn.n}`;
+  const ending = turn.terminated ? "good" : turn.truncated ? "warn" : "";
+  const time = Date.parse(told.timestamp);
+  const given = columns.rewards.get(turn.n);
+  const facts = [
+    ["Input", count(told.tokens_prompt), told.tokens_cached ? `${count(told.tokens_cached)} from a cache` : "tokens"],
+    ["Output", count(told.tokens_completion), "tokens"],
+    ["Cost", money(told.cost) || "—", told.cost === null ? "no price known" : ""],
+    ["Took", span(told.duration_ms) || "—", ""],
+    ["When", ago(time) || "—", clock(time)],
+    ["Model", told.model ?? "—", told.stop_reason ?? ""],
+  ];
+  return h(
+    "header",
+    { class: "head" },
+    h(
+      "div",
+      { class: "title" },
+      h("h2", { tabindex: "-1" }, name),
+      turn.reason && badge(turn.reason, ending, "why the cast ended"),
+      turn.continues && badge("continues", "info", `goes on with the utterance of ${turn.continues}`),
+      turn.snapshot && badge("snapshot", "info", "the medium's state after this turn is kept"),
+      turn.forks.map((fork) => badge(`forked · ${fork.strategy}`, "info", fork.missing.join(", "))),
+      given !== undefined && badge(`★ ${reward(given)}`, given < 0 ? "bad" : "reward", "reward"),
+    ),
+    h(
+      "div",
+      { class: "actions" },
+      button(turn.id, null, () => view.copy(turn.id, "The turn's id"), { class: "id", "aria-label": `copy the id ${turn.id}` }),
+      button("Copy a link to this turn", "link", () => view.copy(view.link(turn.id), "The link")),
+      button("Copy a command that forks this turn (x)", "fork", () => view.copy(forkCommand(view.about.location, turn.id), "The command")),
+      button("Compare this thread with another (c)", "compare", () => view.compare(turn.n)),
+    ),
+    turn.role === "call"
+      ? null
+      : h("dl", { class: "facts" }, facts.map(([term, value, more]) => h("div", {}, h("dt", {}, term), h("dd", {}, visible(value)), more && h("dd", { class: "more" }, visible(more))))),
+  );
+}
+
+/** A command for a shell: what is not plain is quoted. */
+export function forkCommand(location, id) {
+  return `cantrip loom fork ${quoted(location)} ${quoted(id)} "Your intent" --recipe RECIPE`;
+}
+
+const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+function gates(said, seen) {
+  const left = [...seen.results];
+  const cards = [];
+  for (const call of said.tool_calls) {
+    const at = left.findIndex((record) => record.tool_call_id === call.id && record.gate === call.gate);
+    if (at >= 0) cards.push(gateCall(call.gate, call.args, left.splice(at, 1)[0]));
+    else if (!isProgram(call, said)) cards.push(gateCall(call.gate, call.args));
+  }
+  cards.push(...left.map((record) => gateCall(record.gate, record.args, record)));
+  return cards.length ? [part(cards.length === 1 ? "Gate" : "Gates", cards)] : [];
+}
+
+const isProgram = (call, said) => said.code && ["python", "bash"].includes(call.gate);
+
+function callBody(cantrip) {
+  if (!cantrip) return [h("p", { class: "nothing" }, "The loom does not have this call's cantrip.")];
+  const { system_prompt: prompt, ...call } = cantrip.call;
+  return [
+    prompt ? part("System prompt", words(prompt)) : null,
+    part("Call", data(call)),
+    part("Circle", data(cantrip.circle)),
+    h("p", { class: "more" }, `cantrip ${cantrip.id}`),
+  ];
+}
+
+function words(text) {
+  if (text.length > LONGEST_PROSE) return shown(text);
+  return clamped(text, prose);
+}
+
+function cutNote(turn, view) {
+  if (!turn.cut) return null;
+  const note = `${count(turn.cut, "long text")} shown in part.`;
+  return h("p", { class: "note" }, note, " ", h("button", { type: "button", onclick: () => view.whole() }, "Load all of it"));
+}
+
+function lazily(make) {
+  const box = h("div");
+  const seen = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    seen.disconnect();
+    box.append(make());
+  });
+  seen.observe(box);
+  box.style.minHeight = "1px";
+  return box;
+}
+
+function without(turn) {
+  const { n, cut, forks, snapshot, cantrip, ...record } = turn;
+  return record;
+}
+
+function rewardPart(turn, view) {
+  if (turn.role === "call") return null;
+  const given = view.columns.given.get(turn.n) ?? [];
+  const history = given.length
+    ? h("ol", { class: "given" }, given.map((g) => h("li", {}, badge(reward(g.reward), g.reward < 0 ? "bad" : "reward"), visible(g.by || "unknown"), h("span", { class: "more", title: g.timestamp }, ago(Date.parse(g.timestamp))), g.note && h("span", {}, visible(g.note)))))
+    : null;
+  if (view.about.readonly) return history && part("Rewards", history);
+  const number = h("input", { type: "number", step: "any", required: true, name: "reward", class: "number", "aria-label": "reward", placeholder: "1.0" });
+  const note = h("input", { type: "text", name: "note", maxlength: "4000", "aria-label": "why", placeholder: "why (kept with the reward)" });
+  const state = h("span", { role: "status", class: "state" });
+  const form = h("form", { class: "reward" }, number, note, h("button", { type: "submit" }, "Reward"), state);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    state.textContent = "…";
+    try {
+      await view.source.reward(turn.id, Number(number.value), note.value || null);
+      state.textContent = "given";
+      await view.refresh();
+    } catch (error) {
+      state.textContent = error.message;
+    }
+  });
+  return part("Rewards", history, form);
+}
+
+/** A cast: what was asked, with what, and how it ended. */
+export function castBody(cast, view) {
+  const { start, end } = cast;
+  const began = Date.parse(start?.timestamp), ended = Date.parse(end?.timestamp);
+  const usage = end?.usage ?? {};
+  const facts = [
+    ["Turns", end ? count(end.turns) : "—", ""],
+    ["Input", count(usage.prompt_tokens ?? 0), "tokens"],
+    ["Output", count(usage.completion_tokens ?? 0), "tokens"],
+    ["Cost", money(usage.cost) || "—", ""],
+    ["Took", span(ended - began) || "—", ""],
+    ["Began", ago(began) || "—", clock(began)],
+  ];
+  const state = end ? badge(end.reason ?? "ended", end.terminated ? "good" : "warn") : badge("no end yet", "info", "it still runs, or was cut off");
+  const answer = end ? (end.result ?? end.error ?? end.summary) : null;
+  return [
+    h(
+      "header",
+      { class: "head" },
+      h("div", { class: "title" }, h("h2", { tabindex: "-1" }, "Cast"), state),
+      h("div", { class: "actions" }, button(cast.id, null, () => view.copy(cast.id, "The cast's id"), { class: "id" }), h("span", { class: "more" }, cast.entity_id)),
+      h("dl", { class: "facts" }, facts.map(([term, value, more]) => h("div", {}, h("dt", {}, term), h("dd", {}, value), more && h("dd", { class: "more" }, more)))),
+    ),
+    h(
+      "div",
+      { class: "body" },
+      start ? part("Intent", words(start.intent ?? "")) : h("p", { class: "note" }, "The start of this cast is not in the loom."),
+      cast.context.length ? part("Pinned", cast.context.map(pinned)) : null,
+      answer !== null && answer !== undefined ? part(end.error ? "Error" : "Result", h("div", { class: end.error ? "failed" : "" }, typeof answer === "string" ? words(answer) : shown(answer))) : null,
+      h("details", { class: "part raw" }, h("summary", {}, "The records themselves"), lazily(() => data({ start, end }))),
+    ),
+  ];
+}
+
+function pinned(block) {
+  if (block.data !== undefined) return picture(block.mime, block.data, block.title || block.uri);
+  return h("article", { class: "pinned" }, h("header", {}, icon("text"), h("strong", {}, visible(block.title || block.source)), block.uri && h("code", {}, visible(block.uri))), shown(block.text));
+}

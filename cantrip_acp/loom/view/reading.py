@@ -1,0 +1,304 @@
+"""A loom as the page asks for it: columns, lines, bodies and hits, each a bounded piece; it follows what others write.
+
+One lock for the store, held for a piece at a time. The loom is opened by its heads in the background, so that the first
+page does not wait for a large one; whoever needs more waits in `ready`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.errors import LoomError, TurnNotFound
+from cantrip_acp.loom.stores.address import open_store
+from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, Record, RewardRecord, Turn
+from cantrip_acp.loom.view import digest, finding
+from cantrip_acp.loom.view.index import Index
+
+CHUNK = 2_000
+"""Turns whose numbers make one piece, which is kept once it is full."""
+
+MOST_NODES = 20_000
+MOST_ROWS = 400
+HITS = 200
+SEARCH_S = 0.15
+SHOWN = 262_144
+"""Characters of one text that are sent unless all of it is asked for."""
+
+_LOOK_S = 0.2
+_SLICE = 5_000
+
+
+class Reading:
+    """One loom, read by any number of pages. ``where`` is a path or an address."""
+
+    def __init__(self, where: Path | str) -> None:
+        self.where = where
+        self._store = open_store(where, readonly=True)
+        self.index = Index()
+        self.version = 0
+        """Counts up with every change that was seen."""
+        self.loaded = threading.Event()
+        self.broken: str | None = None
+        """Why the loom cannot be followed any more."""
+        self._lock = threading.RLock()
+        self._kept: dict[int, bytes] = {}
+        self._looked = 0.0
+        self._closed = False
+
+    @property
+    def location(self) -> str:
+        return self._store.location or "in memory"
+
+    def load(self) -> None:
+        """Read the heads. What cannot be read ends up in ``broken``; `loaded` is set in any case."""
+        try:
+            heads = iter(self._store.heads())
+            more = True
+            while more:
+                with self._lock:
+                    if self._closed:
+                        return
+                    more = self._take(heads, _SLICE) == _SLICE
+        except LoomError as error:
+            self.broken = str(error)
+        finally:
+            self.loaded.set()
+
+    def _take(self, heads: Iterator[tuple[int, Any]], most: int | None = None) -> int:
+        count = 0
+        for position, head in heads:
+            self.index.take(position, head)
+            count += 1
+            if count == most:
+                break
+        if count:
+            self.version += 1
+        return count
+
+    @contextlib.contextmanager
+    def ready(self, patience_s: float = 30.0) -> Iterator[Index]:
+        """The index, alone with it. Raises `LoomError` where the loom is still being opened, or was closed."""
+        if not self.loaded.wait(patience_s):
+            raise LoomError(f"loom {self.location} is still being opened ({len(self.index):,} turns so far); ask again")
+        with self._lock:
+            if self._closed:
+                raise LoomError(f"the view of {self.location} has ended")
+            yield self.index
+
+    def look(self) -> int:
+        """Take in what was written since, at most every fifth of a second; the version after that."""
+        with self._lock:
+            now = time.monotonic()
+            if self.loaded.is_set() and not self._closed and self.broken is None and now - self._looked >= _LOOK_S:
+                self._looked = now
+                try:
+                    self._take(iter(self._store.news()))
+                except LoomError as error:
+                    self.broken = str(error)
+                    self.version += 1
+            return self.version
+
+    def wait(self, seen: int, patience_s: float) -> int:
+        """The version once it is not ``seen`` any more, or when patience ends."""
+        end = time.monotonic() + patience_s
+        while (version := self.look()) == seen and time.monotonic() < end and not self._closed:
+            time.sleep(_LOOK_S)
+        return version
+
+    def close(self) -> None:
+        """Let go of the store; safe to call twice."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._store.close()
+
+    # What the page asks for
+
+    def about(self) -> dict[str, Any]:
+        """The loom as a whole: which, how much, what is damaged."""
+        with self._lock:
+            index = self.index
+            problems = [*self._store.problems, *map(Problem, index.problems)]
+            return {
+                "location": self.location,
+                "header": msgspec.to_builtins(index.header),
+                "loading": not self.loaded.is_set(),
+                "broken": self.broken,
+                "version": self.version,
+                "turns": len(index),
+                "casts": len(index.cast_events),
+                "rewards": len(index.rewards),
+                "problems": [str(problem) for problem in problems[:200]],
+                "problem_count": len(problems),
+            }
+
+    def nodes(self, start: int, count: int = MOST_NODES) -> dict[str, Any]:
+        """The tree's columns from a turn on."""
+        with self.ready() as index:
+            part = slice(start, start + max(1, min(count, MOST_NODES)))
+            return {
+                "from": start,
+                "parent": index.parents[part].tolist(),
+                "role": list(index.roles[part]),
+                "cast": index.cast_of[part].tolist(),
+                "entity": index.entity_of[part].tolist(),
+                "total": len(index),
+            }
+
+    def numbers(self, start: int) -> bytes:
+        """Columns of tokens, times and flags, as JSON, up to the end of the piece that ``start`` lies in.
+
+        They begin at ``from``: at the piece's beginning where it is full and therefore kept, else at ``start``.
+        """
+        with self.ready() as index:
+            piece = start - start % CHUNK
+            kept = self._kept.get(piece)
+            if kept is not None:
+                return kept
+            full = len(index) >= piece + CHUNK
+            begin = piece if full else start
+            positions = index.positions[begin : piece + CHUNK]
+            answer = msgspec.json.encode({"from": begin, **digest.numbers(self._turns(positions))})
+            if full:
+                self._kept[piece] = answer
+            return answer
+
+    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Lines of the list."""
+        with self.ready() as index:
+            known = [n for n in numbers[:MOST_ROWS] if 0 <= n < len(index)]
+            turns = self._turns([index.positions[n] for n in known])
+            return [
+                {"n": n, "id": turn.id, "seq": turn.sequence, **digest.row(turn)}
+                for n, turn in zip(known, turns, strict=True)
+            ]
+
+    def casts(self, start: int, count: int = 1_000) -> dict[str, Any]:
+        """Starts and ends of casts as they came, from the ``start``-th on."""
+        with self.ready() as index:
+            events = index.cast_events[start : start + max(1, min(count, 1_000))]
+            told = []
+            for (cast, event, _), record in zip(events, self._read([p for *_, p in events]), strict=True):
+                assert isinstance(record, CastRecord)
+                forked = index.casts[cast].entity in index.forked
+                told.append({"cast": cast, "event": event, "fork": forked, **_brief(record)})
+            return {"from": start, "events": told, "total": len(index.cast_events)}
+
+    def rewards(self, start: int, count: int = 2_000) -> dict[str, Any]:
+        """Rewards as they were given, from the ``start``-th on: to which turn, how much, by whom, when, why."""
+        with self.ready() as index:
+            given = index.rewards[start : start + max(1, min(count, 2_000))]
+            told = []
+            for (turn, _), record in zip(given, self._read([p for _, p in given]), strict=True):
+                assert isinstance(record, RewardRecord)
+                told.append({**msgspec.to_builtins(record), "turn": turn})
+            return {"from": start, "given": told, "total": len(index.rewards)}
+
+    def find(self, turn_id: str) -> int:
+        """A turn's number by its id. Raises `TurnNotFound`."""
+        with self.ready() as index:
+            number = index.numbers.get(turn_id)
+            if number is None:
+                raise TurnNotFound(f"no turn {turn_id!r} in this loom")
+            return number
+
+    def turn(self, number: int, *, whole: bool = False) -> dict[str, Any]:
+        """A turn's body with what stands around it; texts are cut unless ``whole``, and ``cut`` says how many were."""
+        with self.ready() as index:
+            if not 0 <= number < len(index):
+                raise TurnNotFound(f"this loom has {len(index):,} turns; there is no number {number}")
+            (turn,) = self._turns([index.positions[number]])
+            forks = [r for r in self._read(index.forks.get(number, ())) if isinstance(r, ForkRecord)]
+            data = msgspec.to_builtins(turn) | {
+                "n": number,
+                "snapshot": number in index.snapshots,
+                "forks": [msgspec.to_builtins(fork) for fork in forks],
+            }
+            if turn.role == "call":
+                data["cantrip"] = msgspec.to_builtins(index.cantrips.get(turn.cantrip_id))
+            return _cut(data, whole)
+
+    def cast(self, number: int, *, whole: bool = False) -> dict[str, Any]:
+        """A cast: its start, its end (null while there is none), and what was pinned for it."""
+        with self.ready() as index:
+            if not 0 <= number < len(index.casts):
+                raise LoomError(f"this loom has {len(index.casts):,} casts; there is no number {number}")
+            places = index.casts[number]
+            start, end = (
+                None if position is None else msgspec.to_builtins(self._read([position])[0])
+                for position in (places.start, places.end)
+            )
+            pinned = [msgspec.to_builtins(r) for r in self._read(places.context) if isinstance(r, ContextRecord)]
+            entity = index.entities[places.entity]
+            data = {"n": number, "id": places.id, "entity_id": entity, "start": start, "end": end, "context": pinned}
+            return _cut(data, whole)
+
+    def search(self, words: str, start: int = 0) -> dict[str, Any]:
+        """Turns that hold the words, from a turn on, and where to go on (``next``; null at the end).
+
+        At most `HITS`, and for a fraction of a second: who wants more asks again.
+        """
+        wanted = words.lower()
+        patience = finding.Patience(SEARCH_S)
+        hits: list[dict[str, Any]] = []
+        at = max(0, start)
+        while wanted:
+            with self.ready() as index:
+                numbers = range(at, min(at + 50, len(index)))
+                hits += finding.page(numbers, self._turns([index.positions[n] for n in numbers]), wanted)
+                at = numbers.stop
+                if at >= len(index):
+                    break
+            if patience.over or len(hits) >= HITS:
+                return {"hits": hits, "next": at}
+        return {"hits": hits, "next": None}
+
+    def _turns(self, positions: Sequence[int]) -> list[Turn]:
+        turns = []
+        for position, record in zip(positions, self._read(positions), strict=True):
+            if not isinstance(record, Turn):
+                raise LoomError(f"loom {self.location}: {position} holds no turn; the file changed under us")
+            turns.append(record)
+        return turns
+
+    def _read(self, positions: Sequence[int]) -> list[Record]:
+        return self._store.read_all(positions)
+
+
+def _brief(record: CastRecord) -> dict[str, Any]:
+    """What a line of the list tells of a cast."""
+    time_ms = digest.moment(record.timestamp)
+    if record.event == "start":
+        return {"id": record.id, "intent": digest.line(record.intent or ""), "time": time_ms}
+    told = record.error or (record.result if isinstance(record.result, str) else "") or record.summary or ""
+    end = {"reason": record.reason, "terminated": record.terminated, "truncated": record.truncated}
+    return {**end, "told": digest.line(told), "time": time_ms}
+
+
+def _cut(data: dict[str, Any], whole: bool) -> dict[str, Any]:
+    count = 0
+
+    def shorter(value: Any) -> Any:
+        nonlocal count
+        if isinstance(value, str):
+            if len(value) > SHOWN:
+                count += 1
+                return value[:SHOWN]
+            return value
+        if isinstance(value, dict):
+            # A picture cut short is none.
+            return {key: inner if key == "data" else shorter(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [shorter(inner) for inner in value]
+        return value
+
+    short = data if whole else shorter(data)
+    return {**short, "cut": count}

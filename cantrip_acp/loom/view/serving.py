@@ -1,0 +1,213 @@
+"""The page's server: HTTP on loopback, in threads of its own.
+
+Python's own server does: one loom, a handful of pages, requests of a few lines. What it lacks is here: limits on time,
+size and number, and who may ask (`guarding`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import threading
+import urllib.parse
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.loom.view import assets
+from cantrip_acp.loom.view.answering import Answers
+from cantrip_acp.loom.view.guarding import Guard, Refused
+from cantrip_acp.loom.view.reading import Reading
+
+AT_ONCE = 64
+"""Connections at a time; one more is closed at once."""
+
+LARGEST_BODY = 65_536
+_PATIENCE_S = 30.0
+
+
+def serve(
+    where: Path | str,
+    *,
+    port: int = 0,
+    readonly: bool = False,
+    hosts: Sequence[str] = (),
+    frames: Sequence[str] = (),
+) -> View:
+    """Serve a loom's page on 127.0.0.1 until the view is closed; returns as soon as it can be opened.
+
+    ``where`` is what `Loom.open` takes; ``port`` 0 is any free one. The loom is read in the background, and is followed
+    while a session writes it. ``readonly`` leaves rewards out. ``hosts`` (such as ``name:port``) are names under which a
+    proxy shows it, ``frames`` origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame.
+    Raises `LoomError` where there is no loom, `OSError` where the port is taken.
+    """
+    reading = Reading(where)
+    try:
+        return View(reading, port, readonly, hosts, frames)
+    except BaseException:
+        reading.close()
+        raise
+
+
+class View:
+    """A page that is being served. A context manager; `close` ends it."""
+
+    def __init__(
+        self, reading: Reading, port: int, readonly: bool, hosts: Sequence[str], frames: Sequence[str]
+    ) -> None:
+        self._reading = reading
+        self._server = _Server(("127.0.0.1", port), _Handler)
+        self.port: int = self._server.server_address[1]
+        self._guard = Guard(self.port, hosts=tuple(hosts), frames=tuple(frames))
+        self._server.guard = self._guard
+        self._server.answers = Answers(reading, readonly=readonly)
+        self._threads = [
+            threading.Thread(target=reading.load, name="loom-view-load", daemon=True),
+            threading.Thread(target=self._server.serve_forever, args=(0.1,), name="loom-view", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def url(self) -> str:
+        """The page's address, its token included: whoever has it may read the loom."""
+        return f"http://127.0.0.1:{self.port}/#token={self._guard.token}"
+
+    def link(self, turn_id: str) -> str:
+        """The address of one turn."""
+        return f"{self.url}&turn={urllib.parse.quote(turn_id, safe='')}"
+
+    def close(self) -> None:
+        """Stop serving; safe to call twice."""
+        self._reading.close()
+        self._server.shutdown()
+        self._server.server_close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+    guard: Guard
+    answers: Answers
+
+    def __init__(self, address: tuple[str, int], handler: Any) -> None:
+        self._open: set[socket.socket] = set()
+        self._opening = threading.Lock()
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # Python's own asks the name service for this address's name first.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._opening:
+            if len(self._open) >= AT_ONCE:
+                self.shutdown_request(request)
+                return
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._opening:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that was closed in the middle of an answer is nothing to tell; a bug of ours ends that connection alone."""
+
+    def server_close(self) -> None:
+        super().server_close()
+        with self._opening:
+            for request in self._open:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "cantrip"
+    sys_version = ""
+    timeout = _PATIENCE_S
+    server: _Server
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def _get(self) -> tuple[bytes, str]:
+        split = urllib.parse.urlsplit(self.path)
+        if split.path.startswith("/api/"):
+            self.server.guard.caller(self.headers, changes=False)  # type: ignore[arg-type]
+            pairs = urllib.parse.parse_qsl(split.query, keep_blank_values=True, max_num_fields=20)
+            return self.server.answers.get(split.path.removeprefix("/api/"), dict(pairs)), _JSON
+        found = assets.read("index.html" if split.path == "/" else split.path.removeprefix("/"))
+        if found is None:
+            raise Refused(404, "there is nothing here")
+        return found
+
+    def _post(self) -> tuple[bytes, str]:
+        self.server.guard.caller(self.headers, changes=True)  # type: ignore[arg-type]
+        if urllib.parse.urlsplit(self.path).path != "/api/reward":
+            raise Refused(404, "there is nothing here")
+        if self.headers.get_content_type() != "application/json":
+            raise Refused(415, "a reward is sent as application/json")
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdigit():
+            raise Refused(411, "say how long the body is")
+        if int(length) > LARGEST_BODY:
+            raise Refused(413, f"a reward has at most {LARGEST_BODY:,} bytes")
+        body = self.rfile.read(int(length))
+        self._unread = False
+        return self.server.answers.reward(body), _JSON
+
+    def _answer(self, act: Any) -> None:
+        # What was not read of a request must not be taken for the next one.
+        self._unread = self.command != "GET" or "Content-Length" in self.headers or "Transfer-Encoding" in self.headers
+        try:
+            self.server.guard.host(self.headers)  # type: ignore[arg-type]
+            body, kind = act()
+            status = 200
+        except Refused as refused:
+            status, kind = refused.status, _JSON
+            body = msgspec.json.encode({"error": str(refused)})
+        except ValueError as error:
+            status, kind, body = 400, _JSON, msgspec.json.encode({"error": str(error)})
+        self._send(status, kind, body)
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if self._unread:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        for name, value in self.server.guard.headers().items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing is logged: the terminal belongs to the command."""
+
+
+_JSON = "application/json"

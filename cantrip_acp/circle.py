@@ -145,6 +145,7 @@ class Circle:
             "medium": self.medium.name,
             **getattr(self.medium, "options", {}),
             "gates": [gate.record() for gate in self.gates.values()],
+            **({"data": True} if self.data is not NOTHING else {}),
             "wards": self.wards.declared(),
             "workspace": str(self.workspace) if self.workspace is not None else None,
             **({"folders": [str(folder) for folder in self.folders]} if self.folders else {}),

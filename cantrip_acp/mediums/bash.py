@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import msgspec
 
+from cantrip_acp.circle import NOTHING
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.errors import SandboxError, SandboxMissing
+from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.turn import Output
 from cantrip_acp.mediums.codetext import seconds
 from cantrip_acp.mediums.report import Report, signal_name
@@ -94,6 +97,7 @@ class BashSession:
 
     def __init__(self, circle: Circle, make: Callable[..., Sandbox] | None = None) -> None:
         """``make`` builds the sandbox; tests of the loop give one of theirs, and no circle, recipe or setting can."""
+        from cantrip_acp.delegation.given import as_text
         from cantrip_acp.sandbox.gatewire import GateWire
         from cantrip_acp.sandbox.runner import Sandbox
         from cantrip_acp.sandbox.runtime import runtime
@@ -110,6 +114,12 @@ class BashSession:
             more_readable=tuple(os.path.realpath(folder) for folder in circle.folders),
         )
         self._lock = anyio.Lock()
+        self._running: list[Running] = []
+        if circle.data is not NOTHING and self._wire is not None:
+            with open(
+                os.path.join(self._wire.folder, "context"), "w", encoding="utf-8", errors="surrogatepass"
+            ) as file:
+                file.write(as_text(circle.data))
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
         """Run the command of one call. What goes wrong with it is in the output; `SandboxMissing` is raised."""
@@ -117,17 +127,22 @@ class BashSession:
         if not isinstance(command, str):
             return Output(error=command.text)
         async with self._lock:
-            return await self._run(command, call, turn)
+            try:
+                return await self._run(command, call, turn)
+            finally:
+                self._running = []
 
     async def _run(self, command: str, call: ToolCall, turn: TurnContext) -> Output:
         report = Report(call, turn, "bash")
         await report.start(command, self._circle)
-        running: list[Running] = []
+        running = self._running = []
 
         async def gate(name: str, args: dict[str, object]) -> tuple[object, bool]:
             if _finished(turn):
                 return "the cast is finished: no gate can be called any more", True
-            record = await turn.gate(name, args, via=call.id)
+            # A child's time is the child's.
+            with running[0].holding() if name in DELEGATION else nullcontext():
+                record = await turn.gate(name, args, via=call.id)
             if _finished(turn):
                 running[0].end("done")
                 # A dying shell that still got an answer would run on until the kill has reached it (D-003).
@@ -138,7 +153,7 @@ class BashSession:
             outcome = await self.sandbox.run(
                 command,
                 listener=report.output if turn.listening else None,
-                environment=_trace(turn),
+                environment=self._environment(turn),
                 call=gate,
                 started=running.append,
             )
@@ -162,6 +177,20 @@ class BashSession:
         """``SUBMIT: text`` is a call of done, by the ward that allows it."""
         if not turn.finished:
             await turn.gate("done", {"answer": line.removeprefix(_SUBMIT.rstrip()).strip()}, via=call.id)
+
+    def _environment(self, turn: TurnContext) -> dict[str, str]:
+        if self._circle.data is NOTHING:
+            return _trace(turn)
+        from cantrip_acp.sandbox.policy import WIRE
+
+        return {**_trace(turn), "CANTRIP_CONTEXT": f"{WIRE}/context"}
+
+    def so_far(self) -> Output | None:
+        """What the command that runs has printed since this was last asked; None where none runs."""
+        if not self._running:
+            return None
+        stdout, stderr, truncated = self._running[0].so_far()
+        return Output(stdout=stdout, stderr=stderr, truncated=truncated, unfinished=True)
 
     def gates_gained(self, gates: Mapping[str, Gate]) -> None:
         """They are commands too, also for a command that runs."""
@@ -208,6 +237,8 @@ def present(circle: Circle) -> str:
         command = f"cantrip_{shown}" if shown in _SHELL_WORDS else shown
         first = gate.description.split("\n")[0].strip()
         commands.append(f"- `{gatecommand.usage(gate, command)}`" + (f": {first}" if first else ""))
+    if circle.data is not NOTHING:
+        lines += ["- The data that was given with the task is in the file `$CANTRIP_CONTEXT` (read-only)."]
     if commands:
         lines += [
             "",

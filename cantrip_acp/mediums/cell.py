@@ -16,7 +16,7 @@ import anyio.abc
 
 from cantrip_acp.sandbox import beside, limits, messages
 from cantrip_acp.sandbox.gatewire import MOST_CALLS
-from cantrip_acp.sandbox.output import Collector, share
+from cantrip_acp.sandbox.output import Collector, part, share
 from cantrip_acp.sandbox.worker import LARGEST_ANSWER, Worker
 
 if TYPE_CHECKING:
@@ -240,6 +240,12 @@ class Cell:
         self._over = True
         for name in list(self._timers):
             self._drop(name)
+
+    def so_far(self) -> tuple[str, str, bool]:
+        """What was printed since this was last asked, within the ward; `shown` then gives the rest."""
+        self._worker.tree.read_now()
+        stdout, stderr, truncated, self._limit = part(self._streams[1], self._streams[2], self._limit)
+        return stdout, stderr, truncated
 
     def shown(self) -> tuple[str, str, bool]:
         """Standard output and error within the ward, and whether something was left out."""

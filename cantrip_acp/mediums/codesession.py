@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from cantrip_acp.circle import NOTHING
 from cantrip_acp.errors import SandboxError, SandboxMissing
 from cantrip_acp.loom.turn import Output
 from cantrip_acp.mediums import snapshot as snapshots
@@ -266,13 +267,24 @@ class CodeSession:
             truncated=truncated,
         )
 
+    def so_far(self) -> Output | None:
+        """What the cell that runs has printed since this was last asked; None where none runs."""
+        if self._cell is None:
+            return None
+        stdout, stderr, truncated = self._cell.so_far()
+        return Output(stdout=stdout, stderr=stderr, truncated=truncated, unfinished=True)
+
     def _given(self, turn: TurnContext) -> dict[str, Any]:
         """What the worker does not know yet: the cast's context, and how many turns are folded."""
         folded = {"folded": turn.folded} if turn.folded != self._folded else {}
         self._folded = turn.folded
         if self._context_cast == turn.cast_id:
             return folded
+        fresh = self._context_cast is None
         self._context_cast = turn.cast_id
+        if self._circle.data is not NOTHING:
+            # Given once: what the entity makes of it is its own, and it may be large.
+            return folded | ({"context": self._circle.data} if fresh else {})
         blocks: Sequence[ContextBlock] = turn.context
         if blocks:
             self._context = [{"title": b.title, "text": b.text, "source": b.source, "uri": b.uri} for b in blocks]

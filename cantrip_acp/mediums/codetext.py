@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.circle import NOTHING
 from cantrip_acp.crystals.contract import Response, ToolCall
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def present(circle: Circle, *, loom: bool) -> str:
             "arguments, return plain data at once (no `await`), and raise `GateError` when they fail; `help(NAME)` tells more:",
             *functions,
         ]
-    lines += ["", "`context` is a list of what was given with the task: dicts with title, text, source and uri."]
+    lines += ["", context_line(circle)]
     if loom:
         lines += [
             "`loom` is your own history, read-only: `len(loom)`, `loom[-1]`, `for turn in loom`, each turn a dict."
@@ -149,6 +150,16 @@ def present(circle: Circle, *, loom: bool) -> str:
             "task at once. `submit_answer(answer)` is the same.",
         ]
     return "\n".join(lines)
+
+
+def context_line(circle: Circle) -> str:
+    """What the variable ``context`` is."""
+    if circle.data is NOTHING:
+        return "`context` is a list of what was given with the task: dicts with title, text, source and uri."
+    return (
+        "`context` is the data that was given with the task: text, a list or a dict, and possibly far too much to print. "
+        "Look at its type and size first, then at the parts that you need."
+    )
 
 
 def functions_of(circle: Circle) -> list[str]:

@@ -89,6 +89,30 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Word
     return result
 
 
+def given(gate: Gate, name: str, text: str) -> dict[str, Any]:
+    """What standard input, or the main argument alone, says: that argument, or all of them as JSON where the gate takes that."""
+    if not gate.json_input or text.lstrip()[:1] not in ("{", "["):
+        return {name: text}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"it begins as JSON and is none: {error}") from None
+    if isinstance(value, dict):
+        return value if set(value) <= set(gate.properties) else {name: text}
+    return {name: value} if _takes_many(gate.properties.get(name, {})) else {name: text}
+
+
+def from_words(gate: Gate, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that words gave; the main one alone may be JSON, as on standard input (`given`)."""
+    main = gate.main_text
+    if not gate.json_input or main is None or set(args) != {main}:
+        return dict(args)
+    text = args[main]
+    if isinstance(text, list) and len(text) == 1:
+        text = text[0]
+    return given(gate, main, text) if isinstance(text, str) and text.lstrip()[:1] in ("{", "[") else dict(args)
+
+
 def usage(gate: Gate, shown: str | None = None) -> str:
     """``read_file PATH [--offset N] [--limit N]``: one line, required words first as the schema orders them."""
     parts = [shown or gate.name]
@@ -124,7 +148,11 @@ def contract(gate: Gate, shown: str | None = None) -> str:
         lines.append(f"  {flag:<{width}}  {wrapped[0]}")
         lines += [" " * (width + 4) + line for line in wrapped[1:]]
     if rows:
-        lines += ["", "Words without a flag fill the arguments in this order. --json OBJECT gives all of them at once."]
+        more = " So does a JSON object on standard input." if gate.json_input else ""
+        lines += [
+            "",
+            f"Words without a flag fill the arguments in this order. --json OBJECT gives all of them at once.{more}",
+        ]
     return "\n".join(lines) + "\n"
 
 

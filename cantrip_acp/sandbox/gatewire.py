@@ -282,7 +282,10 @@ class WireSession:
             return Reply(_USAGE, stderr=f"{name}: {error}\n")
         if parsed.help:
             return Reply(0, stdout=gatecommand.contract(gate, name))
-        args: dict[str, object] = dict(parsed.args)
+        try:
+            args: dict[str, object] = gatecommand.from_words(gate, parsed.args)
+        except gatecommand.UsageError as error:
+            return Reply(_USAGE, stderr=f"{name}: {error}\n")
         if parsed.stdin_for is not None:
             given = await self._input(slot)
             if given is None or len(given) > LARGEST_REQUEST or given == b"\0":
@@ -295,7 +298,10 @@ class WireSession:
                 return Reply(_USAGE, stderr=f"{name}: gates take text: standard input is not valid UTF-8\n")
             # Nothing given and nothing asked for: the argument is missing, and the gate says so.
             if text or "-" in arguments:
-                args[parsed.stdin_for] = text
+                try:
+                    args |= gatecommand.given(gate, parsed.stdin_for, text)
+                except gatecommand.UsageError as error:
+                    return Reply(_USAGE, stderr=f"{name}: standard input: {error}\n")
         result, is_error = await self._call(gate.name, args)
         text = gatecommand.render(result)
         if is_error:

@@ -139,6 +139,14 @@ class Collector:
         text = clean(first.decode("utf-8", "replace")) + note + clean(last.decode("utf-8", "replace"))
         return _fit(text, budget)
 
+    def restart(self, limit: int) -> None:
+        """What comes from now on is bounded anew; what was kept is gone. `take` goes on as it was."""
+        self.limit = limit
+        self.total = 0
+        self._head.clear()
+        self._tail.clear()
+        self._tail_size = 0
+
     def last_line(self) -> str:
         """The last line that is not blank, of what is kept."""
         tail = (bytes(self._head) + b"".join(self._tail))[-self.limit :]
@@ -183,3 +191,18 @@ def share(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool]:
     out_text = out.text(limit - err_budget)
     err_text = err.text(err_budget)
     return out_text, err_text, True
+
+
+_LEAST = 2_000
+
+
+def part(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool, int]:
+    """Both streams until now, as `share` gives them within half of ``limit``, and the limit of what is still to come.
+
+    Halves, so that the end of an output is seen however often it is asked for before.
+    """
+    stdout, stderr, truncated = share(out, err, max(limit // 2, _LEAST))
+    rest = max(limit - len(stdout.encode()) - len(stderr.encode()), _LEAST)
+    out.restart(rest)
+    err.restart(rest)
+    return stdout, stderr, truncated, rest

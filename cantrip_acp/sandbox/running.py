@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -18,7 +19,7 @@ from cantrip_acp.sandbox.door import Door
 from cantrip_acp.sandbox.guarded import places
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.hosts import Allowed
-from cantrip_acp.sandbox.output import Collector, share
+from cantrip_acp.sandbox.output import Collector, part, share
 from cantrip_acp.sandbox.policy import Policy
 from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree
 from cantrip_acp.sandbox.proxy import Proxy
@@ -93,11 +94,15 @@ class Running:
         self._tap = tap
         self._environment = environment
         self._timeout_ms = policy.limits.timeout_ms if timeout_ms is None else min(timeout_ms, policy.limits.timeout_ms)
-        self._streams = {1: Collector(policy.limits.output), 2: Collector(policy.limits.output)}
+        self._most = policy.limits.output
+        self._streams = {1: Collector(self._most), 2: Collector(self._most)}
         self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
         self._watchdog = limits.Watchdog(policy.limits, self._folders, count=prepared.host.uid == 0)
         self._began = time.perf_counter()
         self._timed_out = False
+        self._left = self._timeout_ms / 1000
+        self._since = 0.0
+        self._holds = 0
         self._standins: list[Standins] = []
         self._group: ControlGroup | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -119,6 +124,28 @@ class Running:
         """Kill the command's whole tree at once."""
         if self.tree is not None:
             self.tree.end(because)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """The length of something that has limits of its own: the command's time stands still."""
+        self._holds += 1
+        if self._holds == 1 and self._timers:
+            self._timers[0].cancel()
+            self._left -= time.monotonic() - self._since
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self._holds and self._timers and not self._tree.exited:
+                self._since = time.monotonic()
+                self._timers[0] = asyncio.get_running_loop().call_later(max(0.001, self._left), self._on_timeout)
+
+    def so_far(self) -> tuple[str, str, bool]:
+        """What came since this was last asked, within the ward; `partial` then gives the rest."""
+        if self.tree is not None:
+            self.tree.read_now()
+        stdout, stderr, truncated, self._most = part(self._streams[1], self._streams[2], self._most)
+        return stdout, stderr, truncated
 
     async def run(self) -> Outcome:
         try:
@@ -193,14 +220,16 @@ class Running:
                 os.close(fd)
             raise
         loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(self._timeout_ms / 1000, self._on_timeout))
+        self._since = time.monotonic()
+        self._timers.append(loop.call_later(self._left, self._on_timeout))
         self._timers.append(loop.call_later(limits.FIRST, self._on_watch))
 
     def _on_prepared(self, pid: int) -> None:
         policy = self._prepared.policy
         if self._group is not None:
             self._group = self._group.placed(pid)
-        limits.apply(pid, policy.limits, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
+        bounds = replace(policy.limits, timeout_ms=self._processor_ms)
+        limits.apply(pid, bounds, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
         if self._door is not None:
             try:
                 self._door.open(pid)
@@ -280,7 +309,7 @@ class Running:
         """What there is: the end, or what came before a cancel."""
         if status is None:
             status = self.tree.status if self.tree is not None else Status()
-        out, err, truncated = share(self._streams[1], self._streams[2], self._prepared.policy.limits.output)
+        out, err, truncated = share(self._streams[1], self._streams[2], self._most)
         return Outcome(
             exit_code=status.exit_code,
             stdout=out,

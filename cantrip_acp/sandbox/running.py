@@ -228,8 +228,7 @@ class Running:
         policy = self._prepared.policy
         if self._group is not None:
             self._group = self._group.placed(pid)
-        bounds = replace(policy.limits, timeout_ms=self._processor_ms)
-        limits.apply(pid, bounds, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
+        limits.apply(pid, policy.limits, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
         if self._door is not None:
             try:
                 self._door.open(pid)

@@ -10,6 +10,7 @@
     ├── CrystalError               a query that failed (status, retryable, retry_after)
     │   ├── ContextLimitError      the messages do not fit the crystal's window (CRYSTAL-2)
     │   └── MalformedResponse      a response that breaks the contract (CRYSTAL-3, CRYSTAL-4, CRYSTAL-5)
+    ├── VerdictError               a verifier that gave no verdict on a thread
     ├── GateError                  an expected failure of a gate; its text is what the entity sees (CIRCLE-5)
     ├── EntityError
     │   ├── EntityBusy             a second cast while one runs
@@ -121,6 +122,10 @@ class MalformedResponse(CrystalError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=False)
+
+
+class VerdictError(CantripError):
+    """A verifier's cast did not end with a verdict, or with one out of bounds; the thread got no reward."""
 
 
 class GateError(CantripError):

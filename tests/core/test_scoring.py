@@ -95,7 +95,7 @@ async def test_a_scorer_that_fails_is_told_of_and_harms_nothing(
     score: Callable[[Any], Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for at in ("turn", "cast"):
-        spell = cantrip(Scorer(score, name="bad", at=at))  # type: ignore[arg-type]
+        spell = cantrip(Scorer(score, name="bad", at=at))
         with caplog.at_level(logging.WARNING, "cantrip_acp.scoring"):
             assert (await spell.cast("go")).result == "x"
         given = rewards.assignments(spell.loom)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from cantrip_acp.context import ContextBlock
-from cantrip_acp.errors import DefinitionError, VerdictError
+from cantrip_acp.errors import DefinitionError, TurnNotFound, VerdictError
 from cantrip_acp.loom.thread import Thread
 from cantrip_acp.loom.turn import RewardRecord, now
 from cantrip_acp.scoring import own_thread
@@ -85,10 +85,20 @@ async def verify(
     if not result.terminated:
         raise VerdictError(f"{named} gave no verdict: its cast ended with {result.reason}")
     reward, note = read(result.result, low=low, high=high)
+    verdict = Verdict(leaf_id, reward, note, named, result.cast_id, result.trace_id, result.loom)
     if record:
-        about = f"{note or ''} [cast {result.cast_id}, trace {result.trace_id}]".strip()
-        loom.append(RewardRecord(leaf_id, reward, named, about, now(), "verifier"))
-    return Verdict(leaf_id, reward, note, named, result.cast_id, result.trace_id, result.loom)
+        record_verdict(loom, verdict)
+    return verdict
+
+
+def record_verdict(loom: Loom, verdict: Verdict) -> RewardRecord:
+    """Give a turn the reward that a verifier named, with where its cast is found. Raises `TurnNotFound`."""
+    if verdict.turn_id not in loom:
+        raise TurnNotFound(f"no turn {verdict.turn_id!r} in this loom")
+    about = f"{verdict.note or ''} [cast {verdict.cast_id}, trace {verdict.trace_id}]".strip()
+    given = RewardRecord(verdict.turn_id, verdict.reward, verdict.by, about, now(), "verifier")
+    loom.append(given)
+    return given
 
 
 def read(answer: Any, *, low: float, high: float) -> tuple[float, str | None]:

@@ -12,6 +12,7 @@ from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.loomcompare import compare, diff, rank
 from cantrip_acp.cli.loomfork import fork, replay
 from cantrip_acp.cli.loomlist import list_threads, stats
+from cantrip_acp.cli.loomreward import reward
 from cantrip_acp.cli.loomviewpage import view
 from cantrip_acp.cli.opening import state_option
 
@@ -108,42 +109,10 @@ def tree(name: str | None, state_dir: Path | None) -> None:
         draw(Screen(), held)
 
 
-@loom.command(
-    "reward",
-    **examples(
-        "cantrip recipe new greeter",
-        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
-        'cantrip loom reward hello.loom.jsonl "" 1 --note "just right"',
-    ),
-)
-@click.argument("name", metavar="FILE")
-@click.argument("turn")
-@click.argument("reward", type=float)
-@click.option("--note", metavar="TEXT", help="Why.")
-@click.option("--by", default="", metavar="NAME", help="Who gives it.  [default: your user name]")
-@state_option
-def reward(name: str, turn: str, reward: float, note: str | None, by: str, state_dir: Path | None) -> None:
-    """Give TURN of the loom FILE a reward; the last one counts, every one is kept with who and when.
-
-    TURN is a turn's id or its beginning; an empty one is the leaf that was written last. A negative reward is written
-    after two dashes: cantrip loom reward FILE TURN -- -1
-    """
-    import getpass
-
-    from cantrip_acp import folders
-    from cantrip_acp.cli.loomfile import find, leaf
-    from cantrip_acp.loom.loom import Loom
-
-    with Loom.open(find(name, folders.state_dir(state_dir))) as held:
-        rewarded = leaf(held, turn or None)
-        held.annotate_reward(rewarded, reward, by=by or getpass.getuser(), note=note)
-        click.echo(f"{rewarded}  reward {reward:g}")
-
-
 loom.add_command(fork)
 loom.add_command(replay)
 loom.add_command(view)
-for command in (list_threads, diff, compare, rank, stats):
+for command in (reward, list_threads, diff, compare, rank, stats):
     loom.add_command(command)
 
 

@@ -15,6 +15,7 @@ from cantrip_acp.circle import Circle
 from cantrip_acp.conformance import rawresponse, testgates
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.features import crystals_of
+from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.errors import DefinitionError
@@ -37,27 +38,25 @@ class Scene:
         self._setup = case.setup
         self.stand_in = stand_in
         self.loom = Loom.memory()
-        self.crystals: dict[str, ScriptedCrystal] = {}
+        self.crystals: dict[str, PlayedCrystal] = {}
         self.retry = RetryPolicy(sleep=_instantly)
 
     def build(self) -> None:
         """Lay out the files and load the scripts; raises `DefinitionError` for what is not valid."""
-        if any(key.startswith("child_") for key, _ in crystals_of(self._case)):
-            # Never to be run as if it had not been asked for.
-            raise DefinitionError("children's crystals are not set up by this version of the runner")
         _lay_out(self._setup.get("filesystem") or {}, self.stand_in)
         for key, script in crystals_of(self._case):
-            self.crystals[key] = _crystal(script)
+            self.crystals[key] = played = _crystal(script)
+            played.heirs = self.crystals
         self.retry = _retry(self._setup.get("retry") or {}, self.retry)
 
     @property
-    def main(self) -> ScriptedCrystal | None:
+    def main(self) -> PlayedCrystal | None:
         """The crystal of a cast that names none: ``crystal``, and where the case leaves that out, the first of the named."""
         if "crystal" in self._setup:
             return self.crystals.get("crystal")
         return next((c for key, c in self.crystals.items() if not key.startswith("child_")), None)
 
-    def named(self, key: str) -> ScriptedCrystal:
+    def named(self, key: str) -> PlayedCrystal:
         """The crystal of that key; raises `DefinitionError` where the case sets up none."""
         found = self.crystals.get(key) or next((c for c in self.crystals.values() if c.name == key), None)
         if found is None:
@@ -68,6 +67,11 @@ class Scene:
         """The case's cantrip, with another of its crystals where one is named."""
         model = self.named(crystal) if crystal is not None else self.main
         options: dict[str, Any] = {"loom": self.loom, "retry": self.retry, "folding": self._setup.get("folding")}
+        options["crystals"] = {
+            **{key.removesuffix("_crystal").removeprefix("crystal_"): each for key, each in self.crystals.items()},
+            **self.crystals,
+            **{each.name: each for each in self.crystals.values() if each.name != _UNNAMED},
+        }
         if "call" in self._setup and self._setup["call"] is None:
             return Cantrip(model, None, None, **options)
         if model is None or self._setup.get("circle") is None:
@@ -111,12 +115,28 @@ class Scene:
         return value
 
 
-def _crystal(script: Mapping[str, Any]) -> ScriptedCrystal:
-    name = str(script.get("name") or "scripted")
+_UNNAMED = "scripted"
+
+
+class PlayedCrystal(ScriptedCrystal):
+    """A case's crystal. Its children play what the case sets up for their depth: ``child_crystal_l2``, else ``child_crystal``.
+
+    One script is shared by all children of a depth, so response *i* of it belongs to the *i*-th child of a batch.
+    """
+
+    heirs: Mapping[str, PlayedCrystal] = {}
+
+    def child(self, number: int, depth: int) -> Crystal:
+        found = self.heirs.get(f"child_crystal_l{depth}") or self.heirs.get("child_crystal")
+        return found if found is not None else super().child(number, depth)
+
+
+def _crystal(script: Mapping[str, Any]) -> PlayedCrystal:
+    name = str(script.get("name") or _UNNAMED)
     responses = [r if r is not None else {} for r in script.get("responses") or []]
     if script.get("raw_response") is not None:
         responses.insert(0, rawresponse.normalised(script))
-    return ScriptedCrystal(
+    return PlayedCrystal(
         responses,
         children=script.get("children") or (),
         usage=script.get("usage"),

@@ -17,6 +17,7 @@ from cantrip_acp.circle import Circle
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.folders import state_dir
 from cantrip_acp.folding import Folding
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
@@ -29,6 +30,7 @@ from cantrip_acp.recipes.rules import gate_name
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.context import Contributor
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.scoring import Scorer
@@ -71,6 +73,8 @@ def build(
             name=recipe.name,
             loom_settings=_loom_settings(recipe),
             folding=_folding(recipe),
+            contributors=_memory(recipe, workspace),
+            crystals=crystals.Named(recipe),
         )
     except DefinitionError as error:
         raise recipe.error(("circle",), str(error), at_key=True) from None
@@ -82,11 +86,6 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
     The built-in tables come first: scanning installed packages for additions takes longer than the rest of a start.
     """
     data = recipe.data
-    summarizer = data.get("folding", {}).get("summarizer")
-    for name in data.get("crystals", {}):
-        # A crystal for children; they come with delegation.
-        if name != summarizer:
-            yield ("crystals", name), f"a crystal that no folding.summarizer names is {NOT_YET}; leave the key out"
     store = data.get("loom", {}).get("store", "jsonl")
     if store.startswith(address.POSTGRES) and find_spec("psycopg") is None:
         yield ("loom", "store"), "a loom in PostgreSQL needs psycopg: pip install 'cantrip-acp[postgres]'"
@@ -100,13 +99,15 @@ def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:
         name = gate if isinstance(gate, str) else gate["name"]
         if name not in gates.BUILT_IN and name not in gates.names():
             yield ("circle", "gates", index), f"gate {name} is {NOT_YET} (here: {', '.join(gates.names())})"
-    crystal = data.get("crystal")
-    if crystal is not None:
+    given: list[tuple[KeyPath, Any]] = [(("crystals", name), each) for name, each in data.get("crystals", {}).items()]
+    if data.get("crystal") is not None:
+        given.append((("crystal",), data["crystal"]))
+    for place, crystal in given:
         provider = crystals.options_of(crystal)["provider"]
         if provider not in crystals.BUILT_IN and provider not in crystals.available():
-            place: KeyPath = ("crystal",) if isinstance(crystal, str) else ("crystal", "provider")
             here = ", ".join(crystals.available())
-            yield place, f"provider {provider} is not built into this version yet (here: {here})"
+            where = place if isinstance(crystal, str) else (*place, "provider")
+            yield where, f"provider {provider} is not built into this version yet (here: {here})"
 
 
 def _loom_settings(recipe: Recipe) -> dict[str, Any]:
@@ -218,6 +219,24 @@ def _gate(gate: Any) -> Gate | str:
     if "root" in dependencies:
         dependencies["root"] = Path(dependencies["root"]).expanduser()
     return found.bind(**dependencies)
+
+
+def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
+    """Who tells an entity of what lies in its folder and of what was done there."""
+    memory = recipe.data.get("memory", {})
+    found: list[Contributor] = []
+    if workspace is None:
+        return found
+    if memory.get("culture"):
+        from cantrip_acp.memory.culture import Culture
+
+        found.append(Culture(workspace))
+    if memory.get("sessions"):
+        from cantrip_acp.memory.sessions import Sessions
+
+        looms = (recipe.state_dir or state_dir()) / "looms"
+        found.append(Sessions(workspace, looms, memory["sessions"]))
+    return found
 
 
 def _retry(recipe: Recipe) -> RetryPolicy | None:

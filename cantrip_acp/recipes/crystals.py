@@ -8,7 +8,7 @@ A factory is a function ``(options, need) -> Crystal``: ``options`` is the cryst
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,33 @@ def named(recipe: Recipe, name: str) -> Crystal:
         return recipe.error(("crystals", name, *(() if isinstance(given, str) else path)), message)
 
     return made(options_of(given), Need(recipe.folder, recipe.files, recipe.state_dir, error))
+
+
+class Named(Mapping[str, Crystal]):
+    """The recipe's ``crystals`` for children, each made when one is given to a child for the first time: a key that only a
+    child would need may be missing as long as there is none (COMP-7)."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._names: tuple[str, ...] = tuple(recipe.data.get("crystals", {}))
+        self._made: dict[str, Crystal] = {}
+
+    def __getitem__(self, name: str) -> Crystal:
+        if name not in self._names:
+            raise KeyError(name)
+        found = self._made.get(name)
+        if found is None:
+            found = self._made[name] = named(self._recipe, name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def made(options: Mapping[str, Any], need: Need) -> Crystal:

@@ -73,7 +73,7 @@ call:
   require_done_tool: true
 circle:
   medium: code
-  gates: [done, call_agent, list_dir, {name: read_file, root: data}]
+  gates: [done, read_context, call_agent, list_dir, {name: read_file, root: data}]
   wards: [{max_turns: 10}, {bash_network: false}, {max_depth: 1}]
 folding: {at_fraction: 0.8}
 retry: {max_retries: 3}
@@ -84,10 +84,10 @@ loom: {store: postgresql://localhost/looms}
     assert done.status == 0
     (line,) = done.lines
     assert line["problems"] == []
-    assert any("r.cantrip.yaml:13:17: circle.gates[1]: gate call_agent is not" in note for note in line["notes"])
+    assert any("r.cantrip.yaml:13:17: circle.gates[1]: gate read_context is not" in note for note in line["notes"])
     cast = run("cast", "r.cantrip.yaml", "x", cwd=tmp_path)
     assert cast.status == 2
-    assert "r.cantrip.yaml:13:17: circle.gates[1]: gate call_agent is not available in this version yet" in cast.err
+    assert "r.cantrip.yaml:13:17: circle.gates[1]: gate read_context is not available in this version yet" in cast.err
 
 
 def test_check_looks_into_the_files_that_a_recipe_names(tmp_path: Path) -> None:

@@ -137,11 +137,7 @@ def test_a_bad_script_names_its_own_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            recipe("crystals: {a: human}\n"),
-            ":4:15: crystals.a: a crystal that no folding.summarizer names is not available",
-        ),
-        (recipe(gates="[done, call_agent]"), ":2:17: circle.gates[1]: gate call_agent is not available"),
+        (recipe(gates="[done, read_context]"), ":2:17: circle.gates[1]: gate read_context is not available"),
     ],
 )
 def test_what_this_version_lacks_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
@@ -229,7 +225,7 @@ def test_what_was_read_before_is_not_parsed_again(tmp_path: Path) -> None:
 
 
 def test_errors_have_places_after_a_cached_read(tmp_path: Path) -> None:
-    path = write(tmp_path, recipe(gates="[done, call_agent]"))
+    path = write(tmp_path, recipe(gates="[done, read_context]"))
     for _ in range(2):
         with pytest.raises(RecipeError, match=r":2:17: circle.gates\[1\]: "):
             build(load(path, state_dir=tmp_path / "state"), workspace=tmp_path)

@@ -10,6 +10,7 @@ import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.loomcompare import compare, diff, rank
+from cantrip_acp.cli.loomexport import export
 from cantrip_acp.cli.loomfork import fork, replay
 from cantrip_acp.cli.loomlist import list_threads, stats
 from cantrip_acp.cli.loomreward import reward
@@ -109,6 +110,7 @@ def tree(name: str | None, state_dir: Path | None) -> None:
         draw(Screen(), held)
 
 
+loom.add_command(export)
 loom.add_command(fork)
 loom.add_command(replay)
 loom.add_command(view)

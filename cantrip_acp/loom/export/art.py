@@ -1,0 +1,128 @@
+"""ART (openpipe-art): a trajectory group a line, as ``TrajectoryGroup.model_validate_json`` reads it.
+
+What the crystal said is a ``Choice`` and is trained on; everything else is a message. A thread that was folded, or went on as
+a fork, has its later windows as ``additional_histories``, each utterance a ``Choice`` once. A choice has its log-probabilities
+where the provider gave them, and its ids as ``token_ids`` and ``prompt_token_ids``.
+
+A group is what had one prompt: forks of a turn, casts of one intent. A thread alone is a group of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.loom.export.messages import rendered, tools
+from cantrip_acp.loom.export.seen import Uttered, Window
+from cantrip_acp.loom.export.source import Episode, Source
+from cantrip_acp.loom.export.tokens import Prompts, entries
+from cantrip_acp.loom.turn import Turn
+
+_FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
+
+
+class Art:
+    """One row a group."""
+
+    name = "art"
+    summary = "ART (openpipe-art): trajectory groups with choices, rewards, metrics, log-probabilities"
+    marks_truncated = True
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        grouped: dict[str, list[str]] = {}
+        alone: list[str] = []
+        for episode in source.episodes(marked=True):
+            if episode.group is None:
+                alone.append(episode.leaf)
+            else:
+                grouped.setdefault(episode.group, []).append(episode.leaf)
+        intents = {group.id: group.intent for group in source.groups}
+        for group, leaves in grouped.items():
+            yield self._group(source, leaves, {"group": group, "intent": intents.get(group)})
+        for leaf in alone:
+            yield self._group(source, [leaf], {"group": None, "intent": source.episode(leaf).intent})
+
+    def _group(self, source: Source, leaves: list[str], metadata: dict[str, Any]) -> dict[str, Any]:
+        trajectories, exceptions = [], []
+        for leaf in leaves:
+            episode = source.episode(leaf)
+            trajectories.append(_trajectory(source, episode))
+            source.take(leaf)
+            if episode.error is not None:
+                kind, _, words = episode.error.partition(": ")
+                exceptions.append({"type": kind, "message": words, "traceback": ""})
+        return {
+            "trajectories": trajectories,
+            "exceptions": exceptions,
+            "metadata": metadata,
+            "metrics": {},
+            "logs": [],
+        }
+
+
+def _trajectory(source: Source, episode: Episode) -> dict[str, Any]:
+    if episode.reward is None:
+        source.note("a trajectory without a reward: 0 stands for it")
+    prompts = Prompts()
+    histories: list[dict[str, Any]] = []
+    totals: dict[str, float] = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0, "duration": 0.0}
+    for window in episode.windows():
+        histories.append(_history(source, window, prompts))
+        for uttered in window.uttered:
+            counted = uttered.turn.metadata
+            totals["turns"] += 1
+            totals["prompt_tokens"] += counted.tokens_prompt
+            totals["completion_tokens"] += counted.tokens_completion
+            totals["cost"] += counted.cost or 0.0
+            totals["duration"] += counted.duration_ms / 1000
+    first = histories[0] if histories else {"messages_and_choices": [], "tools": None}
+    return {
+        **first,
+        "additional_histories": histories[1:],
+        "reward": episode.reward if episode.reward is not None else 0.0,
+        "metrics": {
+            **totals,
+            "terminated": episode.complete,
+            "truncated": episode.state == "truncated",
+            "rewarded": episode.reward is not None,
+        },
+        "metadata": episode.about(),
+        "logs": [],
+    }
+
+
+def _history(source: Source, window: Window, prompts: Prompts) -> dict[str, Any]:
+    said = {uttered.at: uttered for uttered in window.uttered}
+    items = []
+    for at, message in enumerate(window.messages):
+        out = rendered(message, arguments="text", thinking="reasoning_content", note=source.note)
+        items.append(out if at not in said else _choice(out, said[at], prompts))
+    return {"messages_and_choices": items, "tools": tools(window.tools) or None}
+
+
+def _choice(message: dict[str, Any], uttered: Uttered, prompts: Prompts) -> dict[str, Any]:
+    turn = uttered.turn
+    choice: dict[str, Any] = {
+        "index": 0,
+        "finish_reason": _finish(turn),
+        "message": {"refusal": None, **message},
+        "logprobs": None,
+    }
+    sampled = turn.metadata.sampled
+    if isinstance(sampled, Sampled):
+        prompt = prompts.of(sampled)
+        if sampled.texts:
+            choice["logprobs"] = {"content": entries(sampled), "refusal": None}
+        if sampled.ids:
+            choice["token_ids"] = list(sampled.ids)
+            if prompt:
+                choice["prompt_token_ids"] = prompt
+    return choice
+
+
+def _finish(turn: Turn) -> str:
+    stop = turn.metadata.stop_reason
+    if isinstance(stop, str) and stop in _FINISHES:
+        return _FINISHES[stop]
+    return "tool_calls" if turn.utterance.tool_calls else "stop"

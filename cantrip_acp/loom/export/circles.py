@@ -1,0 +1,94 @@
+"""A circle as a loom tells it: enough to render turns as its crystal saw them, and nothing that could act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cantrip_acp.call import Call
+from cantrip_acp.crystals.contract import ToolDefinition
+from cantrip_acp.errors import CantripError, DefinitionError, LoomError
+from cantrip_acp.loom.turn import CantripRecord
+from cantrip_acp.mediums import registry as mediums
+
+if TYPE_CHECKING:
+    from cantrip_acp.mediums.contract import Medium
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGate:
+    """What rendering needs of a gate."""
+
+    ephemeral: bool
+
+
+class RecordedCircle:
+    """The medium, the gates, and what was shown of both. ``rebuilt``: the loom did not keep what was shown (an older one),
+    so it is told anew, in this version's words."""
+
+    def __init__(self, record: CantripRecord | None) -> None:
+        circle: Mapping[str, Any] = record.circle if record is not None else {}
+        self.medium: Medium = _medium(str(circle.get("medium", "conversation")))
+        declared = [g for g in circle.get("gates", ()) if isinstance(g, Mapping)]
+        self.gates = {str(g.get("name")): RecordedGate(bool(g.get("ephemeral"))) for g in declared}
+        shown = record.shown if record is not None else msgspec.UNSET
+        self.rebuilt = not isinstance(shown, Mapping)
+        self.presentation: str | None = None
+        self.tools: tuple[ToolDefinition, ...] = ()
+        if isinstance(shown, Mapping):
+            text = shown.get("capabilities")
+            self.presentation = text if isinstance(text, str) else None
+            self.tools = _definitions(shown.get("tools"))
+        elif record is not None:
+            self.presentation, self.tools = _told_anew(circle)
+
+
+def recorded_call(record: CantripRecord | None) -> Call:
+    """The call; fields of other versions are passed over."""
+    given = record.call if record is not None else {}
+    known = {k: v for k, v in given.items() if k in Call.__dataclass_fields__}
+    try:
+        return Call.of(known)
+    except (CantripError, TypeError):
+        prompt = given.get("system_prompt")
+        return Call(prompt if isinstance(prompt, str) else None)
+
+
+def _medium(name: str) -> Medium:
+    try:
+        return mediums.find(name)
+    except DefinitionError:
+        raise LoomError(f"its medium {name!r} is of a package that is not installed here") from None
+
+
+def _definitions(tools: Any) -> tuple[ToolDefinition, ...]:
+    try:
+        return msgspec.convert(tools, tuple[ToolDefinition, ...])
+    except msgspec.ValidationError:
+        return ()
+
+
+def _told_anew(circle: Mapping[str, Any]) -> tuple[str | None, tuple[ToolDefinition, ...]]:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.gates.contract import Gate
+
+    options = {k: v for k, v in circle.items() if k not in ("medium", "gates", "wards", "workspace")}
+    if "code_python" in options:
+        options["python"] = options.pop("code_python")
+    try:
+        gates = [
+            Gate(name=str(g["name"]), description=str(g["description"]), parameters=g["parameters"], handler=_never)
+            for g in circle.get("gates", ())
+        ]
+        medium = mediums.find(str(circle.get("medium")), **options)
+        again = Circle(medium, gates, circle.get("wards") or (), workspace=circle.get("workspace"))
+        return again.presentation, again.tools
+    except (CantripError, KeyError, TypeError, ValueError):
+        return None, ()
+
+
+def _never(args: Any, context: Any) -> Any:
+    raise RuntimeError("a recorded gate does nothing")

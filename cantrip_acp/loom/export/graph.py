@@ -1,0 +1,185 @@
+"""A trace's graph of messages, as verifiers keeps it: each message once, each conversation a path from a root to a leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals.contract import Message, ToolDefinition
+from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.loom.export.messages import url_of
+from cantrip_acp.loom.export.seen import Uttered, Window
+from cantrip_acp.loom.export.times import seconds
+from cantrip_acp.loom.export.tokens import Prompts
+
+Note = Callable[[str], None]
+
+
+class Graph:
+    """Nodes and model calls of one trace. ``turns`` is the node of each turn, by its id; ``loose`` the tokens of nodes whose
+    prompt nobody told, which are no part of a sequence."""
+
+    def __init__(self, note: Note) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.turns: dict[str, int] = {}
+        self.firsts: dict[str, int] = {}
+        """The node of each utterance by the id of its first turn: a delegation parts one into several."""
+        self.loose: dict[str, Any] = {}
+        self._note = note
+        self._heads: dict[tuple[int | None, bytes], int] = {}
+        self._sequences: dict[int, list[int]] = {}
+
+    def add(self, window: Window, prompts: Prompts) -> list[int]:
+        """One window; the nodes of what was said in it, in order."""
+        said = {uttered.at: uttered for uttered in window.uttered}
+        tools = [tool(t) for t in window.tools]
+        nodes: list[int] = []
+        parent: int | None = None
+        for at, message in enumerate(window.messages):
+            if at in said:
+                parent = self._utterance(window.messages[: at + 1], parent, said[at], tools, prompts)
+                nodes.append(parent)
+            else:
+                parent = self._context(parent, message, tools)
+        return nodes
+
+    def link(self, node: int, source: int, kind: str) -> None:
+        """A causal link between two nodes, which is no part of a path."""
+        links = self.nodes[node].setdefault("semantic_parents", [])
+        if {"node": source, "type": kind} not in links:
+            links.append({"node": source, "type": kind})
+
+    def _context(self, parent: int | None, message: Message, tools: list[dict[str, Any]]) -> int:
+        told = shaped(message, self._note)
+        key = (parent, msgspec.json.encode([told, tools if parent is None else None]))
+        found = self._heads.get(key)
+        return found if found is not None else self._new(key, parent, told, tools)
+
+    def _new(self, key: Any, parent: int | None, told: dict[str, Any], tools: list[dict[str, Any]]) -> int:
+        node: dict[str, Any] = {"parent": parent, "message": told, "sampled": False, "timestamp": 0.0}
+        if parent is None and tools:
+            node["tools"] = tools
+        self.nodes.append(node)
+        self._heads[key] = len(self.nodes) - 1
+        self._sequences[len(self.nodes) - 1] = self._sequences.get(parent, []) if parent is not None else []
+        return len(self.nodes) - 1
+
+    def _utterance(
+        self,
+        messages: Sequence[Message],
+        parent: int | None,
+        uttered: Uttered,
+        tools: list[dict[str, Any]],
+        prompts: Prompts,
+    ) -> int:
+        turn = uttered.turn
+        known = self.turns.get(turn.id)
+        if known is not None:
+            # A prefix that this trace has already, as a child's siblings may share one.
+            return known
+        sampled = turn.metadata.sampled
+        before = self._sequences.get(parent, []) if parent is not None else []
+        added: list[int] = []
+        if isinstance(sampled, Sampled) and sampled.ids:
+            prompt = prompts.of(sampled)
+            if prompt and prompt[: len(before)] != before:
+                # The template told the turns before in other tokens: a path of its own, as the model saw it.
+                parent = self._again(messages[:-1], tools)
+                before = []
+            added = prompt[len(before) :]
+            if not prompt:
+                self._loose(turn.id, sampled)
+        elif isinstance(sampled, Sampled):
+            self._loose(turn.id, sampled)
+        told = shaped(messages[-1], self._note)
+        node = self._new((parent, f"said {turn.id}".encode()), parent, told, tools)
+        end = seconds(turn.metadata.timestamp)
+        self.nodes[node] |= {"sampled": True, "timestamp": end}
+        if isinstance(sampled, Sampled) and sampled.ids and turn.id not in self.loose:
+            ids = list(sampled.ids)
+            self.nodes[node] |= {
+                "token_ids": added + ids,
+                "mask": [False] * len(added) + [True] * len(ids),
+                "logprobs": list(sampled.logprobs),
+            }
+            self._sequences[node] = before + added + ids
+        self.turns[turn.id] = self.firsts[turn.continues or turn.id] = node
+        self.calls.append(_call(uttered, node, end))
+        return node
+
+    def _again(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> int | None:
+        """The messages once more, as nodes that hold no tokens."""
+        parent: int | None = None
+        for message in messages:
+            told = shaped(message, self._note)
+            parent = self._new((parent, b"again %d" % len(self.nodes)), parent, told, tools)
+            self._sequences[parent] = []
+        return parent
+
+    def _loose(self, turn_id: str, sampled: Sampled) -> None:
+        self._note("tokens without their prompt's: kept in info.cantrip.tokens")
+        self.loose[turn_id] = msgspec.to_builtins(sampled)
+
+
+def _call(uttered: Uttered, node: int, end: float) -> dict[str, Any]:
+    counted = uttered.turn.metadata
+    stop = counted.stop_reason if isinstance(counted.stop_reason, str) else None
+    usage = {
+        "prompt_tokens": max(0, counted.tokens_prompt - counted.tokens_cached),
+        "completion_tokens": counted.tokens_completion,
+        "cached_input_tokens": counted.tokens_cached,
+    }
+    if counted.cost is not None:
+        usage["cost"] = counted.cost  # type: ignore[assignment]
+    call: dict[str, Any] = {"node": node, "usage": usage}
+    if counted.model is not None:
+        call["model"] = counted.model
+    if stop in ("stop", "length", "tool_calls"):
+        call["finish_reason"] = stop
+    # The whole turn's time: what the circle took is in it.
+    call["time"] = {"start": max(0.0, end - counted.duration_ms / 1000), "end": end}
+    return call
+
+
+def shaped(message: Message, note: Note) -> dict[str, Any]:
+    """One message in verifiers' shape."""
+    content: Any = message.content
+    if message.attachments:
+        content = []
+        for each in message.attachments:
+            if each.kind == "image":
+                content.append({"type": "image_url", "image_url": {"url": url_of(each)}})
+            else:
+                note(f"an attachment ({each.kind}) is told by its name alone")
+                content.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
+        content.append({"type": "text", "text": message.content or ""})
+    out: dict[str, Any] = {"role": message.role}
+    if message.role == "assistant":
+        if message.content is not None:
+            out["content"] = message.content
+        if message.thinking:
+            out["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            out["tool_calls"] = [
+                {"id": c.id, "type": "function", "name": c.gate, "arguments": c.args} for c in message.tool_calls
+            ]
+        return out
+    out["content"] = content if content is not None else ""
+    if message.role == "tool":
+        out["tool_call_id"] = message.tool_call_id or ""
+        if message.name:
+            out["name"] = message.name
+    return out
+
+
+def tool(definition: ToolDefinition) -> dict[str, Any]:
+    """One tool in verifiers' shape."""
+    return {
+        "type": "function",
+        "name": definition.name,
+        "description": definition.description,
+        "parameters": definition.parameters,
+    }

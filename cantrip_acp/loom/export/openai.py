@@ -1,0 +1,49 @@
+"""OpenAI's fine-tuning files for chat models: ``messages``, ``tools``, and ``weight`` 0 on what is not to be learned.
+
+Learned is what the crystal said in this very row; what an earlier row of the same thread has (before a fold) or another entity
+said (a fork) weighs 0. OpenAI takes no thinking, and no attachments but images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cantrip_acp.loom.export.messages import rendered, tools
+from cantrip_acp.loom.export.source import Source
+
+
+class OpenAI:
+    """One row a window of each thread."""
+
+    name = "openai"
+    summary = "OpenAI fine-tuning files: chat messages, tools, weights"
+    marks_truncated = False
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        learned_ids: set[str] = set()
+        for episode in source.episodes(marked=False):
+            for window in episode.windows():
+                fresh = {u.at for u in window.uttered if u.turn.id not in learned_ids}
+                learned_ids.update(u.turn.id for u in window.uttered)
+                if not fresh:
+                    # Each of its turns is in another thread's row: a prefix that forks share is learned once.
+                    continue
+                messages = []
+                for at, message in enumerate(window.messages):
+                    out = rendered(message, arguments="text", thinking=None, note=source.note)
+                    if message.role == "assistant":
+                        out["weight"] = int(at in fresh)
+                    if message.role == "tool":
+                        # Not a key of this file's tool messages.
+                        out.pop("name", None)
+                    messages.append(out)
+                row: dict[str, Any] = {"messages": messages}
+                if window.tools:
+                    row |= {"tools": tools(window.tools), "parallel_tool_calls": _several(messages)}
+                yield row
+            source.take(episode.leaf)
+
+
+def _several(messages: list[dict[str, Any]]) -> bool:
+    return any(len(m.get("tool_calls", ())) > 1 for m in messages)

@@ -1,0 +1,249 @@
+"""OTLP/JSON: an ``ExportTraceServiceRequest`` a line, with spans by the semantic conventions for generative AI.
+
+A cast is ``invoke_agent``, a turn's query ``chat``, a gate call or a program ``execute_tool``; a child's cast hangs on the turn
+that spawned it. Ids are made of the loom's, so exporting twice gives the same spans. A loom keeps one time a turn: ``chat``
+has all of it, and what it called is at its end. What was said is told, as by live spans, where
+``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from cantrip_acp import telemetry
+from cantrip_acp.loom.export.source import Episode, Source
+from cantrip_acp.loom.export.times import nanoseconds
+from cantrip_acp.loom.turn import CastRecord, Turn
+from cantrip_acp.version import __version__
+
+_INTERNAL, _CLIENT = 1, 3
+_ERROR = 2
+_PROVIDERS = {"google": "gcp.gemini"}
+_FINISHES = {"tool_calls": "tool_call", "refusal": "content_filter"}
+_TRACE = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class Otlp:
+    """One row a thread; what several threads share is in the first one's."""
+
+    name = "otlp"
+    summary = "OTLP/JSON trace requests by OpenTelemetry's GenAI conventions"
+    marks_truncated = True
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        told: set[str] = set()
+        content = telemetry.content_wanted()
+        for episode in source.episodes(marked=True):
+            spans = list(_spans(source, episode, told, content=content))
+            source.take(episode.leaf)
+            if spans:
+                scope = {"scope": {"name": "cantrip_acp", "version": __version__}, "spans": spans}
+                resource = {"attributes": attributes({"service.name": "cantrip-acp", "service.version": __version__})}
+                yield {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+
+
+def _spans(source: Source, episode: Episode, told: set[str], *, content: bool) -> Iterator[dict[str, Any]]:
+    places = source.outline.places
+    path = [i for i in source.outline.own(episode.leaf) if places[i].role == "crystal"]
+    for cast_id, ids in groupby(path, key=lambda i: places[i].cast_id or ""):
+        turns = [source.loom.turn(i) for i in ids if i not in told]
+        if not turns:
+            continue
+        start = source.outline.starts.get(cast_id)
+        end = source.loom.cast_end(cast_id) if cast_id else None
+        if cast_id not in told:
+            told.add(cast_id)
+            yield _cast_span(source, turns, start, end, cast_id, content=content)
+        for turn in turns:
+            told.add(turn.id)
+            yield from _turn_spans(turn, start, cast_id, content=content)
+
+
+def _cast_span(
+    source: Source,
+    turns: list[Turn],
+    start: CastRecord | None,
+    end: CastRecord | None,
+    cast_id: str,
+    *,
+    content: bool,
+) -> dict[str, Any]:
+    first, last = turns[0], turns[-1]
+    begun = nanoseconds(start.timestamp) if start is not None else _begin(first)
+    ended = nanoseconds(end.timestamp) if end is not None else nanoseconds(last.metadata.timestamp)
+    about: dict[str, Any] = {
+        **_common(first, start, "invoke_agent"),
+        "cantrip.cast.id": cast_id or None,
+        "cantrip.reason": end.reason if end is not None else None,
+        "cantrip.turns": end.turns if end is not None else len(turns),
+    }
+    if end is not None:
+        about |= {
+            "gen_ai.usage.input_tokens": end.usage.get("prompt_tokens"),
+            "gen_ai.usage.output_tokens": end.usage.get("completion_tokens"),
+            "cantrip.usage.cost_usd": end.usage.get("cost"),
+        }
+    if content and start is not None and start.intent:
+        words = [{"role": "user", "parts": [{"type": "text", "content": start.intent}]}]
+        about["gen_ai.input.messages"] = _json(words)
+    if content and end is not None and isinstance(end.result, str):
+        said = {"role": "assistant", "parts": [{"type": "text", "content": end.result}], "finish_reason": "stop"}
+        about["gen_ai.output.messages"] = _json([said])
+    span: dict[str, Any] = {
+        "traceId": _trace(first, cast_id),
+        "spanId": span_id("cast", cast_id or first.id),
+        "name": "invoke_agent",
+        "kind": _INTERNAL,
+        "startTimeUnixNano": str(begun),
+        "endTimeUnixNano": str(max(begun, ended)),
+        "attributes": attributes(about),
+    }
+    spawner = start.parent_turn_id if start is not None else None
+    spawner = spawner or source.outline.spawner(source.outline.own(first.id)[0])
+    if spawner is not None:
+        span["parentSpanId"] = span_id("turn", spawner)
+    if end is not None and end.reason == "error":
+        kind = (end.error or "error").partition(":")[0]
+        span["status"] = {"code": _ERROR, "message": end.error or ""}
+        span["attributes"] += attributes({"error.type": kind})
+    return span
+
+
+def _turn_spans(turn: Turn, start: CastRecord | None, cast_id: str, *, content: bool) -> Iterator[dict[str, Any]]:
+    counted = turn.metadata
+    stop = counted.stop_reason if isinstance(counted.stop_reason, str) else None
+    finish = stop or ("tool_calls" if turn.utterance.tool_calls else "stop")
+    about: dict[str, Any] = {
+        **_common(turn, start, "chat"),
+        "gen_ai.response.model": counted.model,
+        "gen_ai.response.finish_reasons": [_FINISHES.get(finish, finish)],
+        "gen_ai.usage.input_tokens": counted.tokens_prompt,
+        "gen_ai.usage.output_tokens": counted.tokens_completion,
+        "gen_ai.usage.cache_read.input_tokens": counted.tokens_cached or None,
+        "cantrip.usage.cost_usd": counted.cost,
+        "cantrip.turn.id": turn.id,
+        "cantrip.turn.continues": turn.continues,
+        "cantrip.reward": turn.reward,
+        "cantrip.reason": turn.reason,
+        "cantrip.truncated": turn.truncated or None,
+    }
+    if content:
+        about["gen_ai.output.messages"] = _json([_said(turn, _FINISHES.get(finish, finish))])
+    begun, ended = _begin(turn), nanoseconds(counted.timestamp)
+    shared: dict[str, Any] = {"traceId": _trace(turn, cast_id)}
+    model = counted.model or (start.attributes.get("model") if start is not None else None) or ""
+    yield {
+        **shared,
+        "spanId": span_id("turn", turn.id),
+        "parentSpanId": span_id("cast", cast_id or turn.id),
+        "name": f"chat {model}".strip(),
+        "kind": _CLIENT,
+        "startTimeUnixNano": str(begun),
+        "endTimeUnixNano": str(ended),
+        "attributes": attributes(about),
+    }
+    for number, (name, call_id, args, result, failed) in enumerate(_calls(turn)):
+        tool: dict[str, Any] = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": call_id,
+            "gen_ai.tool.type": "function",
+            "gen_ai.agent.id": turn.entity_id,
+            "error.type": failed,
+        }
+        if content:
+            tool |= {"gen_ai.tool.call.arguments": _json(args), "gen_ai.tool.call.result": _json(result)}
+        span = {
+            **shared,
+            "spanId": span_id("call", f"{turn.id}.{number}"),
+            "parentSpanId": span_id("turn", turn.id),
+            "name": f"execute_tool {name}",
+            "kind": _INTERNAL,
+            "startTimeUnixNano": str(ended),
+            "endTimeUnixNano": str(ended),
+            "attributes": attributes(tool),
+        }
+        if failed is not None:
+            span["status"] = {"code": _ERROR, "message": failed}
+        yield span
+
+
+def _calls(turn: Turn) -> Iterator[tuple[str, str, Any, Any, str | None]]:
+    """What a turn ran: name, id, arguments, result, kind of failure. Programs of the medium first, then gate calls."""
+    observation = turn.observation
+    outputs = observation.outputs if isinstance(observation.outputs, tuple) else (observation.output,)
+    answered = {r.tool_call_id for r in observation.results}
+    programs = [c for c in turn.utterance.tool_calls if c.id not in answered]
+    for call, output in zip(programs, (o for o in outputs if o is not None), strict=False):
+        failed = output.error is not None or output.exit_code not in (0, None)
+        yield call.gate, call.id, call.args, msgspec.to_builtins(output), "program_error" if failed else None
+    for number, record in enumerate(observation.results):
+        call_id = record.tool_call_id or f"{turn.id}.g{number}"
+        yield record.gate, call_id, record.args, record.result, "gate_error" if record.is_error else None
+
+
+def _common(turn: Turn, start: CastRecord | None, operation: str) -> dict[str, Any]:
+    told: Mapping[str, Any] = start.attributes if start is not None else {}
+    provider = str(told.get("crystal") or "unknown")
+    return {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+        "gen_ai.request.model": told.get("model"),
+        "gen_ai.conversation.id": turn.entity_id,
+        "gen_ai.agent.id": turn.entity_id,
+    }
+
+
+def _said(turn: Turn, finish: str) -> dict[str, Any]:
+    said = turn.utterance
+    parts: list[dict[str, Any]] = []
+    if said.thinking:
+        parts.append({"type": "reasoning", "content": said.thinking})
+    if said.content:
+        parts.append({"type": "text", "content": said.content})
+    parts += [{"type": "tool_call", "id": c.id, "name": c.gate, "arguments": c.args} for c in said.tool_calls]
+    return {"role": "assistant", "parts": parts, "finish_reason": finish}
+
+
+def _begin(turn: Turn) -> int:
+    return max(0, nanoseconds(turn.metadata.timestamp) - int(turn.metadata.duration_ms * 1_000_000))
+
+
+def _trace(turn: Turn, cast_id: str) -> str:
+    given = turn.metadata.trace_id or ""
+    if _TRACE.match(given) and given.strip("0"):
+        return given
+    return hashlib.sha256(f"trace {cast_id or turn.id}".encode()).hexdigest()[:32]
+
+
+def span_id(kind: str, name: str) -> str:
+    """A span's id, the same for the same record of a loom."""
+    return hashlib.sha256(f"{kind} {name}".encode()).hexdigest()[:16]
+
+
+def attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Attributes in OTLP's JSON; None is left out."""
+    return [{"key": k, "value": _value(v)} for k, v in values.items() if v is not None]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        # 64 bits do not fit a number of JSON everywhere.
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, list | tuple):
+        return {"arrayValue": {"values": [_value(v) for v in value]}}
+    return {"stringValue": str(value)}
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

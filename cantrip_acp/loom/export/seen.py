@@ -1,0 +1,227 @@
+"""What a crystal saw on the way to a turn, told from the loom: window by window, message by message.
+
+It is rendered by the same code that rendered it then (`context.Context`), fed with what the loom holds. Between two folds
+messages only grow; such a stretch is a `Window`. What was said once is in one window as said, and in later ones as context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cantrip_acp.context import Context, block_of
+from cantrip_acp.crystals.contract import Message, ToolDefinition
+from cantrip_acp.errors import LoomError
+from cantrip_acp.loom.export.circles import RecordedCircle, recorded_call
+from cantrip_acp.loom.history import CastPart
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.outline import Outline
+from cantrip_acp.loom.turn import ConfigRecord, Turn
+from cantrip_acp.loom.utterances import joined
+
+_BATCH = 256
+"""Turns that are read at once."""
+
+Begun = Literal["start", "fold", "cut", "fork"]
+
+
+@dataclass(frozen=True, slots=True)
+class Uttered:
+    """A turn, and where its utterance stands: ``messages[:at]`` of its window is what the crystal was asked with."""
+
+    turn: Turn
+    at: int
+
+
+@dataclass(slots=True)
+class Window:
+    """A stretch of a crystal's context. ``messages`` ends with the last utterance; ``uttered`` are the turns of this window.
+
+    ``begun`` says why it is not the one before: the thread's start, a fold, a cut that made room, another entity (a fork).
+    """
+
+    begun: Begun
+    entity_id: str
+    cantrip_id: str
+    tools: tuple[ToolDefinition, ...]
+    messages: list[Message] = field(default_factory=list)
+    uttered: list[Uttered] = field(default_factory=list)
+
+
+class Seen:
+    """Windows of any thread of a loom. Reads the records once when it is made; holds one thread's context at a time."""
+
+    def __init__(self, loom: Loom, outline: Outline) -> None:
+        self.loom = loom
+        self.outline = outline
+        self.rebuilt: set[str] = set()
+        """Cantrips whose presentation the loom does not have; it was told anew."""
+        self._circles: dict[str, RecordedCircle] = {}
+        self._cuts: dict[tuple[str, str], list[int]] = {}
+        self._casts: dict[str, list[str]] = {}
+        self._spoke = {place.cast_id for place in outline.places.values()}
+        for cast_id, start in outline.starts.items():
+            self._casts.setdefault(start.entity_id, []).append(cast_id)
+        for record in loom.records():
+            cut = record.changes.get("compacted") if isinstance(record, ConfigRecord) else None
+            if isinstance(cut, dict) and isinstance(record, ConfigRecord):
+                after, most = cut.get("after"), cut.get("tokens")
+                if isinstance(after, str) and isinstance(most, int):
+                    self._cuts.setdefault((record.entity_id, after), []).append(most)
+
+    def windows(self, leaf_id: str) -> Iterator[Window]:
+        """The windows of the thread that ends in a turn, in order. Raises as `check` does."""
+        path = self.outline.own(leaf_id)
+        self.check(leaf_id)
+        walk = _Walk(self, self._last_change(path))
+        for turn in self._turns(path):
+            yield from walk.take(turn)
+        yield from walk.end()
+
+    def check(self, leaf_id: str) -> None:
+        """Raise `LoomError` where a turn above is lost, or its medium is of a package that is not installed."""
+        path = self.outline.own(leaf_id)
+        first = self.outline.places[path[0]]
+        if first.role != "call" and first.parent_id is not None and self.outline.spawner(path[0]) is None:
+            raise LoomError("a turn above is not in this loom (damaged?)")
+        for cantrip_id in {self.outline.places[i].cantrip_id for i in path}:
+            self.circle(cantrip_id)
+
+    def circle(self, cantrip_id: str) -> RecordedCircle:
+        """The circle of a cantrip, as the loom tells it."""
+        found = self._circles.get(cantrip_id)
+        if found is None:
+            found = self._circles[cantrip_id] = RecordedCircle(self.loom.cantrip(cantrip_id))
+            if found.rebuilt:
+                self.rebuilt.add(cantrip_id)
+        return found
+
+    def context(self, cantrip_id: str) -> Context:
+        """An empty context of a cantrip."""
+        circle = self.circle(cantrip_id)
+        return Context(recorded_call(self.loom.cantrip(cantrip_id)), circle)  # type: ignore[arg-type]
+
+    def begun(self, entity_id: str, cast_id: str | None, after: str | None) -> list[CastPart]:
+        """A cast, before it those of the same entity that came to no turn: their intents stood in its context too."""
+        known = self._casts.get(entity_id, [])
+        if cast_id is None or cast_id not in known:
+            return [CastPart(cast_id, None)]
+        at = known.index(cast_id)
+        from_ = 0 if after is None else known.index(after) + 1 if after in known else at
+        silent = [i for i in known[from_:at] if i not in self._spoke]
+        return [CastPart(i, *self.loom.cast_of(i)) for i in (*silent, cast_id)]
+
+    def cuts(self, entity_id: str, after: str | None) -> list[int]:
+        """To how many tokens the context was cut before the query that followed a turn."""
+        return self._cuts.get((entity_id, after or ""), [])
+
+    def _last_change(self, path: list[str]) -> int:
+        """How many entities' beginnings are still to come on a path, the first included."""
+        entities = [self.outline.places[i].entity_id for i in path if self.outline.places[i].role != "call"]
+        return sum(1 for n, e in enumerate(entities) if n == 0 or e != entities[n - 1])
+
+    def _turns(self, path: list[str]) -> Iterator[Turn]:
+        """The turns of a path, each utterance as one."""
+        parts: list[Turn] = []
+        for turn in self._bodies(path):
+            if turn.continues is not None and parts and parts[0].id == turn.continues:
+                parts.append(turn)
+                continue
+            if parts:
+                yield joined(parts)
+            parts = [turn] if turn.role == "crystal" else []
+            if turn.role == "fold":
+                yield turn
+        if parts:
+            yield joined(parts)
+
+    def _bodies(self, path: list[str]) -> Iterable[Turn]:
+        for start in range(0, len(path), _BATCH):
+            yield from self.loom.bodies(path[start : start + _BATCH])
+
+
+class _Walk:
+    """The life of a thread's context, turn by turn."""
+
+    def __init__(self, seen: Seen, entities: int) -> None:
+        self._seen = seen
+        self._entities = entities
+        self._context: Context | None = None
+        self._window: Window | None = None
+        self._cast: str | None = None
+        self._parts: list[CastPart] = []
+        self._altered = False
+
+    def take(self, turn: Turn) -> Iterator[Window]:
+        """One turn more; a window that has come to its end by it."""
+        if self._window is None or turn.entity_id != self._window.entity_id:
+            yield from self._enter(turn)
+        context, window = self._context, self._window
+        assert context is not None
+        assert window is not None
+        if turn.cast_id != self._cast or not self._parts:
+            self._begin(context, turn)
+        if self._entities:
+            # Another entity takes all this up later.
+            self._parts[-1].turns.append(turn)
+        if turn.role == "fold":
+            yield from self.end()
+            context.refold(turn.utterance.content)
+            self._window = _after(window, "fold")
+            return
+        for most in self._seen.cuts(turn.entity_id, turn.parent_id):
+            yield from self.end()
+            context.compact(most)
+            window = self._window = _after(window, "cut")
+            self._altered = True
+        at = len(context.messages)
+        context.add(turn)
+        window.uttered.append(Uttered(turn, at))
+
+    def end(self) -> Iterator[Window]:
+        """The window as it stands now, where anything was said in it."""
+        window, context = self._window, self._context
+        if window is not None and context is not None and window.uttered:
+            last = window.uttered[-1]
+            yield Window(
+                window.begun,
+                window.entity_id,
+                window.cantrip_id,
+                window.tools,
+                context.messages[: last.at + 1],
+                window.uttered,
+            )
+
+    def _enter(self, turn: Turn) -> Iterator[Window]:
+        """Another entity than before: the first one, or a fork, which took up what had been said and folded."""
+        self._entities -= 1
+        before = self._window
+        if before is not None and before.cantrip_id == turn.cantrip_id and not self._altered:
+            # It sees what the one before saw: the stretch goes on.
+            before.entity_id = turn.entity_id
+        else:
+            yield from self.end()
+            self._context = self._seen.context(turn.cantrip_id)
+            self._context.load(self._parts)
+            tools = self._seen.circle(turn.cantrip_id).tools
+            self._window = Window("start" if before is None else "fork", turn.entity_id, turn.cantrip_id, tools)
+        self._altered = False
+        self._cast = None
+        if not self._entities:
+            self._parts = self._parts[-1:]
+
+    def _begin(self, context: Context, turn: Turn) -> None:
+        after, self._cast = self._cast, turn.cast_id
+        parts = self._seen.begun(turn.entity_id, turn.cast_id, after)
+        self._altered |= len(parts) > 1
+        for part in parts:
+            context.begin(part.intent, [block_of(record) for record in part.context])
+        if self._entities:
+            self._parts.append(parts[-1])
+        else:
+            self._parts = parts[-1:]
+
+
+def _after(window: Window, begun: Begun) -> Window:
+    return Window(begun, window.entity_id, window.cantrip_id, window.tools)

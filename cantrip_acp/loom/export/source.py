@@ -1,0 +1,221 @@
+"""Which threads of a loom are exported, and what is known of each beside what was said in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from cantrip_acp.errors import LoomError
+from cantrip_acp.loom import rewards
+from cantrip_acp.loom.export.contract import Report
+from cantrip_acp.loom.export.seen import Seen, Window
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.outline import Outline
+from cantrip_acp.loom.turn import CastRecord, Turn
+
+State = Literal["terminated", "truncated", "active"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which threads to take. What is None or empty asks nothing.
+
+    ``threads`` are ids of leaves. ``outcomes`` are states (terminated, truncated, active) or reasons (done, max_turns …).
+    ``intent`` is a text that a cast's intent holds, in any case. ``truncated``: whether threads that did not end by
+    themselves are taken; None leaves it to the format. ``children``: whether delegated children's threads are.
+    """
+
+    threads: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ()
+    min_reward: float | None = None
+    max_reward: float | None = None
+    intent: str | None = None
+    truncated: bool | None = None
+    children: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One thread. ``reason`` is why it ended, ``error`` what a query failed with; ``parent_turn`` the turn that spawned it, of
+    a child; ``forked_from`` where its last entity was forked; ``group`` its group of forks, with ``relative`` reward."""
+
+    seen: Seen
+    leaf: str
+    state: State
+    reason: str | None
+    error: str | None
+    reward: float | None
+    relative: float | None
+    entity_id: str
+    cantrip_id: str
+    cast_id: str | None
+    intent: str
+    parent_turn: str | None
+    forked_from: str | None
+    group: str | None
+    trace_id: str | None
+    started: str
+    ended: str
+
+    def windows(self) -> Iterator[Window]:
+        """What its crystal saw, window by window."""
+        return self.seen.windows(self.leaf)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it ended by itself (LOOM-7)."""
+        return self.state == "terminated"
+
+    def about(self) -> dict[str, Any]:
+        """What a row says of its thread beside the messages: flat, texts, numbers and nulls alone."""
+        return {
+            "thread": self.leaf,
+            "entity": self.entity_id,
+            "cantrip": self.cantrip_id,
+            "cast": self.cast_id,
+            "state": self.state,
+            "reason": self.reason,
+            "reward": self.reward,
+            "relative_reward": self.relative,
+            "parent_turn": self.parent_turn,
+            "forked_from": self.forked_from,
+            "group": self.group,
+            "trace_id": self.trace_id,
+        }
+
+
+class Source:
+    """The threads of a loom that are wanted, one by one. ``report`` is filled in as they are taken."""
+
+    def __init__(
+        self, loom: Loom, wanted: Wanted | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """``progress(done, of)`` is told of each thread."""
+        self.loom = loom
+        self.wanted = wanted or Wanted()
+        self.outline = Outline(loom)
+        self.seen = Seen(loom, self.outline)
+        self.report = Report()
+        self._progress = progress
+        self._told: set[str] = set()
+
+    @cached_property
+    def groups(self) -> list[rewards.Group]:
+        """The groups of threads that had the same prompt."""
+        return rewards.groups(self.loom, alike=True, outline=self.outline)
+
+    @cached_property
+    def _group_of(self) -> dict[str, str]:
+        # The group that parts last is the one whose threads have most in common.
+        return {leaf: group.id for group in self.groups for leaf in group.leaves}
+
+    def leaves(self) -> Sequence[str]:
+        """The ids of the last turns of all threads, or of those that are wanted by id. Raises `LoomError` for one that is none."""
+        if not self.wanted.threads:
+            return self.outline.leaves
+        for turn_id in self.wanted.threads:
+            place = self.outline.places.get(turn_id)
+            if place is None or place.role == "call":
+                raise LoomError(f"no turn {turn_id!r} that ends a thread in this loom")
+        return self.wanted.threads
+
+    def episodes(self, *, marked: bool) -> Iterator[Episode]:
+        """The threads that are wanted, in order of their last turn. ``marked``: the format tells which are truncated."""
+        leaves = self.leaves()
+        for number, leaf in enumerate(leaves, 1):
+            if self._progress is not None:
+                self._progress(number, len(leaves))
+            episode = self.episode(leaf)
+            why = self.refused(episode, marked=marked)
+            if why is not None:
+                self.leave_out(leaf, why)
+                continue
+            try:
+                self.seen.check(leaf)
+            except LoomError as problem:
+                self.leave_out(leaf, str(problem))
+                continue
+            yield episode
+
+    def leave_out(self, leaf: str, why: str) -> None:
+        """Count a thread as left out; each once."""
+        if leaf not in self._told:
+            self._told.add(leaf)
+            self.report.left_out[why] += 1
+
+    def take(self, leaf: str) -> None:
+        """Count a thread as exported; each once."""
+        if leaf not in self._told:
+            self._told.add(leaf)
+            self.report.threads += 1
+
+    def note(self, what: str) -> None:
+        """Something that the format could not hold."""
+        self.report.notes[what] += 1
+
+    def refused(self, episode: Episode, *, marked: bool) -> str | None:
+        """Why a thread is not wanted; None where it is."""
+        wanted = self.wanted
+        take_truncated = marked if wanted.truncated is None else wanted.truncated
+        named = {episode.state, episode.reason}
+        if wanted.outcomes and not named & set(wanted.outcomes):
+            return "another outcome"
+        if not episode.complete and not take_truncated and not (wanted.outcomes and named & set(wanted.outcomes)):
+            return "truncated" if episode.state == "truncated" else "not ended"
+        if episode.parent_turn is not None and not wanted.children:
+            return "a child's"
+        if wanted.min_reward is not None and (episode.reward is None or episode.reward < wanted.min_reward):
+            return "no reward" if episode.reward is None else "reward too low"
+        if wanted.max_reward is not None and (episode.reward is None or episode.reward > wanted.max_reward):
+            return "no reward" if episode.reward is None else "reward too high"
+        if wanted.intent is not None and not self._intended(episode, wanted.intent):
+            return "another intent"
+        return None
+
+    def _intended(self, episode: Episode, text: str) -> bool:
+        casts = {self.outline.places[i].cast_id for i in self.outline.own(episode.leaf)}
+        starts = (self.outline.starts.get(c) for c in casts if c is not None)
+        return any(text.casefold() in (s.intent or "").casefold() for s in starts if s is not None)
+
+    def episode(self, leaf: str) -> Episode:
+        """What is known of the thread that ends in a turn."""
+        turn = self.loom.turn(leaf)
+        path = self.outline.own(leaf)
+        start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
+        end = self.loom.cast_end(turn.cast_id) if turn.cast_id is not None else None
+        state, reason = _state(turn, end)
+        fork = self.loom.fork_of(turn.entity_id)
+        spoken = [i for i in path if self.outline.places[i].role != "call"]
+        first = self.loom.turn(spoken[0]) if spoken else turn
+        return Episode(
+            self.seen,
+            leaf,
+            state,
+            reason,
+            end.error if end is not None and state == "truncated" else None,
+            rewards.of_thread(self.loom, leaf, outline=self.outline),
+            rewards.relative_of(self.loom, leaf),
+            turn.entity_id,
+            turn.cantrip_id,
+            turn.cast_id,
+            (start.intent if start is not None else None) or "",
+            self.outline.spawner(path[0]),
+            fork.from_turn if fork is not None else None,
+            self._group_of.get(leaf),
+            turn.metadata.trace_id,
+            first.metadata.timestamp,
+            turn.metadata.timestamp,
+        )
+
+
+def _state(turn: Turn, end: CastRecord | None) -> tuple[State, str | None]:
+    """How a thread ended. A cast that was cut off between two turns says so in its end alone."""
+    if turn.terminated:
+        return "terminated", turn.reason
+    if turn.truncated:
+        return "truncated", turn.reason
+    if end is not None and end.truncated:
+        return "truncated", end.reason
+    return "active", None

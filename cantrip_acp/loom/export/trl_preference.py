@@ -1,0 +1,94 @@
+"""TRL, preferences: rows of ``prompt``, ``chosen``, ``rejected`` and ``tools``, as ``DPOTrainer`` and its like read them.
+
+A pair is two threads of one group (forks of one turn, or casts of one intent) with different rewards: the best one against each
+that had less. The prompt is what both saw when they parted; it is the same, message by message, or there is no pair. Where a
+thread was folded later, its answer ends with the last utterance before the fold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from cantrip_acp.crystals.contract import Message
+from cantrip_acp.loom.export.messages import rendered, tools
+from cantrip_acp.loom.export.seen import Window
+from cantrip_acp.loom.export.source import Episode, Source
+from cantrip_acp.loom.rewards import Group
+
+
+class TrlPreference:
+    """One row a pair."""
+
+    name = "trl-preference"
+    summary = "TRL preferences (DPO): prompt, chosen, rejected, from threads of a group with different rewards"
+    marks_truncated = False
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        wanted = {episode.leaf: episode for episode in source.episodes(marked=False)}
+        paired: set[str] = set()
+        for group in source.groups:
+            scored = [e for leaf in group.leaves if (e := wanted.get(leaf)) is not None and e.reward is not None]
+            if len(scored) < 2:
+                continue
+            best = max(scored, key=lambda e: e.reward if e.reward is not None else 0.0)
+            stretch = _parting(source, best, group)
+            for other in scored:
+                if other.reward == best.reward:
+                    continue
+                row = _pair(source, group, best, stretch, other)
+                if row is not None:
+                    paired |= {best.leaf, other.leaf}
+                    source.take(best.leaf)
+                    source.take(other.leaf)
+                    yield row
+        for leaf, episode in wanted.items():
+            if leaf not in paired:
+                source.leave_out(leaf, "no reward" if episode.reward is None else "nothing to compare it with")
+
+
+def _pair(
+    source: Source, group: Group, best: Episode, one: tuple[Window, int] | None, other: Episode
+) -> dict[str, Any] | None:
+    two = _parting(source, other, group)
+    if one is None or two is None:
+        source.note("a pair without an utterance after its threads part")
+        return None
+    (chosen, at), (rejected, rejected_at) = one, two
+    prompt = chosen.messages[:at]
+    if prompt != rejected.messages[:rejected_at] or chosen.tools != rejected.tools:
+        source.note("a pair whose prompts differ (another call, circle or fold)")
+        return None
+
+    def told(messages: list[Message]) -> list[dict[str, Any]]:
+        out = [rendered(m, arguments="data", thinking="reasoning_content", note=source.note) for m in messages]
+        return [{**m, "content": "" if m["content"] is None else m["content"]} for m in out]
+
+    return {
+        "prompt": told(prompt),
+        "chosen": told(chosen.messages[at:]),
+        "rejected": told(rejected.messages[rejected_at:]),
+        "tools": json.dumps(tools(chosen.tools)),
+        "cantrip": {
+            "group": group.id,
+            "parted_at": group.turn_id,
+            "chosen": best.leaf,
+            "rejected": other.leaf,
+            "chosen_reward": best.reward,
+            "rejected_reward": other.reward,
+        },
+    }
+
+
+def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, int] | None:
+    """The window with a thread's first utterance below the turn at which the group parts, and where it stands."""
+    path = source.outline.own(episode.leaf)
+    if group.turn_id not in path:
+        return None
+    below = set(path[path.index(group.turn_id) + 1 :])
+    for window in episode.windows():
+        for uttered in window.uttered:
+            if (uttered.turn.continues or uttered.turn.id) in below:
+                return window, uttered.at
+    return None

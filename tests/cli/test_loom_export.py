@@ -1,0 +1,83 @@
+"""`cantrip loom export` as people use it: files, filters, summaries, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp import Loom
+from tests.cli.command import Done, run
+from tests.loom.export.looms import forked
+
+pytestmark = pytest.mark.anyio
+
+
+HERE = Path(__file__).parent
+
+
+def cantrip(*arguments: str) -> Done:
+    return run(*arguments, cwd=HERE)
+
+
+@pytest.fixture
+async def kept(tmp_path: Path) -> Path:
+    """A loom with a group of forks, in a file."""
+    path = tmp_path / "group.loom.jsonl"
+    with Loom.open(path) as loom:
+        for record in (await forked()).records():
+            loom.append(record)
+    return path
+
+
+def test_help_lists_the_formats() -> None:
+    done = cantrip("loom", "export", "--help")
+    assert done.status == 0
+    for word in ("trl-sft", "trl-preference", "art", "verifiers", "openai", "otlp", "TRL supervised"):
+        assert word in done.out
+
+
+async def test_rows_go_to_a_file_or_to_the_output_and_the_summary_beside(kept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    out.write_text("old")
+    done = cantrip("loom", "export", str(kept), "--format", "trl-preference", "-o", str(out))
+    assert (done.status, done.out) == (0, "")
+    assert "3 threads in 2 rows" in done.err
+    assert "left out: 1, no reward" in done.err
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [set(r) for r in rows] == [{"prompt", "chosen", "rejected", "tools", "cantrip"}] * 2
+    assert not list(tmp_path.glob(".rows*"))
+    piped = cantrip("loom", "export", str(kept), "-f", "openai", "--min-reward", "0.75", "--json")
+    assert len(piped.out.splitlines()) == 1
+    told = json.loads(piped.err)
+    assert (told["threads"], told["rows"], told["output"]) == (1, 1, None)
+    assert told["left_out"] == {"no reward": 1, "reward too low": 2}
+
+
+async def test_nothing_to_write_is_a_status_of_its_own(kept: Path) -> None:
+    done = cantrip("loom", "export", str(kept), "--format", "trl-sft", "--intent", "no such words")
+    assert (done.status, done.out) == (1, "")
+    assert "left out: 4, another intent" in done.err
+
+
+async def test_wrong_words_are_told_and_the_old_file_stays(kept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    out.write_text("old")
+    for args, words in (
+        (("--format", "trl"), "unknown export format 'trl'"),
+        (("--format", "art", "--outcome", "finished"), "--outcome finished is none; it is one of terminated"),
+        (("--format", "art", "--thread", "t_nowhere"), "no turn's id begins with 't_nowhere'"),
+        (("--format", "art", "-o", str(tmp_path / "no" / "folder.jsonl")), "cannot write"),
+    ):
+        done = cantrip("loom", "export", str(kept), "-o", str(out), *args)
+        assert done.status == 2
+        assert words in done.err
+    assert out.read_text() == "old"
+
+
+async def test_one_thread_by_the_beginning_of_its_id(kept: Path) -> None:
+    with Loom.open(kept, readonly=True) as loom:
+        leaf = loom.leaves()[1]
+    done = cantrip("loom", "export", str(kept), "--format", "verifiers", "--thread", leaf[:-2])
+    assert [json.loads(line)["traces"][0]["id"] for line in done.out.splitlines()] == [leaf]

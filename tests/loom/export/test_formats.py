@@ -1,0 +1,306 @@
+"""Each format: its rows by the rules of those who read them, and by their own types where those are at hand."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pydantic
+import pytest
+
+from cantrip_acp import Loom, telemetry
+from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.errors import DefinitionError, LoomError
+from cantrip_acp.loom.export import registry
+from cantrip_acp.loom.export.source import Source, Wanted
+from cantrip_acp.loom.turn import Turn, TurnMetadata, Utterance
+from tests.core.conftest import done, echo, make
+from tests.loom.export.looms import GATES, forked, lived, saw
+from tests.loom.places import Place
+
+pytestmark = pytest.mark.anyio
+
+ALL = ("trl-sft", "trl-preference", "art", "verifiers", "openai", "otlp")
+
+
+def rows(loom: Loom, name: str, **wanted: Any) -> list[dict[str, Any]]:
+    found, _ = exported(loom, name, **wanted)
+    return found
+
+
+def exported(loom: Loom, name: str, **wanted: Any) -> tuple[list[dict[str, Any]], Source]:
+    """The rows as a reader gets them, through JSON."""
+    source = Source(loom, Wanted(**wanted))
+    return [json.loads(json.dumps(row)) for row in registry.find(name).rows(source)], source
+
+
+def test_the_formats_are_named_and_a_wrong_name_is_told_the_nearest() -> None:
+    assert tuple(registry.names()[:6]) == ALL
+    for name in ALL:
+        assert registry.find(name).name == name
+    with pytest.raises(
+        DefinitionError, match=r"unknown export format 'trl-stf'; did you mean 'trl-sft'\? \(known: trl-sft,"
+    ):
+        registry.find("trl-stf")
+
+
+async def test_trl_sft_holds_what_was_seen_and_says_from_where_it_is_new() -> None:
+    loom, _ = await lived()
+    found = rows(loom, "trl-sft")
+    windows = list(Source(loom).seen.windows(loom.leaves()[-1]))
+    assert [len(r["messages"]) for r in found] == [len(w.messages) for w in windows]
+    assert [r["cantrip"]["trained_from"] for r in found] == [w.uttered[0].at for w in windows]
+    first = found[0]
+    assert [m["role"] for m in first["messages"][:4]] == ["system", "system", "user", "assistant"]
+    assert first["messages"][2]["content"][0] == {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="},
+    }
+    said = first["messages"][3]
+    assert said["reasoning_content"] == "hm"
+    # Chat templates take the arguments as data, and join contents to text.
+    assert said["tool_calls"][0]["function"] == {"name": "echo", "arguments": {"text": "one"}}
+    assert all(m["content"] is not None for r in found for m in r["messages"])
+    assert {t["function"]["name"] for t in json.loads(first["tools"])} == {"done", "echo", "note", "passing"}
+    assert first["cantrip"]["state"] == "terminated"
+
+
+async def test_openai_rows_are_what_the_api_takes_and_every_utterance_is_learned_once() -> None:
+    from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+
+    loom = await forked()
+    await make(echo("x"), done("y"), loom=loom, gates=GATES).cast("another")
+    long, _ = await lived()
+    message: Any = pydantic.TypeAdapter(ChatCompletionMessageParam, config={"extra": "forbid"})
+    tool: Any = pydantic.TypeAdapter(ChatCompletionToolParam)
+    for held in (loom, long):
+        learned: Counter[str] = Counter()
+        found = rows(held, "openai")
+        for row in found:
+            assert set(row) == {"messages", "tools", "parallel_tool_calls"}
+            assert row["messages"][-1]["role"] == "assistant"
+            for each in row["messages"]:
+                weight = each.pop("weight", None)
+                assert (weight in (0, 1)) == (each["role"] == "assistant")
+                message.validate_python(each)
+                learned[json.dumps(each.get("tool_calls", each["content"]))] += weight or 0
+                assert "reasoning_content" not in each
+            for each in row["tools"]:
+                tool.validate_python(each)
+        turns = [t for t in held.turns() if t.role == "crystal"]
+        assert sum(learned.values()) == len(turns)
+    _, source = exported(long, "openai")
+    assert source.report.notes["thinking is left out"] >= 1
+
+
+async def test_preferences_are_of_one_prompt_and_the_best_is_chosen() -> None:
+    loom = await forked((0.5, 1.0, 0.0, None, 1.0))
+    found, source = exported(loom, "trl-preference")
+    assert [(r["cantrip"]["chosen_reward"], r["cantrip"]["rejected_reward"]) for r in found] == [(1.0, 0.5), (1.0, 0.0)]
+    for row in found:
+        assert set(row) == {"prompt", "chosen", "rejected", "tools", "cantrip"}
+        assert row["prompt"][-1] == {"role": "user", "content": "go on"}
+        assert row["chosen"][0]["role"] == row["rejected"][0]["role"] == "assistant"
+        assert row["chosen"] != row["rejected"]
+        assert row["chosen"][0]["tool_calls"][0]["function"]["arguments"] == {"text": "way 1"}
+    assert source.report.threads == 3
+    assert sum(source.report.left_out.values()) == 3
+
+
+async def test_preferences_of_casts_of_one_intent() -> None:
+    loom = Loom.memory()
+    cantrip = make(done("good"), done("bad"), done("other"), loom=loom)
+    for intent, reward in (("the task", 1.0), ("the task", -1.0), ("another task", 0.0)):
+        await cantrip.cast(intent)
+        loom.annotate_reward(loom.leaves()[-1], reward)
+    (row,) = rows(loom, "trl-preference")
+    assert row["prompt"] == [{"role": "user", "content": "the task"}]
+    assert row["chosen"][0]["tool_calls"][0]["function"]["arguments"] == {"answer": "good"}
+    assert row["rejected"][0]["tool_calls"][0]["function"]["arguments"] == {"answer": "bad"}
+
+
+async def test_forks_with_another_call_are_no_pair() -> None:
+    loom = Loom.memory()
+    await make(echo("a"), done("b"), loom=loom, call={"system_prompt": "One."}).cast("go")
+    origin = next(t.id for t in loom.turns() if t.role == "crystal")
+    for prompt, reward in (("One.", 1.0), ("Two.", 0.0)):
+        again = make(done(prompt), call={"system_prompt": prompt})
+        async with await again.fork(origin, loom=loom, state="none") as entity:
+            await entity.cast("on")
+            loom.annotate_reward(entity.last_turn, reward)
+    found, source = exported(loom, "trl-preference")
+    assert found == []
+    assert source.report.notes == {"a pair whose prompts differ (another call, circle or fold)": 1}
+
+
+async def test_art_groups() -> None:
+    loom = await forked((1.0, None))
+    loom.append(_sampled(loom))
+    found = rows(loom, "art")
+    groups = {len(g["trajectories"]): g for g in found}
+    assert set(groups) == {1, 2}
+    for group in found:
+        for trajectory in group["trajectories"]:
+            assert all(isinstance(v, int | float | str | bool | None) for v in trajectory["metadata"].values())
+            choices = [m for m in trajectory["messages_and_choices"] if "finish_reason" in m]
+            assert len(choices) == trajectory["metrics"]["turns"]
+            assert choices[0]["message"]["role"] == "assistant"
+    rewards = [t["reward"] for t in groups[2]["trajectories"]]
+    assert rewards == [1.0, 0.0]
+    assert [t["metrics"]["rewarded"] for t in groups[2]["trajectories"]] == [True, False]
+    assert groups[2]["metadata"]["intent"] == "go on"
+
+
+def _sampled(loom: Loom) -> Turn:
+    """A turn with its tokens, which goes on from the last leaf."""
+    last = loom.turn(loom.leaves()[-1])
+    sampled = Sampled((4, 5), ("He", "y"), (-0.5, -0.25), {}, (1, 2, 3))
+    return Turn(
+        "t_sampled",
+        loom.turn(last.parent_id or "").parent_id,
+        last.cantrip_id,
+        "e_sampled",
+        None,
+        utterance=Utterance("Hey"),
+        metadata=TurnMetadata(3, 2, duration_ms=5, timestamp="2026-01-01T00:00:01Z", model="m", sampled=sampled),
+        terminated=True,
+        reason="text",
+    )
+
+
+async def test_tokens_and_log_probabilities_stand_where_they_belong() -> None:
+    loom = await forked((1.0,))
+    loom.append(_sampled(loom))
+    (group,) = rows(loom, "art", threads=("t_sampled",))
+    choice = group["trajectories"][0]["messages_and_choices"][-1]
+    assert choice["token_ids"] == [4, 5]
+    assert choice["prompt_token_ids"] == [1, 2, 3]
+    assert choice["logprobs"]["content"][0] == {
+        "token": "token_id:4",
+        "bytes": [72, 101],
+        "logprob": -0.5,
+        "top_logprobs": [],
+    }
+    (episode,) = rows(loom, "verifiers", threads=("t_sampled",))
+    node = episode["traces"][0]["nodes"][-1]
+    assert node["token_ids"] == [1, 2, 3, 4, 5]
+    assert node["mask"] == [False, False, False, True, True]
+    assert node["logprobs"] == [-0.5, -0.25]
+
+
+async def test_verifiers_paths_are_what_was_seen() -> None:
+    loom, _ = await lived()
+    (episode,) = rows(loom, "verifiers")
+    trace = episode["traces"][0]
+    nodes = trace["nodes"]
+    seen = {turn: [m.content or "" for m in messages] for turn, messages, _ in saw(loom, loom.leaves()[-1])}
+    turns = trace["info"]["cantrip"]["turns"]
+    assert set(turns.values()) == set(seen)
+    for number, turn in turns.items():
+        path, at = [], nodes[int(number)]["parent"]
+        while at is not None:
+            message = nodes[at]["message"]
+            content = message.get("content", "")
+            path.append(content if isinstance(content, str) else content[-1]["text"])
+            at = nodes[at]["parent"]
+        assert path[::-1] == seen[turn]
+        assert nodes[int(number)]["sampled"]
+    assert sum(n["sampled"] for n in nodes) == len(turns) == len(trace["calls"])
+    links = [link for n in nodes for link in n.get("semantic_parents", ())]
+    assert {link["type"] for link in links} == {"compaction"}
+    assert nodes[0]["tools"]
+    assert trace["stop_condition"] == "agent_completed"
+
+
+async def test_otlp_is_taken_by_the_protocols_own_types_and_is_the_same_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from google.protobuf.json_format import ParseDict
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    loom, _ = await lived()
+    found = rows(loom, "otlp")
+    assert found == rows(loom, "otlp")
+    assert "first intent" not in json.dumps(found)
+    spans = []
+    for row in found:
+        request = ParseDict(row, ExportTraceServiceRequest())
+        spans += [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
+    by_id = {s.span_id: s for s in spans}
+    assert len(by_id) == len(spans)
+    names = Counter(s.name.split()[0] for s in spans)
+    assert names["invoke_agent"] == 3
+    assert names["chat"] == len([t for t in loom.turns() if t.role == "crystal"])
+    assert names["execute_tool"] == 10
+    for span in spans:
+        assert span.start_time_unix_nano <= span.end_time_unix_nano
+        assert span.start_time_unix_nano > 10**18
+        assert (span.parent_span_id in by_id) == (not span.name.startswith("invoke_agent"))
+    monkeypatch.setattr(telemetry, "content_wanted", lambda: True)
+    assert "first intent" in json.dumps(rows(loom, "otlp"))
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_truncated_threads_are_left_out_or_marked(name: str) -> None:
+    loom = Loom.memory()
+    await make(echo(), echo(), echo(), loom=loom, wards=[{"max_turns": 2}]).cast("cut off")
+    loom.append(Turn("t_open", None, "c", "e_open", None, utterance=Utterance("and then")))
+    found, source = exported(loom, name)
+    marked = name in ("art", "verifiers", "otlp")
+    assert bool(found) == marked
+    if marked:
+        assert source.report.threads == 2
+        text = json.dumps(found)
+        assert "max_turns" in text
+    elif name != "trl-preference":
+        assert source.report.left_out == {"truncated": 1, "not ended": 1}
+        assert len(rows(loom, name, truncated=True)) == 2
+    assert rows(loom, name, truncated=False) == []
+    if name == "verifiers":
+        trace = found[0]["traces"][0]
+        assert (trace["ok"], trace["stop_condition"], trace["is_completed"]) == (False, "max_turns", True)
+        assert found[1]["traces"][0]["is_completed"] is False
+
+
+async def test_a_cast_that_failed_between_turns_is_no_finished_thread() -> None:
+    loom = Loom.memory()
+    cantrip = make(echo("begun"), {"error": {"status": 400, "message": "refused"}}, loom=loom)
+    with pytest.raises(Exception, match="refused"):
+        await cantrip.cast("go")
+    assert rows(loom, "trl-sft") == []
+    (episode,) = rows(loom, "verifiers")
+    assert episode["errors"][0]["message"].endswith("refused")
+    assert episode["traces"][0]["stop_condition"] == "error"
+    (group,) = rows(loom, "art")
+    assert group["exceptions"][0]["message"].endswith("refused")
+
+
+async def test_filters() -> None:
+    loom = await forked((1.0, 0.25, None))
+    await make(echo(), echo(), loom=loom, wards=[{"max_turns": 1}]).cast("never ends")
+    count = lambda **w: len(rows(loom, "trl-sft", **w))  # noqa: E731
+    assert count() == 4
+    assert count(min_reward=0.5) == 1
+    assert count(max_reward=0.5) == 1
+    assert count(intent="GO ON") == 3
+    assert count(intent="the task") == 4
+    assert count(outcomes=("max_turns",)) == 1
+    assert count(outcomes=("terminated",)) == 4
+    assert count(threads=(loom.leaves()[0],)) == 1
+    with pytest.raises(LoomError, match="no turn 'nowhere'"):
+        count(threads=("nowhere",))
+
+
+async def test_every_store_gives_the_same_rows(place: Place) -> None:
+    loom = place.open()
+    cantrip = make(echo("a"), done("b"), echo("c"), done("d"), loom=loom, gates=GATES)
+    for intent in ("one", "two"):
+        await cantrip.cast(intent)
+        loom.annotate_reward(loom.leaves()[-1], float(len(intent)))
+    before = {name: rows(loom, name) for name in ALL}
+    loom = place.again(loom)
+    assert {name: rows(loom, name) for name in ALL} == before
+    assert all(before[name] for name in ALL if name != "trl-preference")
+    copy = loom.copy_to(Loom.memory()._store)
+    assert {name: rows(copy, name) for name in ALL} == before

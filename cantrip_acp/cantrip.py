@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
@@ -23,7 +24,10 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loop import CastResult
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from cantrip_acp.context import Contributor
+    from cantrip_acp.forkgroup import ForkGroup
     from cantrip_acp.forking import State
     from cantrip_acp.gates.contract import Interceptor
 
@@ -136,6 +140,15 @@ class Cantrip:
             crystals=self.crystals,
         )
 
+    def with_circle(self, circle: Circle) -> Cantrip:
+        """The same cantrip in another circle, and nothing else changed."""
+        made = copy(self)
+        for name in ("records", "shown", "id"):
+            made.__dict__.pop(name, None)
+        made.circle = circle
+        made._loom = self.loom
+        return made
+
     def standing_in(self, crystal: Crystal, interceptors: Sequence[Interceptor], loom: Loom) -> Cantrip:
         """The same call and circle with another crystal, further interceptors, and a loom of its own: for replays."""
         cantrip = Cantrip(
@@ -156,19 +169,63 @@ class Cantrip:
         return Entity(self, loom if loom is not None else self.loom, entity_id=entity_id)
 
     async def fork(
-        self, turn_id: str, *, loom: Loom | None = None, state: State = "auto", entity_id: str | None = None
+        self,
+        turn_id: str,
+        *,
+        loom: Loom | None = None,
+        state: State = "auto",
+        entity_id: str | None = None,
+        worktree: bool | str | PathLike[str] = False,
     ) -> Entity:
         """An entity that goes on from any turn of a loom, with everything that led to it; the original is untouched (LOOM-4).
 
         ``loom`` is the cantrip's own where it is left out. ``state`` says how a code medium's variables are had: auto,
-        snapshot, replay or none. Any number of forks of one turn can live at once. Close the entity as any other.
+        snapshot, replay or none. With ``worktree`` the fork works in a git worktree of its own, with the files as they were
+        pinned at that turn (``loom: {files: true}``): True for one in the state folder, or a folder that is not there yet.
+        Any number of forks of one turn can live at once. Close the entity as any other; its worktree stays.
 
-        Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state`` cannot be had.
+        Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state`` cannot be
+        had, `GitError` where no worktree can be.
         """
         from cantrip_acp.forking import fork
 
         where = loom if loom is not None else self.loom
-        return await fork(self, turn_id, loom=where, state=state, entity_id=entity_id)
+        return await fork(self, turn_id, loom=where, state=state, entity_id=entity_id, worktree=worktree)
+
+    async def fork_group(
+        self,
+        turn_id: str,
+        intent: str | Sequence[str],
+        *,
+        samples: int | None = None,
+        concurrency: int = 4,
+        loom: Loom | None = None,
+        state: State = "auto",
+        worktree: bool | str | PathLike[str] = False,
+    ) -> ForkGroup:
+        """Several forks of one turn, cast side by side: the group that comparative methods judge (LOOM-4).
+
+        Each gets ``intent``, or its own where they are several; ``samples`` is how many there are, 4 of one intent where it
+        is left out. Results come in order, and what fails is that fork's alone; all carry the group's id in the loom.
+        With a path as ``worktree`` each fork gets a numbered folder in it. See `fork` for the rest and for what is raised.
+        """
+        from cantrip_acp.forkgroup import SAMPLES, fork_group
+
+        intents = [intent] * (SAMPLES if samples is None else samples) if isinstance(intent, str) else list(intent)
+        if samples is not None and samples != len(intents):
+            raise DefinitionError(
+                f"{samples} samples and {len(intents)} intents: leave samples out, or give one intent"
+            )
+        where = loom if loom is not None else self.loom
+        return await fork_group(
+            [self] * len(intents),
+            turn_id,
+            intents,
+            loom=where,
+            concurrency=concurrency,
+            state=state,
+            worktree=worktree,
+        )
 
     async def cast(self, intent: str, **options: Any) -> CastResult:
         """One entity, one intent, one result; then the entity is gone and its thread stays (ENTITY-4).

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -96,6 +98,31 @@ class Circle:
             score=self.score,
             data=self.data,
         )
+
+    def moved(self, old: str, new: str) -> Circle:
+        """The same circle in another place: what lies in the folder ``old`` (a real path) is taken from ``new`` instead.
+
+        That is the workspace, the roots that gates are bound to, and the paths of wards; all else stays where it is.
+        """
+
+        def there(path: Any) -> Any:
+            real = os.path.realpath(path)
+            inside = real == old or real.startswith(old.rstrip("/") + "/")
+            return type(path)(new + real[len(old.rstrip("/")) :]) if inside else path
+
+        gates = [
+            gate.bind(root=there(gate.dependencies["root"])) if gate.dependencies.get("root") is not None else gate
+            for gate in self.declared_gates
+        ]
+        circle = copy(self)
+        for name in ("gates", "definitions", "tool_names", "tools", "presentation"):
+            # Made of the rest when they are first asked for.
+            circle.__dict__.pop(name, None)
+        circle.workspace = None if self.workspace is None else there(self.workspace)
+        circle.folders = tuple(there(folder) for folder in self.folders)
+        circle.wards = self.wards.moved(there)
+        circle.declared_gates = tuple(gates)
+        return circle
 
     @cached_property
     def gates(self) -> Mapping[str, Gate]:

@@ -24,6 +24,8 @@ from cantrip_acp.redaction import shared
 from cantrip_acp.tokentrail import TokenTrail
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
     from cantrip_acp.delegation.birth import Birth
@@ -289,7 +291,12 @@ class Entity:
             await self._files.keep(turn)
 
     async def fork(
-        self, turn_id: str | None = None, *, cantrip: Cantrip | None = None, state: State = "auto"
+        self,
+        turn_id: str | None = None,
+        *,
+        cantrip: Cantrip | None = None,
+        state: State = "auto",
+        worktree: bool | str | PathLike[str] = False,
     ) -> Entity:
         """A new entity that goes on from one of this one's turns, its last where none is named; see `Cantrip.fork`.
 
@@ -299,7 +306,8 @@ class Entity:
 
         self.root()
         chosen = cantrip if cantrip is not None else self.cantrip
-        return await fork(chosen, turn_id or self.last_turn, loom=self.loom, state=state, live=self)
+        last = turn_id or self.last_turn
+        return await fork(chosen, last, loom=self.loom, state=state, live=self, worktree=worktree)
 
     async def warm(self) -> None:
         """Do ahead of the first turn what it would wait for: open the medium and start what that keeps running.

@@ -7,17 +7,24 @@ call answered with what was recorded, so that no gate acts twice. The fork's rec
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from cantrip_acp import telemetry
+import anyio
+import anyio.to_thread
+from msgspec import UNSET
+
+from cantrip_acp import forkplace, telemetry
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.entity import Entity
-from cantrip_acp.errors import DefinitionError, EntityBusy, LoomError, SandboxError, SandboxMissing
+from cantrip_acp.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.loom.history import CastPart, lived, spoken
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
 from cantrip_acp.mediums.snapshot import Snapshot
+from cantrip_acp.reloading import load_again, not_loaded
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
@@ -38,26 +45,69 @@ async def fork(
     state: State = "auto",
     live: Entity | None = None,
     entity_id: str | None = None,
+    worktree: bool | str | os.PathLike[str] = False,
+    group: str | None = None,
 ) -> Entity:
     """A new entity of ``cantrip`` that has lived through the path to ``turn_id``; the original thread stays as it is.
 
-    ``live`` is the entity whose last turn that is, where it still lives: its state is then taken as it stands.
+    ``live`` is the entity whose last turn that is, where it still lives: its state is then taken as it stands. ``worktree``
+    gives it a folder of its own with the files of then (`forkplace`); ``group`` is that of the forks it belongs to.
 
     Raises `TurnNotFound`; `LoomError` where the path is damaged; `SandboxError` where ``state`` asks for a snapshot that
-    cannot be had; `EntityBusy` where ``live`` is in the middle of a cast.
+    cannot be had; `EntityBusy` where ``live`` is in the middle of a cast; `GitError` where no worktree can be had.
     """
     if state not in ("auto", "snapshot", "replay", "none"):
         raise DefinitionError(f"state is {state!r}; it is one of auto, snapshot, replay, none")
     parts = lived(loom, turn_id)
-    entity = Entity(cantrip, loom, entity_id=entity_id)
+    name = entity_id or new_id("e")
+    place = None
+    if worktree is not False:
+        place = await anyio.to_thread.run_sync(forkplace.make, cantrip, loom, turn_id, worktree, name)
+        cantrip = place.cantrip
+    entity = Entity(cantrip, loom, entity_id=name)
     try:
         entity.take_up(turn_id, parts)
         strategy, missing = await restore(entity, turn_id, parts, state, live)
-        loom.append(ForkRecord(new_id("k"), turn_id, entity.id, strategy, tuple(missing), now()))
+        if place is not None and strategy == "replay":
+            # Code that ran again has written its files again, the earlier ones over the later ones.
+            await anyio.to_thread.run_sync(place.worktree.settle)
+        loom.append(
+            ForkRecord(
+                new_id("k"),
+                turn_id,
+                entity.id,
+                strategy,
+                (*missing, *(place.missing if place is not None else _files(entity, parts))),
+                now(),
+                group if group is not None else UNSET,
+                place.worktree.folder if place is not None else UNSET,
+                place.worktree.commit if place is not None else UNSET,
+            )
+        )
     except BaseException:
-        await entity.close()
+        with anyio.CancelScope(shield=True):
+            await entity.close()
+            if place is not None:
+                await anyio.to_thread.run_sync(_give_up, place)
         raise
     return entity
+
+
+def _give_up(place: forkplace.Place) -> None:
+    with suppress(GitError):
+        # What made the fork fail is the error to tell.
+        place.worktree.remove()
+
+
+def _files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
+    """What a fork without a worktree lacks of the files of then: where the way there may have changed some."""
+    circle = entity.circle
+    programs = circle.wards.bash_writable_paths if circle.medium.name == "bash" else circle.wards.code_writable_paths
+    for _, turn in spoken(list(parts)):
+        wrote = any((gate := circle.gates.get(name)) is not None and gate.writes for name in turn.gate_calls)
+        if wrote or (programs and turn.observation.output is not None):
+            return ["files: as they are now, not as they were at that turn"]
+    return []
 
 
 async def restore(
@@ -68,13 +118,12 @@ async def restore(
     cells = [(part, turn) for part, turn in spoken(list(parts)) if _programs(turn, medium.tool)]
     keeps = getattr(medium, "keeps_state", False)
     if state == "none" or not keeps or not cells:
-        # What a shell changed are files; they are as they are now.
-        changed = medium.tool == "bash" and cells and entity.circle.wards.bash_writable_paths
-        missing = ["files: as they are now, not as they were at that turn"] if changed else []
-        return "none", missing + (["variables of the code medium"] if state == "none" and keeps and cells else [])
+        left = ["variables of the code medium"] if state == "none" and keeps and cells else []
+        return "none", [*left, *(not_loaded(parts) if state == "none" else await load_again(entity, parts))]
+    modules = await load_again(entity, parts)
     if state in ("auto", "snapshot"):
         try:
-            found = await _from_snapshot(entity, turn_id, live)
+            found = await _from_snapshot(entity, turn_id, cells[-1][1].id, live)
         except SandboxMissing:
             raise
         except (SandboxError, LoomError):
@@ -84,17 +133,20 @@ async def restore(
             await entity.discard_session()
             found = None
         if found is not None:
-            return "snapshot", found
+            return "snapshot", [*modules, *found]
         if state == "snapshot":
             raise SandboxError(
                 f"there is no snapshot of turn {turn_id!r}: the loom keeps one for each turn only where "
                 "loom.snapshots is true, and a living entity has its last turn's alone; fork by replay instead"
             )
-    return "replay", await _replay(entity, parts, medium.tool or "")
+    return "replay", [*modules, *await _replay(entity, parts, medium.tool or "")]
 
 
-async def _from_snapshot(entity: Entity, turn_id: str, live: Entity | None) -> list[str] | None:
-    """Restore a snapshot, the living entity's or the loom's; what it lacks, or None where there is none."""
+async def _from_snapshot(entity: Entity, turn_id: str, last: str, live: Entity | None) -> list[str] | None:
+    """Restore a snapshot, the living entity's or the loom's; what it lacks, or None where there is none.
+
+    ``last`` is the last turn up to ``turn_id`` that ran code: the state of both is the same.
+    """
     if live is not None and live.last_turn == turn_id and not live.closed:
         if live.busy:
             raise EntityBusy(f"entity {live.id} is in the middle of a cast; fork from an earlier turn, or wait for it")
@@ -105,7 +157,7 @@ async def _from_snapshot(entity: Entity, turn_id: str, live: Entity | None) -> l
             await session.restore(taken, source.chunks)
             return [f"{name}: {why}" for name, why in taken.missing]
     pieces = LoomPieces(entity.loom)
-    described = pieces.of(turn_id)
+    described = pieces.of(last)
     if described is None:
         return None
     session = await entity.session()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import difflib
 import os.path
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +100,12 @@ class Wards:
     def compiles(self) -> bool:
         """Whether any ward says what ``compile_and_load`` may compile."""
         return any(getattr(self, name) is not None for name in COMPILE)
+
+    def moved(self, there: Callable[[str], str]) -> Wards:
+        """The same wards with every path given to ``there``, for a circle that moves."""
+        named = [name for name, about in WARDS.items() if about["rule"] == "paths" and getattr(self, name) is not None]
+        paths: dict[str, Any] = {name: tuple(map(there, getattr(self, name))) for name in named}
+        return replace(self, **paths)
 
     def declared(self) -> dict[str, Any]:
         """The wards that differ from their defaults, as plain data."""

@@ -1,0 +1,110 @@
+"""A group: several forks of one turn, cast side by side, to be compared with each other (LOOM-4).
+
+Each fork is an entity of its own with a thread of its own; their records in the loom share a group's id, by which whatever
+compares, ranks or exports finds them. What goes wrong in one is that one's alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from cantrip_acp.errors import CantripError, DefinitionError, IntentRequired
+from cantrip_acp.loom.turn import ForkRecord, new_id
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.forking import State
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loop import CastResult
+
+SAMPLES = 4
+CONCURRENCY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One fork of a group: its place in it (from 0), its entity, how its cast ended or the error that it failed with, and the
+    worktree it was given. ``entity_id`` is in the loom where the fork itself could be made."""
+
+    number: int
+    entity_id: str
+    result: CastResult | None
+    error: Exception | None = None
+    worktree: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForkGroup:
+    """Forks of the turn ``turn_id``; ``id`` is in each one's record, ``samples`` are in the order in which they were asked for."""
+
+    id: str
+    turn_id: str
+    samples: tuple[Sample, ...]
+
+
+async def fork_group(
+    cantrips: Sequence[Cantrip],
+    turn_id: str,
+    intents: Sequence[str],
+    *,
+    loom: Loom,
+    concurrency: int = CONCURRENCY,
+    state: State = "auto",
+    worktree: bool | str | os.PathLike[str] = False,
+    group: str | None = None,
+    ended: Callable[[Sample], None] | None = None,
+) -> ForkGroup:
+    """Fork a turn once for each of ``cantrips``, each cast on the intent of that place; at most ``concurrency`` at a time.
+
+    ``worktree`` gives each a worktree: True one in the state folder, a path a numbered folder in that one. ``ended`` is called
+    with each sample as it ends. Raises `TurnNotFound` and `LoomError` where the turn itself cannot be gone on from.
+    """
+    from cantrip_acp.forking import fork
+    from cantrip_acp.loom.history import lived
+
+    if not cantrips or len(cantrips) != len(intents):
+        raise DefinitionError(
+            f"a group of forks needs an intent for each: {len(cantrips)} forks, {len(intents)} intents"
+        )
+    if any(not isinstance(intent, str) or not intent.strip() for intent in intents):
+        raise IntentRequired("intent is required: say what each fork is to do (INTENT-1)")
+    lived(loom, turn_id)
+    name = group or new_id("g")
+    samples: list[Sample | None] = [None] * len(cantrips)
+    limiter = anyio.CapacityLimiter(max(1, concurrency))
+
+    async def one(number: int) -> None:
+        entity_id = new_id("e")
+        where = worktree if isinstance(worktree, bool) else Path(worktree) / str(number + 1)
+        async with limiter:
+            result, error = None, None
+            try:
+                entity = await fork(
+                    cantrips[number],
+                    turn_id,
+                    loom=loom,
+                    state=state,
+                    entity_id=entity_id,
+                    worktree=where,
+                    group=name,
+                )
+                async with entity:
+                    result = await entity.cast(intents[number])
+            except (CantripError, OSError) as failure:
+                error = failure
+        record = loom.fork_of(entity_id)
+        place = record.worktree if isinstance(record, ForkRecord) and isinstance(record.worktree, str) else None
+        samples[number] = sample = Sample(number, entity_id, result, error, place)
+        if ended is not None:
+            ended(sample)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(len(cantrips)):
+            tasks.start_soon(one, number)
+    return ForkGroup(name, turn_id, tuple(sample for sample in samples if sample is not None))

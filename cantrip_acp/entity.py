@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import Output
-    from cantrip_acp.loom.turn import Turn
+    from cantrip_acp.loom.turn import Output, Turn
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.pinning import Pinning
     from cantrip_acp.wards import Wards

@@ -28,8 +28,8 @@ from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
 from cantrip_acp.loom.utterances import joined
 from cantrip_acp.mediums.report import Report
-from cantrip_acp.sink import Sink
 from cantrip_acp.scoring import Scoring
+from cantrip_acp.sink import Sink
 from cantrip_acp.turnstate import TurnState
 
 if TYPE_CHECKING:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
+from cantrip_acp.cli.loomcheck import check
 from cantrip_acp.cli.loomcompare import compare, diff, rank
 from cantrip_acp.cli.loomexport import export
 from cantrip_acp.cli.loomfork import fork, replay
+from cantrip_acp.cli.loomkeep import keep
 from cantrip_acp.cli.loomlist import list_threads, stats
 from cantrip_acp.cli.loomreward import reward
 from cantrip_acp.cli.loomviewpage import view
@@ -111,7 +113,9 @@ def tree(name: str | None, state_dir: Path | None) -> None:
 
 
 loom.add_command(export)
+loom.add_command(check)
 loom.add_command(fork)
+loom.add_command(keep)
 loom.add_command(replay)
 loom.add_command(view)
 for command in (reward, list_threads, diff, compare, rank, stats):

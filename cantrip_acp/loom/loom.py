@@ -34,6 +34,7 @@ from cantrip_acp.loom.turn import (
     now,
 )
 from cantrip_acp.loom.utterances import joined
+from cantrip_acp.redaction import shared
 
 
 class Loom:
@@ -98,7 +99,13 @@ class Loom:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What could not be read when it was opened."""
-        return tuple(self._store.problems)
+        return tuple(map(_told, self._store.problems))
+
+    def check(self) -> list[Problem]:
+        """Everything that is wrong with it, found by reading all of it; opening reads heads alone, and tells less."""
+        known = list(self._store.problems)
+        places = {each.offset for each in known} - {None}
+        return list(map(_told, [*known, *(each for each in self._store.damaged() if each.offset not in places)]))
 
     def __len__(self) -> int:
         return len(self._tree.turns)
@@ -272,7 +279,10 @@ class Loom:
     def _turns(self, places: Sequence[Place]) -> list[Turn]:
         turns = []
         for place, record in zip(places, self._store.read_all(p.position for p in places), strict=True):
-            if not isinstance(record, Turn) or (record.parent_id, record.entity_id) != (place.parent_id, place.entity_id):
+            if not isinstance(record, Turn) or (record.parent_id, record.entity_id) != (
+                place.parent_id,
+                place.entity_id,
+            ):
                 raise LoomError(
                     f"loom {self.location}: at {place.position} there is another record than was; the file changed under us"
                 )
@@ -453,3 +463,8 @@ class Loom:
     def _rewarded(self, turn: Turn) -> Turn:
         reward = self._tree.rewards.get(turn.id)
         return turn if reward is None else msgspec.structs.replace(turn, reward=reward)
+
+
+def _told(problem: Problem) -> Problem:
+    """A problem as anybody may see it: what a decoder says repeats parts of a damaged record."""
+    return msgspec.structs.replace(problem, message=shared().diagnostic(problem.message))

@@ -84,6 +84,10 @@ class Store(Protocol):
         """Every record with its position, first to last."""
         ...
 
+    def damaged(self) -> list[Problem]:
+        """Everything that cannot be read, or is not what it was written as, found by reading all of it."""
+        ...
+
     def close(self, tree: Tree | None = None) -> None:
         """Let go of the store; safe to call twice. ``tree`` may be kept for the next opening."""
         ...

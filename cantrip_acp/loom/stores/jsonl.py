@@ -244,8 +244,17 @@ class JsonlStore:
         begin = max(0, end - _MARK)
         self._mark = os.pread(self._fd, end - begin, begin)
 
-    def _scan(self, decode: Callable[[memoryview], Any]) -> Iterator[tuple[int, Any]]:
-        noted = self.problems if not self._scanned else []
+    def damaged(self) -> list[Problem]:
+        noted: list[Problem] = []
+        for _ in self._scan(_decoder.decode, noted):
+            pass
+        return noted
+
+    def _scan(
+        self, decode: Callable[[memoryview], Any], noted: list[Problem] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        if noted is None:
+            noted = self.problems if not self._scanned else []
         offset, number, good = 0, 0, 0
         for line, whole in self._lines():
             number += 1
@@ -258,7 +267,8 @@ class JsonlStore:
                 elif whole:
                     noted.append(Problem(f"not a loom record: {error}", number, start, len(line)))
                 else:
-                    if not (good or self.readonly or _BEGINNING.startswith(bytes(line[: len(_BEGINNING)]))):
+                    begun = number == 1 and _BEGINNING.startswith(bytes(line[: len(_BEGINNING)]))
+                    if not (good or begun or self.readonly):
                         raise self._no_loom() from None
                     noted.append(self._set_aside(number, start, bytes(line)))
                     offset, number = start, number - 1

@@ -43,5 +43,8 @@ class MemoryStore:
     def scan(self) -> Iterator[tuple[int, Record]]:
         yield from enumerate(tuple(self._records))
 
+    def damaged(self) -> list[Problem]:
+        return []
+
     def close(self, tree: object = None) -> None:
         return None

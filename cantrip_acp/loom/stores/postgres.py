@@ -262,6 +262,14 @@ class PostgresStore:
             if len(found) < page:
                 return
 
+    def damaged(self) -> list[Problem]:
+        noted: list[Problem] = []
+        heads = dict(self._decoded("head", bytes, [], 0))
+        for position, record in self._decoded("body", rows.record_of, noted, 0):
+            if position in heads and not rows.agree(heads[position], record):
+                noted.append(Problem(f"record {position} is not as it was written", offset=position))
+        return noted
+
     def close(self, tree: Tree | None = None) -> None:
         self._closed = True
         base, self._base = self._base, None

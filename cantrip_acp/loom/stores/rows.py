@@ -73,6 +73,16 @@ def record_of(body: bytes) -> Record:
     return _decoder.decode(body)
 
 
+def agree(head: bytes, record: Record) -> bool:
+    """Whether a row's head is that of its body. An older head may lack what later ones have."""
+    try:
+        kept = msgspec.json.decode(head)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    whole = msgspec.json.decode(row_of(record).head)
+    return isinstance(kept, dict) and all(kept[key] == whole[key] for key in kept.keys() & whole.keys())
+
+
 def missing(first: int, last: int) -> Problem:
     """Records have places without gaps, so one that is not there was there once."""
     which = f"record {first} is" if first == last else f"records {first} to {last} are"

@@ -346,6 +346,17 @@ class SqliteStore:
         noted.append(Problem(f"records behind {at} {until} cannot be read: {what}", offset=at))
         yield from reversed(rest)
 
+    def damaged(self) -> list[Problem]:
+        noted: list[Problem] = []
+        heads = dict(self._rows("head", 0, []))
+        for position, record in self._decoded("body", rows.record_of, noted, after=0):
+            if position in heads and not rows.agree(heads[position], record):
+                noted.append(Problem(f"record {position} is not as it was written", offset=position))
+        for (what,) in self._open.execute("PRAGMA quick_check(20)"):
+            if what != b"ok":
+                noted.append(Problem(f"the database is damaged: {' '.join(what.decode('utf-8', 'replace').split())}"))
+        return noted
+
     def close(self, tree: Tree | None = None) -> None:
         base, self._base = self._base, None
         if base is not None:

@@ -1,0 +1,51 @@
+"""`cantrip loom check`: read all of a loom, and say exactly what of it cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from cantrip_acp.cli.commands import examples
+from cantrip_acp.cli.opening import state_option
+
+
+@click.command(
+    "check",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom check",
+        "cantrip loom check --json",
+    ),
+)
+@click.argument("name", metavar="[FILE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@state_option
+def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
+    """Read every record of a loom, and say what is damaged, and where: line and byte in a file, record in a database.
+
+    Nothing is changed. Exit status: 0 where all of it can be read, 1 where not.
+    """
+    import msgspec
+
+    from cantrip_acp import folders
+    from cantrip_acp.cli.loomfile import find
+    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.loom.loom import Loom
+
+    with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
+        problems = held.check()
+        turns, where = len(held), str(held.location)
+    if as_json:
+        click.echo(json.dumps({"loom": where, "turns": turns, "problems": msgspec.to_builtins(problems)}))
+    else:
+        for each in problems:
+            place = f" (byte {each.offset:,})" if each.line is not None and each.offset is not None else ""
+            click.echo(clean_line(f"{each}{place}"))
+        count = f"{turns:,} turn{'' if turns == 1 else 's'}"
+        click.echo(
+            f"{clean_line(where)}: {count}, {f'{len(problems):,} problems' if problems else 'all of it can be read'}"
+        )
+    return 1 if problems else 0

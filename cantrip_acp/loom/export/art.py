@@ -1,8 +1,9 @@
-"""ART (openpipe-art): a trajectory group a line, as ``TrajectoryGroup.model_validate_json`` reads it.
+"""ART (openpipe-art): a trajectory group a line, as ART's own ``deserialize_trajectory_groups`` reads it.
 
 What the crystal said is a ``Choice`` and is trained on; everything else is a message. A thread that was folded, or went on as
 a fork, has its later windows as ``additional_histories``, each utterance a ``Choice`` once. A choice has its log-probabilities
-where the provider gave them, and its ids as ``token_ids`` and ``prompt_token_ids``.
+where the provider gave them, and its ids as ``token_ids`` and ``prompt_token_ids``. ART's reader (0.5) passes
+``additional_histories`` over: whoever has folded threads builds those with ``dict_to_message_or_choice``, as it does.
 
 A group is what had one prompt: forks of a turn, casts of one intent. A thread alone is a group of its own.
 """

@@ -64,26 +64,31 @@ async def test_verifiers_reads_traces_and_writes_the_same(tmp_path: Path) -> Non
 
 async def test_art_reads_groups(tmp_path: Path) -> None:
     _library("art")
-    from art.trajectories import TrajectoryGroup
+    from art.trajectories import History
+    from art.utils.trajectory_migration import deserialize_trajectory_groups, dict_to_message_or_choice
     from openai.types.chat.chat_completion import Choice
 
     for path in await exported("art", tmp_path):
-        for line in path.read_text().splitlines():
-            data = json.loads(line)
-            group = _group(TrajectoryGroup, data)
-            for trajectory, given in zip(group.trajectories, data["trajectories"], strict=True):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        groups = deserialize_trajectory_groups(path.read_text())
+        assert len(groups) == len(lines) > 0
+        for group, line in zip(groups, lines, strict=True):
+            for trajectory, given in zip(group.trajectories, line["trajectories"], strict=True):
                 assert trajectory.reward == given["reward"]
-                histories = [trajectory, *trajectory.additional_histories]
+                assert [m["role"] for m in trajectory.messages()][-1] == "assistant"
+                more = [
+                    History(
+                        messages_and_choices=[dict_to_message_or_choice(m) for m in h["messages_and_choices"]],
+                        tools=h["tools"],
+                    )
+                    for h in given["additional_histories"]
+                ]
+                histories = [trajectory, *more]
                 choices = [m for h in histories for m in h.messages_and_choices if isinstance(m, Choice)]
                 assert len(choices) == given["metrics"]["turns"]
-                assert [m["role"] for m in trajectory.messages()][-1] == "assistant"
-
-
-def _group(kind: Any, data: dict[str, Any]) -> Any:
-    """As ART builds one: its constructor takes trajectories."""
-    from art.trajectories import Trajectory
-
-    return kind([Trajectory.model_validate(t) for t in data["trajectories"]], metadata=data["metadata"])
+    told = [c for g in groups for t in g.trajectories for c in t.messages_and_choices if isinstance(c, Choice)]
+    (sampled,) = [c for c in told if c.logprobs is not None]
+    assert [t.token for t in sampled.logprobs.content] == ["token_id:4", "token_id:5"]
 
 
 TEMPLATE = (

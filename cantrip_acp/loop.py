@@ -201,7 +201,7 @@ class CastRun:
             if turn.outputs:
                 await self.entity.keep_state(record.id)
             await self.entity.keep_files(record)
-            await self.scoring.turn(record)
+            await self.scoring.turn(record if not turn.parts else joined((*turn.parts, record)))
             if self.entity.hub.active:
                 await self._tell_turn(record, response if not turn.parts else None)
             if self.entity.birth is not None:

@@ -295,19 +295,26 @@ class Listing:
 
 def _spent_of(start: CastRecord | None, end: CastRecord) -> Spent:
     usage = end.usage
+    # A cast's usage is with its children's, which have threads of their own.
+    below = usage.get("children")
+    children = below if isinstance(below, dict) else {}
     seconds = 0.0
     if start is not None:
         began, ended = moment(start.timestamp), moment(end.timestamp)
         if began is not None and ended is not None:
             seconds = max(0.0, (ended - began).total_seconds())
-    cost = usage.get("cost")
-    return Spent(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
-        _count(usage.get("cached_tokens")),
-        float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
-        seconds,
+    prompt, completion, cached = (
+        max(0, _count(usage.get(name)) - _count(children.get(name)))
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
     )
+    cost = _dollars(usage.get("cost"))
+    if cost is not None:
+        cost = max(0.0, cost - (_dollars(children.get("cost")) or 0.0))
+    return Spent(prompt, completion, cached, cost, seconds)
+
+
+def _dollars(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _count(value: Any) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.entity import Entity
+from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.snapshots import LoomPieces
 
@@ -46,6 +47,7 @@ class Reopened:
 def reopen(cantrip: Cantrip, loom: Loom, entity_id: str) -> Reopened:
     """The entity with this id, ready for its next intent; a new one under that id where the loom has no turn of it.
 
+
     Reads the loom, so it belongs in a thread. Raises `LoomError` where the way to its last turn is damaged.
     """
     entity = Entity(cantrip, loom, entity_id=entity_id)
@@ -73,6 +75,8 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> None:
         entity.usage = entity.usage + Usage(
             data.tokens_prompt, data.tokens_completion, data.tokens_cached, cost=data.cost
         )
+    if entity.circle.gates.keys() & DELEGATION:
+        entity.children.born = entity.children.below = entity.loom.born(turn_id)
     skip = getattr(entity.crystal, "skip", None)
     if skip is not None:
         skip(queries)

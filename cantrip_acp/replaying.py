@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.context import block_of
-from cantrip_acp.crystals.contract import Emit, Query, Response, Usage
+from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response, Usage
 from cantrip_acp.errors import CrystalError, LoomError
 from cantrip_acp.forking import divergence
 from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
@@ -53,9 +53,19 @@ class RecordedCrystal:
     name = "recording"
     context_window: int | None = None
 
-    def __init__(self, turns: Sequence[Turn]) -> None:
+    def __init__(self, turns: Sequence[Turn], living: Crystal | None = None) -> None:
+        """``living`` is the crystal that spoke then: children that are summoned again have theirs from it."""
         self._turns = iter(turns)
+        self._living = living
         self.model = next((t.metadata.model for t in turns if t.metadata.model), None) or "recording"
+
+    def child(self, number: int, depth: int) -> Crystal:
+        """A child is no part of this recording: it lives again by itself."""
+        if self._living is None:
+            raise CrystalError("a replay without the crystal of then can summon no children", retryable=False)
+        heir = getattr(self._living, "child", None)
+        found: Crystal = self._living if heir is None else heir(number, depth)
+        return found
 
     async def query(self, query: Query, emit: Emit) -> Response:
         turn = next(self._turns, None)
@@ -93,7 +103,8 @@ class _RecordedGates:
 async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
     """Live the path to ``turn_id`` again in ``cantrip``'s circle; the loom is not written to.
 
-    With ``recorded_gates`` every gate but done answers what it answered then; without, gates act for real.
+    With ``recorded_gates`` every gate but done answers what it answered then, children's answers among them; without, gates
+    act for real, and children are summoned and live anew.
 
     Raises `TurnNotFound`, and `LoomError` where the path is damaged.
     """
@@ -103,12 +114,13 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
         raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
     # What the circle refused, or a ward cut off, comes to pass again by itself.
     again = cantrip.standing_in(
-        RecordedCrystal(turns), [_RecordedGates(turns)] if recorded_gates else [], Loom.memory()
+        RecordedCrystal(turns, cantrip.crystal), [_RecordedGates(turns)] if recorded_gates else [], Loom.memory()
     )
     async with again.invoke() as entity:
         for part in parts:
             await _cast(entity, part)
-    lived_again = [t for t in entity.loom.turns() if t.role == "crystal"]
+    after = lived(entity.loom, entity.last_turn) if entity.last_turn else []
+    lived_again = [t for part in after for t in part.turns if t.role == "crystal"]
     for number, turn in enumerate(turns, 1):
         if number > len(lived_again):
             return Replay(len(lived_again), Divergence(number, turn.id, "the replay ended before it"))

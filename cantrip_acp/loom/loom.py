@@ -434,6 +434,11 @@ class Loom:
                 return path[place:]
         return path
 
+    def born(self, leaf_id: str) -> int:
+        """How many children an entity has spawned on the way to a turn."""
+        mine = set(self.own(leaf_id))
+        return sum(1 for p in self._tree.turns.values() if p.role == "call" and p.parent_id in mine)
+
     def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
         """What an entity said on the way to a turn, without the call and folds: for each utterance the ids of its turns,
         of which there are several where it delegated (`utterances`)."""

@@ -84,6 +84,8 @@ class Entity:
         self.revive: Callable[[], Awaitable[None]] | None = None
         """Gives a medium that was just opened what it had held before, where this entity lived in another process."""
         self.closed = False
+        self.once = False
+        """Whether it is cast once and then closed, as a child that was called is."""
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._children: Children | None = None

@@ -134,6 +134,11 @@ class TurnState:
         """The cast that it belongs to."""
         return self._run
 
+    @property
+    def once(self) -> bool:
+        """Whether the entity ends with this cast, so that nothing of its medium's state is wanted after it."""
+        return self._run.entity.once
+
     @asynccontextmanager
     async def spawning(self) -> AsyncIterator[str]:
         """The length of a child's life within this utterance; gives the id of the turn that the child hangs on (COMP-5).

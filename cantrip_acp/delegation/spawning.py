@@ -104,6 +104,7 @@ async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, i
     async with parent.children.at_once:
         birth = Birth(turn.run, turn_id, call_id, planned.number, index)
         child = Entity(planned.cantrip, parent.loom, birth=birth)
+        child.once = True
         try:
             async with child:
                 result = await child.cast(planned.request.intent, trace=turn.run.trace)

@@ -128,8 +128,10 @@ class CodeSession:
         try:
             await self._attend(cell, worker, code, turn)
         except BaseException as failure:
-            lost = await self._settle(cell, worker, cancelled=True)
+            once = getattr(turn, "once", False)
+            lost = await self._settle(cell, worker, cancelled=True, once=once)
             if isinstance(failure, anyio.get_cancelled_exc_class()):
+                lost = None if once else lost
                 turn.interrupted(self._output(cell, turn, lost, "the cell was stopped by a cancel"))
             elif lost is not None:
                 self._note = lost
@@ -195,12 +197,18 @@ class CodeSession:
         if self._cell is not None:
             self._cell.serve(work, *args)
 
-    async def _settle(self, cell: Cell, worker: Worker, *, cancelled: bool = False) -> str | None:
+    async def _settle(
+        self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False
+    ) -> str | None:
         """Bring the worker to rest, whatever happens around us. What was lost where it had to go, None where nothing was."""
         rested = False
         with anyio.CancelScope(shield=True):
             if cancelled and cell.ended is None:
-                cell.stop(CANCEL, "the cell was stopped by a cancel")
+                if once:
+                    # Nobody will ask for its state again, and levels of children must not add up their patience (COMP-9).
+                    worker.end("the cell was stopped by a cancel")
+                else:
+                    cell.stop(CANCEL, "the cell was stopped by a cancel")
                 with anyio.move_on_after(1):
                     while cell.ended is None and worker.broken is None and not worker.tree.exited:
                         await worker.tree.changed()

@@ -6,6 +6,7 @@ begin with the last query's, byte for byte, which is what prompt caches live on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -31,6 +32,7 @@ INTERRUPTED = "[not run: the cast was stopped before this call]"
 EPHEMERAL = "[ephemeral:{gate}]"
 """What stands for the result of an ephemeral gate in what the crystal sees; the loom has it whole (PROD-5, D-010)."""
 
+_BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
 _LEAST = 2_000
 """Characters of a text that compaction leaves alone."""
 
@@ -53,7 +55,9 @@ class ContextBlock:
         """The block as the crystal reads it."""
         head = escape(self.title or self.uri or self.source)
         where = f' uri="{escape(self.uri)}"' if self.uri else ""
-        return f'<context source="{escape(self.source)}" title="{head}"{where}>\n{self.text}\n</context>'
+        # A text that ends its own block would go on as if it were nobody's.
+        text = _BLOCK_END.sub(r"<\\/\1", self.text)
+        return f'<context source="{escape(self.source)}" title="{head}"{where}>\n{text}\n</context>'
 
 
 @dataclass(frozen=True, slots=True)

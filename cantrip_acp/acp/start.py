@@ -28,7 +28,7 @@ Serve the Agent Client Protocol on standard input and output: what an editor sta
 Nothing but the protocol is written to standard output; logs go to standard error or to a file.
 
 Options:
-  --recipe FILE|NAME  the recipe of every session; by default the built-in coding entity.
+  --recipe FILE|NAME  the recipe of every session; by default the built-in familiar.
                       A FILE is trusted for this run, a NAME is looked up (.cantrip/, your
                       configuration, built-ins).
   --state-dir DIR     where looms and session state are kept [$CANTRIP_STATE_DIR, else your

@@ -55,7 +55,7 @@ def repl(
     state_dir: Path | None,
     full: bool,
 ) -> int:
-    """Talk to an entity made from RECIPE (a file, or a name; the built-in coding recipe by default).
+    """Talk to an entity made from RECIPE (a file, or a name; the built-in Familiar by default).
 
     Every line is an intent. The entity keeps what it learned and made from one to the next. Ctrl-C cancels the running
     cast, Ctrl-D leaves. From a pipe, each line of stdin is an intent.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
 
-DEFAULT = "coding"
+DEFAULT = "familiar"
 """The built-in recipe that serves where none is named."""
 
 

@@ -126,14 +126,16 @@ def test_show(tmp_path: Path) -> None:
         "max_turns  100",
     ):
         assert part in done.out
-    assert run("recipe", "show", "coding", "--source", cwd=tmp_path).out.startswith("# The recipe that serves")
+    assert run("recipe", "show", "coding", "--source", cwd=tmp_path).out.startswith("# A coding entity")
     assert "tool bash" in done.out
 
 
 def test_list(tmp_path: Path) -> None:
     run("recipe", "new", "greeter", cwd=tmp_path)
     done = run("recipe", "list", cwd=tmp_path)
-    assert [line.split()[:2] for line in done.out.splitlines()] == [["coding", "built-in"], ["greeter", "workspace"]]
+    listed = [line.split()[:2] for line in done.out.splitlines()]
+    for row in (["coding", "built-in"], ["familiar", "built-in"], ["greeter", "workspace"]):
+        assert row in listed
 
 
 def test_trust(tmp_path: Path) -> None:

@@ -78,12 +78,15 @@ def test_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever lies in the workspace under its name.
     write(tmp_path, TEXT.format("not mine"), f".cantrip/{DEFAULT}.cantrip.yaml")
     cantrip = load_for_session(None, tmp_path, tmp_path / "state", trusted=False)
-    assert cantrip.name == "coding"
-    assert cantrip.circle.medium.name == "bash"
-    assert list(cantrip.circle.gates) == ["done", "read_file", "write_file", "edit_file", "list_dir", "search"]
+    assert cantrip.name == "familiar"
+    assert cantrip.circle.medium.name == "code"
+    assert {"read_file", "edit_file", "search", "git_diff", "git_commit", "run_tests", "fetch", "plan", "call_agent"} <= set(
+        cantrip.circle.gates
+    )
+    assert cantrip.circle.wards.code_writable_paths == ()
     assert cantrip.circle.wards.bash_writable_paths == (str(tmp_path),)
     assert cantrip.circle.wards.bash_network is False
-    assert len(cantrip.call.system_prompt or "") < 4000
+    assert len(cantrip.call.system_prompt or "") < 6000
 
 
 def test_the_default_loads_neither_parser_nor_models(tmp_path: Path) -> None:

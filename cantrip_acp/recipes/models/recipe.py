@@ -81,6 +81,19 @@ class Loom(Model):
     )
 
 
+class Memory(Model):
+    """What an entity is told of before an intent; content, never authority."""
+
+    noun = "memory"
+    culture: Flag = Field(
+        default=False,
+        description="AGENTS.md, CLAUDE.md and .cantrip/culture/*.md of the session's folder, again when they change.",
+    )
+    sessions: Annotated[int, whole(0)] = Field(
+        default=0, description="Earlier casts in this folder, at most so many, as short digests."
+    )
+
+
 class Recipe(Model):
     """A cantrip as a file: crystal, call and circle."""
 
@@ -98,3 +111,4 @@ class Recipe(Model):
     folding: Folding = Folding()
     retry: Retry = Retry()
     loom: Loom = Loom()
+    memory: Memory = Memory()

@@ -115,11 +115,13 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._opening:
-            if len(self._open) >= AT_ONCE:
-                self.shutdown_request(request)
-                return
-            self._open.add(request)
-        super().process_request(request, client_address)
+            admitted = len(self._open) < AT_ONCE
+            if admitted:
+                self._open.add(request)
+        if admitted:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
         with self._opening:

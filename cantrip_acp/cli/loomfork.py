@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,15 @@ from cantrip_acp.cli.opening import cwd_option, state_option
 from cantrip_acp.errors import CantripError
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.cli.opening import Opening
     from cantrip_acp.entity import Entity
-    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.forking import State
+
+
+_OWN = "(state)"
+"""What ``--worktree`` means without a folder."""
+
+_HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running its code again"}
 
 
 @click.command(
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
         'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
         'cantrip loom fork hello.loom.jsonl "" "Say it louder." --recipe greeter',
         "cantrip loom tree hello.loom.jsonl",
+        'cantrip loom fork hello.loom.jsonl "" "Say it once more." --recipe greeter --samples 3 --concurrency 2',
     ),
 )
 @click.argument("name", metavar="FILE")
@@ -39,6 +48,23 @@ if TYPE_CHECKING:
     show_default=True,
     help="How a code circle's variables are had.",
 )
+@click.option(
+    "--worktree",
+    is_flag=False,
+    flag_value=_OWN,
+    metavar="[DIR]",
+    help="Work in a git worktree of its own, in DIR or in the state folder, with the files as they were pinned at that turn "
+    "(loom: {files: true}); it stays. Put it last, or write --worktree=DIR.",
+)
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="Make a group: N forks, to be compared.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="K",
+    help="So many of them at a time.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
 @click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
 @cwd_option
@@ -48,7 +74,10 @@ def fork(
     turn: str,
     intent: str,
     recipe: str,
-    state: str,
+    state: State,
+    worktree: str | None,
+    samples: int | None,
+    concurrency: int,
     as_json: bool,
     full: bool,
     cwd: Path,
@@ -57,14 +86,17 @@ def fork(
     """Go on from TURN of the loom FILE with INTENT, as a new entity that has lived through all that led to it.
 
     TURN is a turn's id or its beginning; an empty one is the turn that was written last. The original thread stays as it
-    is; the new one is written to the same file. Files of the workspace are as they are now.
+    is; the new one is written to the same file. Files of the workspace are as they are now, or, with --worktree, as they
+    were then, in a folder beside it: no branch, index or file of yours is touched. With --samples there are several forks
+    that share a group's id in the loom; what fails in one is that one's alone.
 
-    Exit status as of `cantrip cast`.
+    Exit status as of `cantrip cast`; of a group 0 only where every cast ended by itself.
     """
     from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find, leaf
     from cantrip_acp.cli.opening import open_recipe
     from cantrip_acp.errors import IntentRequired
+    from cantrip_acp.loom.turn import new_id
 
     if not intent.strip():
         raise IntentRequired("intent is required: say what the fork is to do (INTENT-1)")
@@ -72,30 +104,67 @@ def fork(
     opening = open_recipe(recipe, cwd, path, state_dir)
     try:
         origin = leaf(opening.loom, turn or None)
-        return _run(opening.cantrip, opening.loom, opening.workspace, origin, intent, state, as_json=as_json, full=full)
+        if samples is None:
+            entity_id = new_id("e")
+            made = partial(
+                opening.cantrip.fork,
+                origin,
+                loom=opening.loom,
+                state=state,
+                entity_id=entity_id,
+                worktree=_folder(worktree, opening, entity_id),
+            )
+            return _run(made, opening, origin, intent, as_json=as_json, full=full)
+        from cantrip_acp.cli.loomgroup import run_group
+
+        group = new_id("g")
+        return run_group(
+            opening,
+            origin,
+            intent,
+            group=group,
+            samples=samples,
+            concurrency=concurrency,
+            state=state,
+            worktree=_folder(worktree, opening, group),
+            as_json=as_json,
+        )
     finally:
         opening.loom.close()
 
 
+def _folder(worktree: str | None, opening: Opening, name: str) -> bool | str:
+    """Where the fork's worktree, or those of a group, are to lie; False where none is asked for."""
+    from cantrip_acp.folders import private
+
+    if worktree is None:
+        return False
+    if worktree != _OWN:
+        return str(Path(worktree).expanduser().absolute())
+    return str(private(opening.state_dir / "worktrees") / f"{opening.workspace.name}-{name}")
+
+
 def _run(
-    cantrip: Cantrip, loom: Loom, workspace: Path, origin: str, intent: str, state: str, *, as_json: bool, full: bool
+    forked: Callable[[], Awaitable[Entity]], opening: Opening, origin: str, intent: str, *, as_json: bool, full: bool
 ) -> int:
     from cantrip_acp.cli.cast import tell
     from cantrip_acp.cli.castview import JsonFace, TextFace
     from cantrip_acp.cli.running import running
     from cantrip_acp.cli.screen import Screen
-    from cantrip_acp.loom.turn import ForkRecord
 
-    screen = Screen()
-    face: JsonFace | TextFace = JsonFace() if as_json else TextFace(screen, workspace, full=full)
-
-    async def forked() -> Entity:
-        return await cantrip.fork(origin, loom=loom, state=state)  # type: ignore[arg-type]
+    screen, loom = Screen(), opening.loom
+    face: JsonFace | TextFace = JsonFace() if as_json else TextFace(screen, opening.workspace, full=full)
 
     with running(forked) as run:
         if not isinstance(face, JsonFace):
-            made = next(r for r in loom.records() if isinstance(r, ForkRecord) and r.entity_id == run.entity.id)
-            screen.line((f"fork of {origin}", "bold"), (f" {screen.marks.dot} state by {made.strategy}", "dim"))
+            made = loom.fork_of(run.entity.id)
+            assert made is not None, "it was just written"
+            how = _HOW.get(made.strategy, "there were no variables to restore")
+            screen.line((f"fork of {origin}", "bold"), (f" {screen.marks.dot} {how}", "dim"))
+            if isinstance(made.worktree, str):
+                screen.line(
+                    (f"worktree {made.worktree}", "bold"), (f" {screen.marks.dot} stays until you remove it", "dim")
+                )
             for lost in made.missing:
                 screen.line((f"missing  {lost}", "yellow"))
             face.intent(intent)

@@ -118,6 +118,7 @@ class Listing:
                 self._cast_turns[place.cast_id] = self._cast_turns.get(place.cast_id, 0) + 1
         self._ends: dict[str, CastRecord | None] = {}
         self._spent: dict[str, Spent] = {}
+        self._within: dict[str, Spent] = {}
         self._sums: dict[str, _Sums] = {}
 
     def line(self, leaf_id: str) -> ThreadLine:
@@ -256,18 +257,18 @@ class Listing:
         end, start = self._end(place.cast_id), self.outline.starts.get(place.cast_id or "")
         if end is not None and end.usage and self._whole(turn_id, sums):
             return _spent_of(start, end)
-        ids, at = [], turn_id
-        while True:
+        # Cut in two: turn by turn, each read once however many forks part from its cast.
+        ids: list[str] = []
+        at: str | None = turn_id
+        while at is not None and at not in self._within:
             ids.append(at)
-            parent = self.outline.places[at].parent_id
-            if at == sums.head or parent is None:
-                break
-            at = parent
-        total = Spent()
-        for turn in self.loom.bodies(ids):
+            at = self.outline.places[at].parent_id if at != sums.head else None
+        total = self._within[at] if at is not None else Spent()
+        for turn in self.loom.bodies(reversed(ids)):
             about = turn.metadata
             seconds = about.duration_ms / 1000
             total += Spent(about.tokens_prompt, about.tokens_completion, about.tokens_cached, about.cost, seconds)
+            self._within[turn.id] = total
         return total
 
     def _held(self, wanted: Wanted) -> set[str] | None:

@@ -36,7 +36,8 @@ GONE_WITHIN = 1.0
 class Launch:
     """What to start: a program with its arguments, under a name of ours, and the descriptors that its options name.
 
-    ``inherited`` are closed here once the program has them. The program is started ``within`` what is given.
+    ``inherited`` are closed here once the program has them, and so is ``stdin``, where it is not -1 for none. The program
+    is started ``within`` what is given.
     """
 
     program: str
@@ -44,6 +45,7 @@ class Launch:
     inherited: Sequence[int] = ()
     folder: str = "/"
     within: Callable[[], AbstractContextManager[None]] = nullcontext
+    stdin: int = -1
 
 
 @dataclass(slots=True)
@@ -120,7 +122,8 @@ class Tree:
         err_r, err_w = os.pipe()
         status_r, status_w = os.pipe()
         go_r, go_w = os.pipe()
-        theirs = [out_w, err_w, status_w, go_r, *self._launch.inherited]
+        stdin = self._launch.stdin
+        theirs = [out_w, err_w, status_w, go_r, *self._launch.inherited, *([stdin] if stdin >= 0 else [])]
         argv = [*self._launch.argv]
         at = argv.index("--args")
         # The writing end of the barrier goes in too (sync-fd, which the command never sees): were we to die now, the
@@ -131,7 +134,7 @@ class Tree:
                 self._process = subprocess.Popen(
                     argv,
                     executable=self._launch.program,
-                    stdin=subprocess.DEVNULL,
+                    stdin=stdin if stdin >= 0 else subprocess.DEVNULL,
                     stdout=out_w,
                     stderr=err_w,
                     env={},

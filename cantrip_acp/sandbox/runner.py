@@ -88,6 +88,10 @@ class Sandbox:
         """The policy of a command that would start now."""
         return self._prepare().policy
 
+    def prepared(self) -> Prepared:
+        """Everything that a command would be started with now."""
+        return self._prepare()
+
     def arguments(self) -> list[str]:
         """Bubblewrap's options for a command that would start now."""
         return list(self._prepare().options)

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -109,6 +109,8 @@ class Running:
         self._door: Door | None = None
         self._no_way: str | None = None
         self._spawn: Spawn | None = None
+        self._stdin = -1
+        self._processor_ms = policy.limits.timeout_ms
         self.tree: Tree | None = None
 
     def through(self, spawn: Spawn) -> None:
@@ -200,7 +202,7 @@ class Running:
             calls = _in_memory(self._prepared.filter)
             inherited.append(calls)
             argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
-            launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited)
+            launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited, stdin=self._stdin)
             bounds = policy.limits
             if (parent := control_groups()) is not None:
                 self._group = controlgroup.make(
@@ -213,7 +215,7 @@ class Running:
                 self._door.start()
             hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._door is not None)
             self.tree = Tree(launch, hooks)
-            inherited = []
+            inherited, self._stdin = [], -1
             self.tree.start()
         except BaseException:
             for fd in inherited:
@@ -228,7 +230,8 @@ class Running:
         policy = self._prepared.policy
         if self._group is not None:
             self._group = self._group.placed(pid)
-        limits.apply(pid, policy.limits, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
+        bounds = replace(policy.limits, timeout_ms=self._processor_ms)
+        limits.apply(pid, bounds, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
         if self._door is not None:
             try:
                 self._door.open(pid)

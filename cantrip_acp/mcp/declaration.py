@@ -1,0 +1,108 @@
+"""What is known of a server before it is reached: how to start it or where it is, and how far it is trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.redaction import Redactor, looks_secret
+
+Transport = Literal["stdio", "http", "sse"]
+
+START_SECONDS = 15.0
+CALL_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """One server.
+
+    ``transport`` stdio: ``command`` with ``args`` is started in the session's sandbox, with ``env`` beside the sandbox's own
+    environment, or, where ``sandboxed`` is False, as the user. ``http`` (streamable HTTP) and ``sse``: ``url`` is reached
+    from the host with ``headers``. ``trusted`` says whether what the server tells about its tools is believed: that a tool
+    only reads. ``start_s`` and ``call_s`` are seconds that it has to start in, and to answer a call.
+
+    Raises `DefinitionError` for a name that is empty, a URL that is none, or parts that do not fit the transport.
+    """
+
+    name: str
+    transport: Transport = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    url: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    sandboxed: bool = True
+    trusted: bool = False
+    required: bool = False
+    start_s: float = START_SECONDS
+    call_s: float = CALL_SECONDS
+
+    def __post_init__(self) -> None:
+        if not plain(self.name):
+            raise self._wrong(f"its name {self.name[:100]!r} has no letter or digit")
+        if self.transport == "stdio":
+            if not self.command.strip() or "\0" in self.command:
+                raise self._wrong("command is required: the program to start")
+            if any("\0" in text for text in (*self.args, *self.env.keys(), *self.env.values())):
+                raise self._wrong("args and env cannot hold a NUL character")
+            bad = next((name for name in self.env if not name or "=" in name), None)
+            if bad is not None:
+                raise self._wrong(f"{bad!r} is no name of a variable")
+        else:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise self._wrong("url must begin with http:// or https:// and name a host")
+            bad = next((n for n, v in self.headers.items() if not n.isascii() or set(n + v) & set("\r\n\0")), None)
+            if bad is not None:
+                raise self._wrong(f"the header {bad!r} cannot be sent")
+
+    def _wrong(self, why: str) -> DefinitionError:
+        return DefinitionError(f"MCP server {self.name[:100]!r}: {why}")
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its gates begin with."""
+        return plain(self.name)
+
+    def hide(self, redactor: Redactor) -> None:
+        """Tell a redactor what of it is secret: headers' values, and variables under secret names."""
+        secrets = [value for name, value in self.env.items() if looks_secret(name)]
+        for value in self.headers.values():
+            secrets += [value, value.rpartition(" ")[2]]
+        if (password := urlsplit(self.url).password) is not None:
+            secrets.append(password)
+        redactor.add(*secrets)
+
+    def record(self) -> dict[str, Any]:
+        """What a loom or a list may keep of it; no value of a variable or header."""
+        shown: dict[str, Any] = {"name": self.name, "transport": self.transport}
+        if self.transport == "stdio":
+            shown |= {"command": self.command, "args": list(self.args), "env": sorted(self.env)}
+            shown["sandboxed"] = self.sandboxed
+        else:
+            parts = urlsplit(self.url)
+            port = f":{parts.port}" if parts.port else ""
+            shown |= {"url": f"{parts.scheme}://{parts.hostname}{port}{parts.path}", "headers": sorted(self.headers)}
+        return shown
+
+
+def plain(name: str) -> str:
+    """A name as a part of a gate's name: letters, digits and ``_``, with a letter or ``_`` first; empty where none is left."""
+    found = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:64]
+    return f"_{found}" if found[:1].isdigit() else found
+
+
+def distinct(servers: Sequence[McpServer]) -> list[str]:
+    """The prefixes of several servers, in order, made unique by a number at the end."""
+    taken: list[str] = []
+    for server in servers:
+        prefix, number = server.prefix, 2
+        while prefix in taken:
+            prefix, number = f"{server.prefix}_{number}", number + 1
+        taken.append(prefix)
+    return taken

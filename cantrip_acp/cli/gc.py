@@ -136,7 +136,7 @@ def _told(plan: Plan, done: Done) -> None:
     _stay(plan, told={item.name for item, _, _ in done})
     gone = [item for item, why, _ in done if why is None]
     if done:
-        click.echo(f"freed {size(sum(item.size for item in gone))}; {_kept(plan, gone)}")
+        click.echo(f"freed {size(sum(item.size + item.beside for item in gone))}; {_kept(plan, gone)}")
     else:
         click.echo(f"nothing to let go of in {plan.state}; {_kept(plan, [])}")
 
@@ -161,7 +161,7 @@ def _line(what: str, item: Item, why: str) -> str:
     from cantrip_acp.cli.untrusted import clean_line
 
     when = time.strftime("%Y-%m-%d", time.localtime(item.changed))
-    return f"{what}  {clean_line(item.name)}  {when}  {size(item.size)}  {clean_line(why)}"
+    return f"{what}  {clean_line(item.name)}  {when}  {size(item.size + item.beside)}  {clean_line(why)}"
 
 
 def size(count: float) -> str:
@@ -176,9 +176,8 @@ def size(count: float) -> str:
 def _data(plan: Plan, done: Done | None) -> dict[str, Any]:
     def told(item: Item, **more: Any) -> dict[str, Any]:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(item.changed))
-        return {
-            "kind": item.kind, "name": item.name, "bytes": item.size, "changed": when, "why": item.why, **more,
-        }  # fmt: skip
+        data = {"kind": item.kind, "name": item.name, "bytes": item.size, "beside_bytes": item.beside}
+        return {**data, "changed": when, "why": item.why, **more}
 
     going = plan.going if done is None else [item for item, why, _ in done if why is None]
     return {
@@ -188,7 +187,7 @@ def _data(plan: Plan, done: Done | None) -> dict[str, Any]:
         "looms": plan.looms,
         "loom_bytes": plan.held,
         "removed" if done is not None else "would_remove": [told(item) for item in going],
-        "bytes": sum(item.size for item in going),
+        "bytes": sum(item.size + item.beside for item in going),
         "stays": [told(item, because=item.stays) for item in plan.staying],
         "failed": [told(item, because=why) for item, why, failed in done or () if failed],
         "notes": plan.notes,

@@ -342,6 +342,10 @@ class Loom:
         record = None if position is None else self._store.read(position)
         return record if isinstance(record, ForkRecord) else None
 
+    def forks(self) -> list[ForkRecord]:
+        """How each fork began, in the order of writing."""
+        return [r for r in self._store.read_all(self._tree.forks.values()) if isinstance(r, ForkRecord)]
+
     def elsewhere(self) -> set[str]:
         """The turns that are named here and lie in another loom: where a fork or a child of theirs began."""
         begun = [where[0] for where in self._tree.casts.values() if where]

@@ -100,5 +100,19 @@ class Folder:
                     continue
         return total
 
+    def tree_changed(self, name: str) -> float:
+        """When anything below a folder was changed last, in seconds since the epoch; 0 where there is no such folder."""
+        entry = self.entry(name)
+        if entry is None or not entry.is_folder:
+            return 0.0
+        last = entry.changed
+        for _, folders, files, fd in os.fwalk(name, dir_fd=self.fd, follow_symlinks=False):
+            for each in (*folders, *files):
+                try:
+                    last = max(last, os.stat(each, dir_fd=fd, follow_symlinks=False).st_mtime)
+                except FileNotFoundError:
+                    continue
+        return last
+
     def close(self) -> None:
         os.close(self.fd)

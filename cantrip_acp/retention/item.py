@@ -25,3 +25,5 @@ class Item:
     why: str
     drop: Callable[[], None] = field(repr=False)
     stays: str | None = None
+    beside: int = 0
+    """Bytes that go with it and lie elsewhere (a fork's worktree)."""

@@ -139,8 +139,14 @@ def item(folder: Folder, loom: Shelved, why: str, stays: str | None, before: Cal
     """The loom as something to remove; ``before`` removes what belongs to it elsewhere."""
 
     def drop() -> None:
-        with alone(folder, loom):
+        if loom.name.endswith(DATABASES):
+            # Nobody can read it once it is held.
+            with alone(folder, loom):
+                loom.entry = folder.entry(loom.name) or loom.entry
             before()
+        with alone(folder, loom):
+            if not loom.name.endswith(DATABASES):
+                before()
             # The loom itself goes last: whoever kills us in between leaves a loom that is whole, for the next run.
             for entry in loom.beside:
                 folder.unlink(entry.name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cantrip_acp.errors import LoomError
-from cantrip_acp.retention import leftovers, looms, references
+from cantrip_acp.retention import leftovers, looms, references, worktrees
 from cantrip_acp.retention.folder import Folder
 from cantrip_acp.retention.item import Item
 from cantrip_acp.retention.rules import Rules
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def freed(self) -> int:
-        return sum(item.size for item in self.going)
+        return sum(item.size + item.beside for item in self.going)
 
 
 def collect_looms(look: Look, plan: Plan) -> None:
@@ -75,15 +75,61 @@ def collect_looms(look: Look, plan: Plan) -> None:
         going = set(why) - set(stays) - set(found)
         if going:
             found |= _needed(look, plan, folder, shelf, going, named)
+            found |= _worked_in(look.state, shelf, going - set(found), named)
         if not found:
             break
         # What stays takes room, for which others may have to go.
         stays |= found
-    plan.items += [looms.item(folder, e, why[e.name], stays.get(e.name)) for e in shelf if e.name in why]
+    for each in shelf:
+        if each.name in why:
+            before = worktrees.let_go(look.state, folder, each)
+            item = looms.item(folder, each, why[each.name], stays.get(each.name), before)
+            item.beside = _worktrees_size(look.state, named.get(each.name))
+            plan.items.append(item)
+    collect_worktrees(look, plan, folder, shelf, named)
     plan.items += leftovers.beside(folder, orphans, looms.FOLDER, look.now)
     room = look.rules.max_size
     if room is not None and plan.held - sum(e.size for e in shelf if e.name in going) > room:
         plan.notes.append("what must stay takes more room than looms may take")
+
+
+def collect_worktrees(
+    look: Look, plan: Plan, folder: Folder, shelf: list[looms.Shelved], named: dict[str, references.Named]
+) -> None:
+    """Forks' worktrees that no loom names any more."""
+    own = look.state.sub(worktrees.FOLDER)
+    if own is None:
+        return
+    plan.opened.append(own)
+    if not any(entry.is_folder for entry in own.entries()):
+        return
+    _read_all(look, plan, folder, shelf, named)
+    if all(each.known for each in named.values()):
+        theirs = {name for each in named.values() for name in worktrees.own(look.state, each.worktrees)}
+        plan.items += worktrees.left(own, theirs, look.rules, look.now)
+
+
+def _worktrees_size(state: Folder, named: references.Named | None) -> int:
+    names = worktrees.own(state, named.worktrees) if named is not None else []
+    folder = state.sub(worktrees.FOLDER) if names else None
+    if folder is None:
+        return 0
+    try:
+        return sum(folder.tree_size(name) for name in names if folder.entry(name) is not None)
+    finally:
+        folder.close()
+
+
+def _worked_in(
+    state: Folder, shelf: list[looms.Shelved], going: set[str], named: dict[str, references.Named]
+) -> dict[str, str]:
+    found = {}
+    for each in shelf:
+        if each.name in going:
+            name = worktrees.worked_in(state, each, worktrees.own(state, named[each.name].worktrees))
+            if name is not None:
+                found[each.name] = f"{worktrees.FOLDER}/{name}, of its fork, was changed since"
+    return found
 
 
 def _needed(
@@ -94,7 +140,18 @@ def _needed(
     going: set[str],
     named: dict[str, references.Named],
 ) -> dict[str, str]:
-    """Those of ``going`` that must stay for what looms name; ``named`` is filled the first time."""
+    """Those of ``going`` that must stay for what looms name."""
+    _read_all(look, plan, folder, shelf, named)
+    unknown = next((name for name, each in named.items() if not each.known and name not in going), None)
+    if unknown is not None:
+        return dict.fromkeys(going, f"{unknown}, which cannot be read, may go on from it")
+    return {name: f"{by} goes on from it" for name, by in references.needed(named, going).items()}
+
+
+def _read_all(
+    look: Look, plan: Plan, folder: Folder, shelf: list[looms.Shelved], named: dict[str, references.Named]
+) -> None:
+    """What every loom names, read once."""
     for number, each in enumerate(shelf if not named else ()):
         look.progress("looms", number + 1, len(shelf))
         try:
@@ -104,10 +161,6 @@ def _needed(
             named[each.name] = references.Named(known=gone)
             if not gone:
                 plan.notes.append(f"{looms.FOLDER}/{each.name} cannot be read: {error}")
-    unknown = next((name for name, each in named.items() if not each.known and name not in going), None)
-    if unknown is not None:
-        return dict.fromkeys(going, f"{unknown}, which cannot be read, may go on from it")
-    return {name: f"{by} goes on from it" for name, by in references.needed(named, going).items()}
 
 
 def collect_leftovers(look: Look, plan: Plan) -> None:

@@ -11,17 +11,22 @@ from cantrip_acp.retention.looms import Shelved
 
 @dataclass(slots=True)
 class Named:
-    """The turns that a loom holds, and those of other looms that it names; ``known`` is False where it cannot be read."""
+    """The turns that a loom holds, those of other looms that it names, and the folders that its forks work in.
+
+    ``known`` is False where it cannot be read.
+    """
 
     holds: set[str] = field(default_factory=set)
     elsewhere: set[str] = field(default_factory=set)
+    worktrees: set[str] = field(default_factory=set)
     known: bool = True
 
 
 def read(folder: Folder, loom: Shelved) -> Named:
     """What a loom names; of a damaged one, what can still be read. Raises `LoomError`."""
     with Loom.open(folder.path / loom.name, readonly=True) as opened:
-        return Named(set(opened.places), opened.elsewhere())
+        folders = {f.worktree for f in opened.forks() if isinstance(f.worktree, str)}
+        return Named(set(opened.places), opened.elsewhere(), folders)
 
 
 def needed(named: dict[str, Named], going: set[str]) -> dict[str, str]:

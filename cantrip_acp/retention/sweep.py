@@ -49,5 +49,7 @@ def sweep(plan: Plan) -> Iterator[tuple[Item, str | None, bool]]:
             yield item, str(why), False
         except OSError as error:
             yield item, error.strerror or str(error), True
+        except CantripError as error:
+            yield item, str(error), True
         else:
             yield item, None, False

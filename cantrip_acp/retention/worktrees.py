@@ -1,0 +1,100 @@
+"""What a loom keeps elsewhere: pins of files in the user's repositories, and forks' worktrees in the state folder.
+
+Both go with the loom. A worktree that was made in another folder is the user's, and stays; so does a loom in whose worktree
+somebody worked after the loom was last written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+
+from cantrip_acp.errors import GitError, LoomError
+from cantrip_acp.git import worktrees
+from cantrip_acp.git.repository import Repository
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.turn import FilesRecord, ForkRecord, LoomHeader
+from cantrip_acp.pinning import forget
+from cantrip_acp.retention.folder import Folder
+from cantrip_acp.retention.item import Item, Stays
+from cantrip_acp.retention.looms import Shelved, days
+from cantrip_acp.retention.rules import Rules
+
+FOLDER = "worktrees"
+_MOMENT = 60.0
+"""Seconds between a fork's last change of a file and the record of it."""
+
+
+def own(state: Folder, paths: Iterable[str]) -> list[str]:
+    """The names of those worktrees that lie in the state folder."""
+    base = os.path.realpath(state.path / FOLDER)
+    names = (os.path.basename(path) for path in paths if os.path.dirname(os.path.realpath(path)) == base)
+    return [name for name in names if name]
+
+
+def worked_in(state: Folder, loom: Shelved, names: Iterable[str]) -> str | None:
+    """The worktree of a loom that was changed after the loom; None where none was."""
+    folder = state.sub(FOLDER)
+    if folder is None:
+        return None
+    try:
+        return next((n for n in names if folder.tree_changed(n) > loom.changed + _MOMENT), None)
+    finally:
+        folder.close()
+
+
+def let_go(state: Folder, looms: Folder, loom: Shelved) -> Callable[[], None]:
+    """What removes pins and worktrees of a loom, read while it is still whole and nobody is kept from it."""
+
+    def drop() -> None:
+        kept = Loom.memory()
+        try:
+            with Loom.open(looms.path / loom.name, readonly=True) as opened:
+                for record in opened.records():
+                    if isinstance(record, LoomHeader | FilesRecord):
+                        kept.append(record)
+                    elif isinstance(record, ForkRecord) and isinstance(record.worktree, str):
+                        if own(state, [record.worktree]):
+                            kept.append(record)
+        except LoomError:
+            # Nobody can read it any more, and nobody will.
+            return
+        forget(kept)
+
+    return drop
+
+
+def left(folder: Folder, named: set[str], rules: Rules, now: float) -> list[Item]:
+    """Worktrees that no loom of the state folder names and in which nothing was changed for long."""
+    if rules.older_than is None:
+        return []
+    items = []
+    for entry in folder.entries():
+        changed = folder.tree_changed(entry.name) if entry.is_folder and entry.name not in named else now
+        if now - changed > rules.older_than:
+            why = f"no loom names it, unchanged for {days(now - changed)}"
+            size = folder.tree_size(entry.name)
+            drop = _remover(folder, entry.name, changed)
+            items.append(Item("worktree", f"{FOLDER}/{entry.name}", size, changed, why, drop))
+    return items
+
+
+def _remover(folder: Folder, name: str, changed: float) -> Callable[[], None]:
+    def drop() -> None:
+        entry = folder.entry(name)
+        if entry is None:
+            return
+        if not entry.is_folder or folder.tree_changed(name) > max(changed, time.time() - _MOMENT):
+            raise Stays("changed meanwhile")
+        where = os.path.realpath(folder.path / name)
+        try:
+            found = Repository.of(where)
+        except GitError:
+            found = None
+        if found is not None and found.top == where and found.git_dir != found.common_dir:
+            worktrees.remove(found, where)
+        # Of a repository that is gone itself there is only the folder.
+        folder.remove_tree(name)
+
+    return drop

@@ -1,0 +1,122 @@
+"""Pins and worktrees go with their loom: nothing of the user's does, and nothing in which somebody worked since."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp import Loom
+from cantrip_acp.git import pins, worktrees
+from cantrip_acp.git.repository import Repository
+from cantrip_acp.loom.turn import FilesRecord, ForkRecord
+from cantrip_acp.retention.rules import DAY, Rules
+from tests.retention.shelf import age, keep, names
+from tests.retention.test_plan import planned, swept
+
+OLD = Rules(older_than=90 * DAY)
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=x", "-c", "user.email=x@localhost", "-c", "init.defaultBranch=main")
+    return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "a.txt").write_text("committed")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    (folder / "a.txt").write_text("changed")
+    return folder
+
+
+def forked(state: Path, workspace: Path, name: str, where: Path, *, days: float) -> Path:
+    """An old loom with pinned files and a fork that was given a worktree."""
+    path = keep(state, name, days=days)
+    with Loom.open(path) as loom:
+        assert loom.header is not None
+        pinner = pins.Pinner(str(workspace), pins.ref_of(loom.header.id, "e"))
+        made = pinner.pin("after a turn")
+        pinner.close()
+        assert made is not None
+        loom.append(FilesRecord("w", f"t_{name}_1", "e", made.top, made.commit, made.tree, made.ref, made.head))
+        worktrees.make(Repository.of(str(workspace)), made.commit, made.head, where)  # type: ignore[arg-type]
+        loom.append(ForkRecord("k", f"t_{name}_1", "e2", worktree=str(where)))
+    aged(where, days)
+    return age(path, days)
+
+
+def aged(folder: Path, days: float) -> None:
+    for each in (*folder.rglob("*"), folder):
+        age(each, days)
+
+
+def refs(workspace: Path) -> list[str]:
+    return git(workspace, "for-each-ref", "--format=%(refname)").split()
+
+
+def linked(workspace: Path) -> list[str]:
+    return [line.split()[0] for line in git(workspace, "worktree", "list").splitlines()[1:]]
+
+
+def test_they_go_with_the_loom(tmp_path: Path, workspace: Path) -> None:
+    state = tmp_path / "state"
+    mine, other = state / "worktrees" / "one", tmp_path / "elsewhere"
+    forked(state, workspace, "a", mine, days=100)
+    forked(state, workspace, "b", other, days=100)
+    forked(state, workspace, "c", state / "worktrees" / "three", days=1)
+    assert len(refs(workspace)) == 4
+    before = git(workspace, "status", "--porcelain"), git(workspace, "log", "--all", "--oneline", "refs/heads/main")
+    assert planned(state) == (["a", "b"], {})
+    assert [why for _, why, _ in swept(state)] == [None, None]
+    assert names(state) == ["c"]
+    assert not mine.exists()
+    assert (other / "a.txt").read_text() == "changed", "a folder that the user chose is the user's"
+    assert linked(workspace) == [str(other), str(state / "worktrees" / "three")]
+    assert len(refs(workspace)) == 2
+    assert git(workspace, "status", "--porcelain") == before[0]
+    assert (workspace / "a.txt").read_text() == "changed"
+
+
+def test_one_in_whose_worktree_somebody_worked_stays(tmp_path: Path, workspace: Path) -> None:
+    state = tmp_path / "state"
+    forked(state, workspace, "a", state / "worktrees" / "one", days=200)
+    (state / "worktrees" / "one" / "a.txt").write_text("by hand")
+    assert planned(state) == ([], {"a": "worktrees/one, of its fork, was changed since"})
+    assert swept(state) == []
+    aged(state / "worktrees" / "one", 200)
+    assert len(swept(state)) == 1
+
+
+def test_worktrees_that_no_loom_names(tmp_path: Path, workspace: Path) -> None:
+    state = tmp_path / "state"
+    forked(state, workspace, "a", state / "worktrees" / "one", days=100).unlink()
+    forked(state, workspace, "b", state / "worktrees" / "two", days=5).unlink()
+    dangling = state / "worktrees" / "three"
+    dangling.mkdir()
+    (dangling / ".git").write_text("gitdir: /nowhere/at/all")
+    aged(dangling, 100)
+    (state / "worktrees" / "link").symlink_to(workspace)
+    age(state / "worktrees" / "link", 500)
+    assert sorted(name for name, why, _ in swept(state) if why is None) == ["worktrees/one", "worktrees/three"]
+    assert linked(workspace) == [str(state / "worktrees" / "two")]
+    assert (workspace / "a.txt").exists()
+
+
+def test_a_repository_that_is_gone(tmp_path: Path, workspace: Path) -> None:
+    state = tmp_path / "state"
+    forked(state, workspace, "a", state / "worktrees" / "one", days=100)
+    os.rename(workspace, tmp_path / "moved")
+    assert ("looms/a.loom.jsonl", None, False) in swept(state)
+    assert names(state) == []
+    # What is left of its worktree goes by itself.
+    assert [name for name, why, _ in swept(state) if why is None] in ([], ["worktrees/one"])
+    assert not (state / "worktrees" / "one").exists()
+    assert time.time() - (tmp_path / "moved" / "a.txt").stat().st_mtime < DAY

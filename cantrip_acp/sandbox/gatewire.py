@@ -23,6 +23,7 @@ from importlib.resources import files
 from typing import Any
 
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.sandbox import gatecommand
 from cantrip_acp.sandbox.policy import WIRE
 
@@ -134,6 +135,9 @@ def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
     for shown, gate in gates.items():
         commands.setdefault(shown, (shown, gate))
         commands.setdefault(f"cantrip_{shown}", (shown, gate))
+    for alias, name in ALIASES.items():
+        if name in commands:
+            commands.setdefault(alias, commands[name])
     return commands
 
 

@@ -49,6 +49,10 @@ class Gates:
         if "done" in self.functions:
             done = next(s for s in specs if s["shown"] == "done")
             self._add("submit_answer", {**done, "description": "The same as done."})
+        for older, name in (("call_entity", "call_agent"), ("call_entity_batch", "call_agent_batch")):
+            found = next((s for s in specs if s["name"] == name), None)
+            if found is not None and older not in self.functions:
+                self._add(older, {**found, "description": f"The older name of {name}."})
         when_imported("inspect", self._sign)
 
     def gain(self, specs: list[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:

@@ -42,7 +42,10 @@ def columns(
     screen.line((gap.join(padded(head[n], n) for n in shown).rstrip(), "bold"), indent=indent, whole=True)
     for row, words in zip(rows, texts, strict=True):
         parts: list[str | tuple[str, str]] = []
+        end = max((n for n in shown if words[n]), default=-1)
         for n in shown:
+            if n > end:
+                break
             cell = row[n]
             if parts:
                 parts.append(gap)

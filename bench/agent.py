@@ -81,6 +81,12 @@ class Connection:
         if not line:
             raise EOFError(f"the agent ended with status {self._process.wait()} (its stderr is above)")
         message: dict[str, Any] = json.loads(line)
+        if message.get("method") == "session/request_permission":
+            # A user who says yes at once: what is measured is the agent.
+            outcome = {"outcome": "selected", "optionId": message["params"]["options"][0]["optionId"]}
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": {"outcome": outcome}}
+            self._input.write(json.dumps(answer).encode() + b"\n")
+            self._input.flush()
         return message
 
     def reply(self, number: int) -> Any:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
@@ -25,6 +26,8 @@ from cantrip_acp.loop import CastResult
 
 if TYPE_CHECKING:
     from os import PathLike
+
+    from pathlib import Path
 
     from cantrip_acp.context import Contributor
     from cantrip_acp.forkgroup import ForkGroup
@@ -163,6 +166,19 @@ class Cantrip:
         )
         cantrip.scores = False
         return cantrip
+
+    def reaching(self, folders: Sequence[Path], interceptor: Interceptor) -> Cantrip:
+        """The same cantrip for a session: with folders beside its workspace, and one more interceptor, the last to be asked."""
+        made = copy(self)
+        made.__dict__.pop("records", None)
+        made.__dict__.pop("id", None)
+        if folders:
+            circle = self.circle
+            made.circle = Circle(
+                circle.medium, circle.declared_gates, circle.wards, workspace=circle.workspace, folders=folders
+            )
+        made.interceptors = (*self.interceptors, interceptor)
+        return made
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
         """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent."""

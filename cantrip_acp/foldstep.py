@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cantrip_acp import events
-from cantrip_acp.crystals.contract import Delta, Message, Query
+from cantrip_acp import events, telemetry
+from cantrip_acp.crystals.contract import Delta, Message, Query, Usage
 from cantrip_acp.errors import ContextLimitError, CrystalError
 from cantrip_acp.folding import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.loom.turn import ConfigRecord, FoldRecord, Turn, TurnMetadata, Utterance, new_id, now
 
 if TYPE_CHECKING:
+    from cantrip_acp.entity import Entity
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loop import CastRun
 
@@ -46,6 +48,33 @@ def _compact(run: CastRun, most: int) -> None:
         entity.loom.append(ConfigRecord(new_id("g"), entity.id, {"compacted": cut}, now()))
 
 
+@dataclass
+class _Between:
+    """A fold between casts counts to the one before (`_fold` asks no more of a run than this)."""
+
+    entity: Entity
+    id: str
+    intent: str
+    trace: telemetry.Trace
+
+    def spend(self, usage: Usage) -> None:
+        self.entity.usage = self.entity.usage + usage
+
+
+async def fold_now(entity: Entity, keep: int | None = None) -> int:
+    """Fold between two casts, because somebody asked for it; how many turns went. ``keep`` is the policy's, at most all but one."""
+    context = entity.context
+    before = context.unfolded
+    if before < 2 or entity.busy:
+        return 0
+    wanted = keep if keep is not None else entity.folding.keep_turns if entity.folding.keep_turns is not None else 1
+    last = entity.loom.turn(entity.last_turn)
+    start = entity.loom.cast_of(last.cast_id)[0] if last.cast_id is not None else None
+    run = _Between(entity, last.cast_id or last.id, (start.intent if start else None) or "", telemetry.trace_from(None))
+    await _fold(run, min(wanted, before - 1))
+    return before - context.unfolded
+
+
 async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
     """After a provider refused the messages as too long: fold all but the last turn, and cut. False where nothing helps."""
     context = run.entity.context
@@ -58,7 +87,7 @@ async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
     return context.tokens < before
 
 
-async def _fold(run: CastRun, keep: int) -> None:
+async def _fold(run: CastRun | _Between, keep: int) -> None:
     entity = run.entity
     context = entity.context
     began = time.perf_counter()
@@ -102,7 +131,7 @@ def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
     return (turn.id,) if turn.continues is None else loom.acted(turn.id)[-1]
 
 
-async def _summary(run: CastRun, keep: int) -> str | None:
+async def _summary(run: CastRun | _Between, keep: int) -> str | None:
     """What the summarizer makes of the turns that go; None where there is none or it fails, and the digest serves."""
     entity = run.entity
     crystal = entity.folding.summarizer

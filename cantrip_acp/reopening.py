@@ -44,14 +44,15 @@ class Reopened:
     kept: Kept
 
 
-def reopen(cantrip: Cantrip, loom: Loom, entity_id: str) -> Reopened:
+def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) -> Reopened:
     """The entity with this id, ready for its next intent; a new one under that id where the loom has no turn of it.
 
+    ``at`` is the turn from which it goes on, where that is not its own last one (a fork).
 
     Reads the loom, so it belongs in a thread. Raises `LoomError` where the way to its last turn is damaged.
     """
     entity = Entity(cantrip, loom, entity_id=entity_id)
-    last = loom.last_turn(entity_id)
+    last = at or loom.last_turn(entity_id)
     if last is None:
         return Reopened(entity, 0, "none")
     parts = lived(loom, last)
@@ -71,7 +72,7 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> None:
     queries = 0
     for _, turn in spoken(list(parts)):
         data = turn.metadata
-        queries += turn.continues is None
+        queries += 1
         entity.usage = entity.usage + Usage(
             data.tokens_prompt, data.tokens_completion, data.tokens_cached, cost=data.cost
         )

@@ -17,11 +17,15 @@ PROTOCOL_VERSION = 1
 
 AUTH_METHOD = "environment"
 
+OTHER_WAYS = (
+    "Or start the agent with --recipe FILE and name the crystal there. `cantrip doctor` shows what was found. Then restart "
+    "the agent."
+)
+
 HOW_TO_GET_A_CRYSTAL = (
     "Set a provider's key (ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY or OPENROUTER_API_KEY) in the agent's "
     "environment or in the .env of your configuration folder (~/.config/cantrip/.env); CANTRIP_CRYSTAL=PROVIDER:MODEL beside "
-    "it chooses the model, and scripted:FILE plays a script. Or start the agent with --recipe FILE and name the crystal "
-    "there. `cantrip doctor` shows what was found. Then restart the agent."
+    f"it chooses the model, and scripted:FILE plays a script. {OTHER_WAYS}"
 )
 
 
@@ -30,11 +34,19 @@ def initialize_result() -> dict[str, Any]:
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "agentCapabilities": {
-            "loadSession": False,
+            "loadSession": True,
             # Of any session's crystal: one that takes no pictures or sound reads a note in their place.
             "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
             "mcpCapabilities": {"http": False, "sse": False},
-            "sessionCapabilities": {},
+            "sessionCapabilities": {
+                "list": {},
+                "resume": {},
+                "close": {},
+                "delete": {},
+                "additionalDirectories": {},
+                # Not stable in the protocol yet; its own schema of unstable parts has it.
+                "fork": {},
+            },
             "auth": {},
         },
         "authMethods": [

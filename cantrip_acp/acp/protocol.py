@@ -385,6 +385,7 @@ class ClientAbilities(msgspec.Struct, frozen=True):
 
     notices: bool = False
     display_terminal: bool = False
+    request_ids: bool = False
 
     @classmethod
     def of(cls, capabilities: Any) -> ClientAbilities:
@@ -392,7 +393,9 @@ class ClientAbilities(msgspec.Struct, frozen=True):
         session = _mapping(_mapping(capabilities).get("session"))
         meta = _mapping(_mapping(capabilities).get("_meta"))
         return cls(
-            notices=isinstance(session.get("notices"), dict), display_terminal=meta.get("terminal_output") is True
+            notices=isinstance(session.get("notices"), dict),
+            display_terminal=meta.get("terminal_output") is True,
+            request_ids=bool(meta.get("ai.prime.acp/semantic-edges-v1")),
         )
 
 

@@ -6,10 +6,9 @@ time, and a cancelled one leaves it ready for the next.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-import os
-from collections.abc import Awaitable, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,13 +16,18 @@ import anyio.lowlevel
 
 from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.acp.asking import Asked, ask_client
+from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from cantrip_acp.acp.title import title_of
 from cantrip_acp.acp.translate import Translator
 from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.errors import CantripError
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
+    from cantrip_acp.acp.opening import Opened
+    from cantrip_acp.acp.permissions import Answer, Permissions, Question
+    from cantrip_acp.acp.store import Note
     from cantrip_acp.acp.wire import Connection, Request
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import CastStream, Entity
@@ -48,70 +52,85 @@ STOP_REASONS: dict[str, acp.StopReason] = {
 """Why a cast ended, in the protocol's words; reason ``error`` is no stop reason but an error."""
 
 
-def check_folder(cwd: str) -> Path:
-    """The folder of a new session. Raises `RpcError` -32602 where it is none that can be worked in."""
-
-    def refuse(problem: str) -> RpcError:
-        return invalid_params(problem, "cwd")
-
-    if not os.path.isabs(cwd):
-        raise refuse(f"must be an absolute path, not {cwd[:200]!r}")
-    try:
-        os.stat(cwd)
-        if not os.path.isdir(cwd):
-            raise refuse(f"is a file, not a folder: {cwd}")
-        # Listing asks what a user id and the mode bits alone cannot answer: access lists, mounts, namespaces.
-        with os.scandir(cwd):
-            pass
-    except FileNotFoundError:
-        raise refuse(f"no such folder: {cwd}") from None
-    except NotADirectoryError:
-        raise refuse(f"a part of the path is not a folder: {cwd}") from None
-    except PermissionError:
-        raise refuse(f"not readable for this user: {cwd}") from None
-    except (OSError, ValueError) as problem:
-        raise refuse(f"cannot be used ({problem}): {cwd[:200]!r}") from None
-    if not os.access(cwd, os.X_OK):
-        raise refuse(f"not searchable for this user: {cwd}")
-    return Path(cwd)
-
-
 class Session:
-    """One session. ``trace`` is what ``session/new`` named, the default of its prompts."""
+    """One session. ``trace`` is what ``session/new`` named, the default of its prompts.
+
+    ``before`` is run ahead of each cast (what was chosen since takes effect then) and gives what the entity is to be told;
+    ``after`` behind each.
+    """
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - the protocol's word
-        entity: Entity,
+        opened: Opened,
+        permissions: Permissions,
         connection: Connection,
         client: acp.ClientAbilities,
         trace: telemetry.Trace | None,
     ) -> None:
-        self.id = id
-        self.entity = entity
+        self.opened = opened
+        self.permissions = permissions
+        self.client = client
         self.trace = trace
-        self._connection = connection
-        self._translator = Translator(client)
+        self.connection = connection
+        self.translator = Translator(client)
+        self.before: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
+        self.after: Callable[[Session], None] | None = None
+        self.pending: dict[str, str] = {}
+        """What was chosen while a prompt ran, for the next one: option and value."""
+        self.told: list[str] = []
+        """What the entity is to be told before its next intent."""
         self.running = False
         """Whether a prompt is being worked on."""
+        self.closing = False
         self._cancelled = False
+        self._ended = anyio.Event()
         self._patience: set[anyio.CancelScope] = set()
         self._output = anyio.Event()
 
-    def prompt(
-        self, intent: str, context: Sequence[ContextBlock], trace: telemetry.Trace, request: Request
-    ) -> Awaitable[acp.PromptResult]:
-        """Begin a prompt; what is returned runs it. Raises `RpcError` while another one runs."""
-        if self.running:
+    @property
+    def note(self) -> Note:
+        return self.opened.note
+
+    @property
+    def id(self) -> str:
+        return self.opened.note.id
+
+    @property
+    def entity(self) -> Entity:
+        return self.opened.entity
+
+    def begin(self, request: Request) -> None:
+        """Take the session for a prompt. Raises `RpcError` while another one runs."""
+        if self.running or self.closing:
+            doing = "being closed" if self.closing else "busy with another prompt"
             raise RpcError(
                 INVALID_REQUEST,
-                f"Invalid request: session {self.id} is busy with another prompt; wait for its reply or send session/cancel",
+                f"Invalid request: session {self.id} is {doing}; wait for its reply or send session/cancel",
                 {"sessionId": self.id, "reason": "prompt_in_progress"},
             )
         self.running = True
         self._cancelled = False
+        self._ended = anyio.Event()
         request.on_cancel = self.cancel
-        return self._run(intent, context, trace)
+
+    async def run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
+        """What a prompt asks for, once it was begun: its result, or the error that its user can act on."""
+        try:
+            return await work
+        except CantripError as problem:
+            if self._cancelled:
+                return acp.PromptResult("cancelled")
+            text = shared().diagnostic(str(problem))
+            raise RpcError(
+                INTERNAL_ERROR,
+                f"The prompt failed: {text}",
+                {"error": type(problem).__name__, "details": text, "cantrip_trace_id": trace_id},
+            ) from None
+        finally:
+            self.running = False
+            self._ended.set()
+            if self.after is not None:
+                self.after(self)
 
     def cancel(self) -> None:
         """End the running prompt; nothing where none runs."""
@@ -133,59 +152,96 @@ class Session:
             log.warning("session %s could not be prepared", self.id, exc_info=True)
 
     async def close(self) -> None:
-        """End the entity and let go of its loom."""
+        """End the running prompt and the entity, and let go of its loom."""
+        self.closing = True
+        self.cancel()
+        if self.running:
+            with anyio.move_on_after(1):
+                await self._ended.wait()
         await self.entity.close()
-        self.entity.loom.close()
+        self.opened.leave()
 
     def show(self, update: acp.Update) -> None:
         """Send one update without waiting."""
-        self._connection.notify_now("session/update", acp.SessionNotification(self.id, update))
+        self.connection.notify_now("session/update", acp.SessionNotification(self.id, update))
 
-    async def _run(self, intent: str, context: Sequence[ContextBlock], trace: telemetry.Trace) -> acp.PromptResult:
-        try:
-            return await self._cast(intent, context, trace)
-        except CantripError as problem:
-            if self._cancelled:
-                return acp.PromptResult("cancelled")
-            text = shared().diagnostic(str(problem))
-            raise RpcError(
-                INTERNAL_ERROR,
-                f"The prompt failed: {text}",
-                {"error": type(problem).__name__, "details": text, "cantrip_trace_id": trace.trace_id},
-            ) from None
-        finally:
-            self.running = False
+    async def send(self, updates: Sequence[acp.Update]) -> None:
+        """Send updates at the client's pace."""
+        for update in updates:
+            self.show(update)
+        if self.connection.congested and not self._cancelled:
+            with anyio.CancelScope() as scope:
+                self._patience.add(scope)
+                try:
+                    await self.connection.room()
+                finally:
+                    self._patience.discard(scope)
 
-    async def _cast(self, intent: str, context: Sequence[ContextBlock], trace: telemetry.Trace) -> acp.PromptResult:
-        translator = self._translator
+    async def cast(self, intent: str, context: Sequence[ContextBlock], trace: telemetry.Trace) -> acp.PromptResult:
+        """A prompt as a cast of the entity."""
+        if self.before is not None:
+            context = (*context, *await self.before(self))
+        if self._stopped():
+            return acp.PromptResult("cancelled")
+        if self.note.title is None:
+            self.note.title = title_of(intent)
+            if self.note.title is not None:
+                self.show(acp.SessionInfoChanged(self.note.title))
         try:
             async with self.entity.stream(intent, trace=trace, context=context) as stream:
                 await self._forward(stream)
         finally:
-            for update in translator.close():
+            for update in self.translator.close():
                 self.show(update)
         result = stream.result
-        reason = STOP_REASONS.get(result.reason)
-        if self._cancelled:
-            reason = "cancelled"
+        reason = "cancelled" if self._stopped() else STOP_REASONS.get(result.reason)
         if reason is None:
             raise RpcError(
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
         return acp.PromptResult(reason, _about(result))
 
+    def _stopped(self) -> bool:
+        """Whether a cancel came; it may have come while something was waited for."""
+        return self._cancelled
+
+    async def ask(self, question: Question) -> Answer:
+        """Put a question to the user, behind everything that the client was to see before; see `asking`."""
+        mask = self.entity.redactor
+        question = dataclasses.replace(
+            question,
+            title=mask.text(question.title),
+            text=mask.text(question.text),
+            raw_input=mask.data(question.raw_input),
+        )
+        asked = Asked(entity_id=question.entity_id, cast_id=question.cast_id, question=question, shown=anyio.Event())
+        if self.entity.hub.active:
+            await self.entity.hub.send(asked)
+            await asked.shown.wait()
+        answer = await ask_client(self.connection, self.id, question)
+        if answer is None:
+            # The client says that the turn is over; where it did not say so by session/cancel, this is the same.
+            self.cancel()
+            await anyio.lowlevel.checkpoint()
+            return "reject_once"
+        return answer
+
     async def _forward(self, stream: CastStream) -> None:
         """Every event of a cast to the client, at the client's pace."""
-        translator = self._translator
+        translator = self.translator
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._show_output)
             async for event in stream:
                 if self._cancelled:
                     # A cancel that came before the cast had begun found nothing to cancel.
                     self.entity.cancel()
+                if isinstance(event, Asked):
+                    await self.send(translator.proposed(event.question))
+                    event.shown.set()
+                    continue
                 updates = translator.translate(event)
                 if updates:
-                    await self._send(updates)
+                    await self.send(updates)
                 elif translator.dirty:
                     self._output.set()
             tasks.cancel_scope.cancel()
@@ -196,18 +252,7 @@ class Session:
             self._output = anyio.Event()
             await self._output.wait()
             await anyio.sleep(OUTPUT_INTERVAL)
-            await self._send(self._translator.flush())
-
-    async def _send(self, updates: Sequence[acp.Update]) -> None:
-        for update in updates:
-            self.show(update)
-        if self._connection.congested and not self._cancelled:
-            with anyio.CancelScope() as scope:
-                self._patience.add(scope)
-                try:
-                    await self._connection.room()
-                finally:
-                    self._patience.discard(scope)
+            await self.send(self.translator.flush())
 
 
 def _about(result: CastResult) -> dict[str, Any]:

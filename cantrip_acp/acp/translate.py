@@ -8,20 +8,18 @@ at intervals and holds the end of a long output.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, headline, places, pretty, shortened
 
-CONTENT_LIMIT = 32 * 1024
-"""Characters of a result or an output that are shown as content; ``rawOutput`` and the loom have more."""
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions import Question
 
 OUTPUT_LIMIT = 100_000
 """Characters of a command's output that its ``rawOutput`` holds."""
-
-TITLE_LIMIT = 160
 
 _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
@@ -59,7 +57,7 @@ class _Call:
         text = self.output(CONTENT_LIMIT + 1)
         if not text:
             return None
-        return [_text(_fenced(text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[1:]))]
+        return [as_content(as_code(text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[1:]))]
 
 
 class Translator:
@@ -148,21 +146,20 @@ class Translator:
         """What `done` was called with is the answer: said in words, unless it was said just before."""
         if event.reason != "done" or event.result in (None, ""):
             return []
-        answer = event.result if isinstance(event.result, str) else _fenced(_pretty(event.result), "json")
+        answer = event.result if isinstance(event.result, str) else as_code(pretty(event.result), "json")
         if answer.strip() == "".join(self._said).strip():
             return []
         return [acp.AgentMessageChunk(acp.TextContent(answer), f"{event.cast_id}:answer")]
 
     def _usage(self, event: events.UsageReported) -> list[acp.Update]:
         cost = event.cumulative.get("cost")
-        return [
-            acp.UsageUpdate(
-                event.used,
-                # The size is required, and 0 is what editors take for "not known".
-                event.size or 0,
-                acp.Cost(float(cost)) if isinstance(cost, int | float) else None,
-            )
-        ]
+        spent = acp.Cost(float(cost)) if isinstance(cost, int | float) else None
+        if not event.size and spent is None:
+            # The size of the window is required, and nobody knows it.
+            return []
+        # At least as large as what it held; better than hiding what has been spent.
+        size = event.size or event.used
+        return [acp.UsageUpdate(event.used, size, spent)]
 
     # --- gates -------------------------------------------------------------------------------------------------------
 
@@ -171,11 +168,11 @@ class Translator:
         return [
             acp.ToolCall(
                 tool_call_id=event.call_id,
-                title=_title(event.title or event.gate),
+                title=headline(event.title or event.gate),
                 name=event.gate,
                 kind=event.kind,
                 status="pending",
-                locations=_locations(event.locations),
+                locations=places(event.locations),
                 raw_input=event.args,
                 # A gate that a command calls: its result is in that command's output too, and a client may fold it in.
                 meta={"cantrip": {"via": event.via}} if event.via else None,
@@ -197,18 +194,18 @@ class Translator:
         begun = [] if call is None or call.started else self._gate_started(event)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
         if event.is_error or (not content and event.gate != "done"):
-            text = _shortened(event.result if isinstance(event.result, str) else _pretty(event.result))
+            text = shortened(event.result if isinstance(event.result, str) else pretty(event.result))
             if text:
                 fenced = call is not None and call.kind in _FENCED_KINDS and not event.is_error
-                content.append(_text(_fenced(text) if fenced else text))
+                content.append(as_content(as_code(text) if fenced else text))
         return [
             *begun,
             acp.ToolCallUpdate(
                 tool_call_id=event.call_id,
-                title=_title(event.title) if event.title else None,
+                title=headline(event.title) if event.title else None,
                 status="failed" if event.is_error else "completed",
                 content=content or None,
-                locations=_locations(event.locations),
+                locations=places(event.locations),
                 raw_output=event.result,
             ),
         ]
@@ -218,26 +215,33 @@ class Translator:
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
+    def proposed(self, question: Question) -> list[acp.Update]:
+        """A command or cell that waits for its user's word: a call that is pending."""
+        if not question.program or question.call_id in self._calls:
+            return []
+        return [self._command(question.call_id, question.tool, question.text, question.cwd)]
+
     def _command_started(self, event: events.CommandStarted) -> list[acp.Update]:
+        known = event.call_id in self._calls
+        began = acp.ToolCallUpdate(tool_call_id=event.call_id, status="in_progress")
+        return [began] if known else [self._command(event.call_id, event.tool, event.command, event.cwd), began]
+
+    def _command(self, call_id: str, tool: str, command: str, cwd: str | None) -> acp.ToolCall:
         terminal = self._client.display_terminal
-        self._calls[event.call_id] = _Call("execute", command=True, terminal=terminal)
-        info: dict[str, Any] = {"terminal_id": event.call_id}
-        if event.cwd is not None:
-            info["cwd"] = event.cwd
-        raw_input = {"code" if event.tool == "python" else "command": event.command}
-        return [
-            acp.ToolCall(
-                tool_call_id=event.call_id,
-                title=_title(event.command),
-                name=event.tool,
-                kind="execute",
-                status="pending",
-                content=[acp.Terminal(event.call_id)] if terminal else None,
-                raw_input=raw_input,
-                meta={"terminal_info": info} if terminal else None,
-            ),
-            acp.ToolCallUpdate(tool_call_id=event.call_id, status="in_progress"),
-        ]
+        self._calls[call_id] = _Call("execute", command=True, terminal=terminal)
+        info: dict[str, Any] = {"terminal_id": call_id}
+        if cwd is not None:
+            info["cwd"] = cwd
+        return acp.ToolCall(
+            tool_call_id=call_id,
+            title=headline(command),
+            name=tool,
+            kind="execute",
+            status="pending",
+            content=[acp.Terminal(call_id)] if terminal else None,
+            raw_input={"code" if tool == "python" else "command": command},
+            meta={"terminal_info": info} if terminal else None,
+        )
 
     def _command_output(self, event: events.CommandOutput) -> list[acp.Update]:
         call = self._calls.get(event.call_id)
@@ -258,7 +262,7 @@ class Translator:
             # A traceback, or why it was stopped: it was in no stream, so a terminal hears of it here.
             note = event.error or "stopped: it ran longer than it may"
             if content is not None:
-                content.append(_text(_fenced(note) if "\n" in note else note))
+                content.append(as_content(as_code(note) if "\n" in note else note))
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
             if call.terminal:
@@ -287,38 +291,3 @@ def _piece(call_id: str, data: str) -> acp.ToolCallUpdate:
     """What a display terminal is to show next."""
     output = {"terminal_id": call_id, "data": data}
     return acp.ToolCallUpdate(tool_call_id=call_id, meta={"terminal_output": output})
-
-
-def _title(text: str) -> str:
-    """One line, as an editor has room for."""
-    first, _, more = text.strip().partition("\n")
-    first = " ".join(first.split())
-    if more.strip() or len(first) > TITLE_LIMIT:
-        return first[:TITLE_LIMIT].rstrip() + " …"
-    return first or "(empty)"
-
-
-def _locations(locations: tuple[events.Location, ...]) -> list[acp.Location] | None:
-    return [acp.Location(place.path, place.line) for place in locations] or None
-
-
-def _text(text: str) -> acp.Content:
-    return acp.Content(acp.TextContent(text))
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= CONTENT_LIMIT:
-        return text
-    return f"{text[:CONTENT_LIMIT]}\n[{len(text) - CONTENT_LIMIT} more characters are not shown]"
-
-
-def _fenced(text: str, language: str = "") -> str:
-    """As a code block: clients render content as Markdown, and a file or an output is none."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
-def _pretty(value: Any) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False, indent=2, default=str)

@@ -18,8 +18,20 @@ RESULTS = {
     "initialize": "InitializeResponse",
     "authenticate": "AuthenticateResponse",
     "session/new": "NewSessionResponse",
+    "session/load": "LoadSessionResponse",
+    "session/resume": "ResumeSessionResponse",
+    # Not stable; its reply has the shape of the one to session/new.
+    "session/fork": "NewSessionResponse",
+    "session/list": "ListSessionsResponse",
+    "session/close": "CloseSessionResponse",
+    "session/delete": "DeleteSessionResponse",
+    "session/set_mode": "SetSessionModeResponse",
+    "session/set_config_option": "SetSessionConfigOptionResponse",
     "session/prompt": "PromptResponse",
 }
+
+# What the schema of unstable parts adds to the stable one and we say of ourselves.
+_SCHEMA["$defs"]["SessionCapabilities"]["properties"]["fork"] = {"type": "object", "maxProperties": 0}
 
 
 def _closed(node: Any, *, in_all_of: bool = False) -> Any:
@@ -36,7 +48,9 @@ def _closed(node: Any, *, in_all_of: bool = False) -> Any:
             # A definition is closed where it is used: others are built upon it.
             out[key] = {name: _closed(each, in_all_of=key == "$defs") for name, each in value.items()}
         else:
-            out[key] = _closed(value, in_all_of=key == "allOf")
+            # Branches beside properties describe the same object: it is closed as a whole.
+            beside = key in ("oneOf", "anyOf") and "properties" in node
+            out[key] = _closed(value, in_all_of=key == "allOf" or beside)
     if "allOf" in out and not in_all_of:
         out["unevaluatedProperties"] = False
     return out
@@ -68,6 +82,13 @@ def check_message(message: Any, asked: dict[Any, str]) -> None:
     assert message.get("jsonrpc") == "2.0", message
     if "method" in message:
         assert set(message) <= {"jsonrpc", "id", "method", "params"}, message
+        if message["method"] == "session/request_permission":
+            assert "id" in message
+            check("RequestPermissionRequest", message["params"])
+            return
+        if message["method"] == "$/cancel_request":
+            assert "id" not in message
+            return
         assert message["method"] == "session/update", f"a client is sent {message['method']}, which nobody offered"
         assert "id" not in message
         check("SessionNotification", message["params"])

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,10 @@ class RawClient:
         argv: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
         checked: bool = True,
+        permit: str | None = "allow_once",
         **popen: Any,
     ) -> None:
+        """``permit`` is the kind of option that answers each permission request; None leaves them to the test."""
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         streams.update(popen)
         self.started = time.monotonic()
@@ -66,6 +69,7 @@ class RawClient:
         self.seen: list[dict[str, Any]] = []
         """Every message, in order."""
         self._checked = checked
+        self.permit = permit
         self._asked: dict[str, str] = {}
         self._next_id = 0
         self._partial = b""
@@ -99,6 +103,24 @@ class RawClient:
     def next(self, timeout: float = PATIENCE) -> dict[str, Any]:
         """The next message. Raises Silence, and EOFError when the agent has closed its output."""
         deadline = time.monotonic() + timeout
+        while True:
+            message = self._take(deadline, timeout)
+            if message.get("method") != "session/request_permission" or self.permit is None:
+                return message
+            self.decide(message, self.permit)
+
+    def decide(self, message: Mapping[str, Any], kind: str) -> None:
+        """Answer a permission request with its option of that kind, or as cancelled."""
+        outcome: dict[str, Any] = {"outcome": "cancelled"}
+        if kind != "cancelled":
+            options = message["params"]["options"]
+            chosen = next(option["optionId"] for option in options if option["kind"] == kind)
+            outcome = {"outcome": "selected", "optionId": chosen}
+        # The agent may be gone, as its tests want it.
+        with suppress(BrokenPipeError, ValueError):
+            self.send({"jsonrpc": "2.0", "id": message["id"], "result": {"outcome": outcome}})
+
+    def _take(self, deadline: float, timeout: float) -> dict[str, Any]:
         stdout = self.process.stdout
         assert stdout is not None
         while not self._unread:

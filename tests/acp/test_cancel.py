@@ -96,7 +96,7 @@ def test_the_protocols_own_cancel(start: Start, folder: Path) -> None:
     agent = start([{"content": "late", "delay_ms": 60_000}, DONE])
     session = agent.session(folder)
     prompt = agent.start_prompt(session)
-    time.sleep(0.2)
+    agent.until(lambda m: m.get("params", {}).get("update", {}).get("sessionUpdate") == "session_info_update")
     agent.tell("$/cancel_request", {"requestId": str(prompt)})
     agent.quiet()
     agent.tell("$/cancel_request", {"requestId": prompt})

@@ -32,8 +32,10 @@ def scripted(recipe: Callable[..., str]) -> str:
 
 def check_first(updates: list[dict[str, Any]]) -> None:
     """The same for every client: words, a thought, the command with its output, the answer."""
-    kinds = {update["sessionUpdate"] for update in updates}
-    assert kinds == {"agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "usage_update"}
+    kinds = {update["sessionUpdate"] for update in updates} - {"available_commands_update"}
+    assert kinds == {
+        "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "session_info_update",
+    }  # fmt: skip
     words = [update["content"]["text"] for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
     assert words == ["Hello", " there.", "The file is made."]
     command, done = (update for update in updates if update["sessionUpdate"] == "tool_call")
@@ -57,6 +59,11 @@ async def test_the_python_sdk(scripted: str, folder: Path) -> None:
             updates.append(plain)
             if plain.get("status") == "in_progress":
                 in_progress.set()
+
+        async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any) -> Any:
+            chosen = next(option for option in options if option.kind == "allow_once")
+            outcome = acp.schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
+            return acp.schema.RequestPermissionResponse(outcome=outcome)
 
     with anyio.fail_after(60):
         async with acp.spawn_agent_process(Client(), AGENT, "--recipe", scripted) as (connection, process):

@@ -46,7 +46,8 @@ async def talk(send: Callable[[bytes], Any], receive: Callable[[], Any], folder:
     result = await ask(2, "session/prompt", prompt)
     check("PromptResponse", result)
     assert result["stopReason"] == "end_turn"
-    assert came[2]["params"]["update"]["content"]["text"] == f"in {folder.name}"
+    said = [m["params"]["update"] for m in came if m.get("method") == "session/update"]
+    assert [u["content"]["text"] for u in said if "content" in u] == [f"in {folder.name}"]
     return came
 
 

@@ -48,7 +48,11 @@ def test_what_was_asked_just_before_is_still_answered(start: Start, folder: Path
     agent = start()
     asked = [agent.ask("session/new", {"cwd": str(folder), "mcpServers": []}) for _ in range(3)]
     agent.hang_up()
-    assert {agent.next()["id"] for _ in asked} == set(asked)
+    answered: set[int] = set()
+    while answered != set(asked):
+        message = agent.next()
+        if "method" not in message:
+            answered.add(message["id"])
 
 
 @pytest.mark.sandbox
@@ -159,4 +163,5 @@ def test_a_file_that_ends_is_nobody_leaving(recipe: Callable[..., str], folder: 
         ended = subprocess.run(
             [AGENT, "--recipe", recipe([DONE])], stdin=source, capture_output=True, timeout=30, check=True
         )
-    assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == [0, 1]
+    said = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [message["id"] for message in said if "id" in message] == [0, 1]

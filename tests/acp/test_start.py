@@ -103,12 +103,16 @@ def test_every_version_is_answered_with_the_highest_we_speak(start: Callable[...
 def test_only_what_is_true_is_advertised(start: Callable[..., RawClient], folder: Path) -> None:
     agent = start(initialized=False)
     capabilities = agent.initialize()["agentCapabilities"]
-    assert capabilities["loadSession"] is False
+    assert capabilities["loadSession"] is True
     assert capabilities["promptCapabilities"] == {"image": True, "audio": True, "embeddedContext": True}
-    assert capabilities["sessionCapabilities"] == {}
-    for method in ("session/load", "session/resume", "session/list", "session/close", "session/delete", "logout"):
-        assert agent.error(method, {"sessionId": "x", "cwd": str(folder), "mcpServers": []})["code"] == -32601
-    for method in ("session/set_mode", "session/set_config_option", "session/set_model", "session/fork"):
+    assert set(capabilities["sessionCapabilities"]) == {
+        "list", "resume", "close", "delete", "additionalDirectories", "fork",
+    }  # fmt: skip
+    for method in ("session/load", "session/resume", "session/fork"):
+        assert agent.error(method, {"sessionId": "x", "cwd": str(folder), "mcpServers": []})["code"] == -32002
+    assert agent.error("session/close", {"sessionId": "x"})["code"] == -32002
+    assert agent.error("session/set_mode", {"sessionId": "x", "modeId": "ask"})["code"] == -32002
+    for method in ("session/set_model", "logout"):
         assert agent.error(method, {"sessionId": "x"})["code"] == -32601
 
 
@@ -193,7 +197,8 @@ def test_input_and_output_may_be_files(recipe: Callable[..., str], folder: Path,
             [AGENT, "--recipe", recipe([])], stdin=source, stdout=sink, stderr=subprocess.PIPE, timeout=30, check=False
         )
     assert ended.returncode == 0
-    replies = {message["id"]: message for message in map(json.loads, answered.read_text().splitlines())}
+    said = map(json.loads, answered.read_text().splitlines())
+    replies = {message["id"]: message for message in said if "id" in message}
     check("InitializeResponse", replies[0]["result"])
     check("NewSessionResponse", replies[1]["result"])
     assert replies[2]["error"]["code"] == -32601
@@ -209,6 +214,7 @@ def test_input_and_output_may_be_one_socket(recipe: Callable[..., str], folder: 
         ours.sendall(new_session(folder))
         check("NewSessionResponse", json.loads(lines.readline())["result"])
         ours.shutdown(socket.SHUT_WR)
+        assert json.loads(lines.readline())["method"] == "session/update"
         assert lines.readline() == b""
     assert process.wait(10) == 0
 
@@ -220,12 +226,15 @@ def test_input_and_output_may_be_a_terminal(recipe: Callable[..., str], folder: 
     os.set_blocking(theirs, blocking)
     process = subprocess.Popen([AGENT, "--recipe", recipe([])], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
 
+    data = b""
+
     def line() -> Any:
-        data = b""
-        while not data.endswith(b"\n"):
+        nonlocal data
+        while b"\n" not in data:
             assert select.select([ours], [], [], 20)[0], data
             data += os.read(ours, 65536)
-        return json.loads(data)
+        first, _, data = data.partition(b"\n")
+        return json.loads(first)
 
     os.write(ours, HELLO)
     reply = line()

@@ -8,7 +8,8 @@ import pytest
 
 from cantrip_acp import events
 from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
-from cantrip_acp.acp.translate import CONTENT_LIMIT, OUTPUT_LIMIT, Translator
+from cantrip_acp.acp.shown import CONTENT_LIMIT
+from cantrip_acp.acp.translate import OUTPUT_LIMIT, Translator
 from tests.acp.published import check as check_schema
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "c"}
@@ -286,13 +287,17 @@ def test_the_answer_is_said_once(said: str | None, end: events.CastEnded, answer
     ("size", "cost", "expected"),
     [
         (200_000, 0.5, {"used": 7, "size": 200_000, "cost": {"amount": 0.5, "currency": "USD"}}),
-        (None, None, {"used": 7, "size": 0}),
+        (None, 0.25, {"used": 7, "size": 7, "cost": {"amount": 0.25, "currency": "USD"}}),
         (100, 0, {"used": 7, "size": 100, "cost": {"amount": 0.0, "currency": "USD"}}),
     ],
 )
 def test_usage(size: int | None, cost: float | None, expected: dict[str, Any]) -> None:
     (update,) = translate(events.UsageReported(**IDS, usage={}, cumulative={"cost": cost}, used=7, size=size))
     assert update == {"sessionUpdate": "usage_update", **expected}
+
+
+def test_no_usage_where_neither_window_nor_cost_is_known() -> None:
+    assert not translate(events.UsageReported(**IDS, usage={}, cumulative={"cost": None}, used=7, size=None))
 
 
 def test_a_notice_only_where_it_was_offered() -> None:

@@ -10,7 +10,11 @@ const agent = spawn(command, argv, { stdio: ["pipe", "pipe", "inherit"] });
 const ended = new Promise((resolve) => agent.on("exit", (code, signal) => resolve({ code, signal })));
 const stream = acp.ndJsonStream(Writable.toWeb(agent.stdin), Readable.toWeb(agent.stdout));
 
-const seen = await acp.client({ name: "tests" }).connectWith(stream, async (ctx) => {
+const app = acp.client({ name: "tests" }).onRequest(acp.methods.client.session.requestPermission, async ({ params }) => {
+  const chosen = params.options.find((option) => option.kind === "allow_once");
+  return { outcome: { outcome: "selected", optionId: chosen.optionId } };
+});
+const seen = await app.connectWith(stream, async (ctx) => {
   const hello = await ctx.request(acp.methods.agent.initialize, {
     protocolVersion: acp.PROTOCOL_VERSION,
     clientCapabilities: {},

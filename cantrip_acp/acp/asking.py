@@ -1,0 +1,83 @@
+"""Asking a session's user through the client (ACP, Requesting Permission).
+
+The question goes out behind the updates that lead to it: it takes its place among the entity's events (`Asked`), and is
+asked when those before it were sent. A client that never answers keeps that one turn waiting, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp import events
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.envelope import RpcError
+from cantrip_acp.acp.shown import as_code, as_content, headline, places, shortened
+from cantrip_acp.acp.wire import Disconnected
+from cantrip_acp.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions import Answer, Question
+    from cantrip_acp.acp.wire import Connection
+
+log = logging.getLogger(__name__)
+
+METHOD = "session/request_permission"
+
+
+class Asked(events.Event, frozen=True, kw_only=True, tag="permission"):
+    """A question's place among the events; ``shown`` is set when everything before it was sent."""
+
+    question: Any
+    shown: Any
+
+
+async def ask_client(connection: Connection, session_id: str, question: Question) -> Answer | None:
+    """What the user said; None where the client settled the question as cancelled. Secrets are masked here in the changes of
+    files, and before in all else."""
+    redact = shared()
+    content: list[acp.ToolContent] = [
+        acp.Diff(d.path, None if d.old_text is None else redact.text(d.old_text), redact.text(d.new_text))
+        for d in question.diffs
+    ]
+    if question.text:
+        language = "sh" if question.tool == "bash" else "python"
+        content.append(as_content(as_code(shortened(question.text), language)))
+    call = acp.Asking(
+        tool_call_id=question.call_id,
+        title=headline(question.title),
+        kind=question.kind,
+        name=question.tool,
+        status="pending",
+        content=content or None,
+        locations=places(question.locations),
+        raw_input=question.raw_input,
+    )
+    options = [
+        acp.PermissionOption("allow_once", "Allow", "allow_once"),
+        acp.PermissionOption("allow_always", f"Always allow {question.shown}", "allow_always"),
+        acp.PermissionOption("reject_once", "Reject", "reject_once"),
+        acp.PermissionOption("reject_always", f"Always reject {question.shown}", "reject_always"),
+    ]
+    chosen = await choose(connection, acp.RequestPermission(session_id, call, options))
+    if chosen is None:
+        return None
+    return chosen if chosen in _ANSWERS else "reject_once"  # type: ignore[return-value]
+
+
+_ANSWERS = frozenset({"allow_once", "allow_always", "reject_once", "reject_always", "unasked"})
+
+
+async def choose(connection: Connection, request: acp.RequestPermission) -> str | None:
+    """The id of the option that was chosen, ``unasked`` where nobody could be asked; None for a cancelled question."""
+    try:
+        answer: acp.PermissionAnswer = await connection.request(METHOD, request, acp.PermissionAnswer)
+    except RpcError as problem:
+        log.warning("the client did not ask for a permission: %s", problem)
+        return "unasked"
+    except Disconnected:
+        return "unasked"
+    outcome = answer.outcome
+    if outcome.outcome == "cancelled":
+        return None
+    return outcome.option_id if outcome.outcome == "selected" and outcome.option_id is not None else "reject_once"

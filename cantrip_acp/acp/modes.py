@@ -1,0 +1,63 @@
+"""A session's modes: sets of wards, and who is asked before something is changed (ACP, Session Modes).
+
+=============  =====================================================================================================
+``read-only``  every gate that writes is removed, and no path is writable in the sandbox
+``ask``        the default: each call of a gate that writes asks first, and each command; a Python cell asks only
+               where cells can write files, since one that cannot changes nothing but its own variables
+``sandboxed``  commands, cells and writes are free within the sandbox's writable paths; a write outside of them asks
+``trusted``    nothing asks; the sandbox stays on, and so do all wards
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cantrip_acp.acp.protocol import ModeState, SessionMode
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.wards import Wards
+
+READ_ONLY, ASK, SANDBOXED, TRUSTED = "read-only", "ask", "sandboxed", "trusted"
+
+MODES = (
+    SessionMode(READ_ONLY, "Read only", "Looks and runs things, and can change nothing."),
+    SessionMode(ASK, "Ask", "Asks before each write and each command."),
+    SessionMode(SANDBOXED, "Sandboxed", "Free inside the sandbox's writable folders; asks before a write outside."),
+    SessionMode(TRUSTED, "Trusted", "Asks nothing. The sandbox and every limit stay in force."),
+)
+DEFAULT = ASK
+
+NAMES = tuple(mode.id for mode in MODES)
+
+_CHANGING = frozenset({"edit", "delete", "move", "execute"})
+
+
+def state(current: str) -> ModeState:
+    """What a reply says of the modes."""
+    return ModeState(current, list(MODES))
+
+
+def name_of(mode: str) -> str:
+    return next(m.name for m in MODES if m.id == mode)
+
+
+def changes_something(gate: Gate) -> bool:
+    """Whether a gate's call may change something outside of the entity."""
+    return gate.writes or gate.kind in _CHANGING
+
+
+def wards_of(mode: str, circle: Circle) -> Wards | None:
+    """The wards that a mode adds to a circle's own; None where it adds none."""
+    if mode != READ_ONLY:
+        return None
+    writing = tuple(gate.name for gate in circle.declared_gates if changes_something(gate))
+    return replace(
+        circle.wards,
+        bash_writable_paths=(),
+        code_writable_paths=(),
+        remove_gate=tuple(dict.fromkeys((*circle.wards.remove_gate, *writing))),
+    )

@@ -1,0 +1,277 @@
+"""How a session comes to its entity: a new one, one from disk, a fork. All of it reads files, so it runs in a thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.acp import modes
+from cantrip_acp.acp.store import Note, SessionStore
+from cantrip_acp.loom.history import lived, spoken
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.stores.address import is_address
+from cantrip_acp.loom.turn import (
+    CantripRecord,
+    CastRecord,
+    ContextRecord,
+    FoldRecord,
+    ForkRecord,
+    LoomHeader,
+    RewardRecord,
+    SnapshotRecord,
+    Turn,
+    new_id,
+    now,
+)
+from cantrip_acp.reopening import Kept, reopen
+
+if TYPE_CHECKING:
+    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.gates.contract import Interceptor
+    from cantrip_acp.loom.turn import Record
+    from cantrip_acp.recipes.recipe import Recipe
+
+CantripFactory = Callable[[Path], "Cantrip"]
+"""Makes a session's cantrip for its folder. Runs in a thread; raises `MissingKey` where no crystal can be had."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A session's entity with what belongs to it. ``lock`` is a descriptor that holds a session in a shared loom, or -1."""
+
+    note: Note
+    entity: Entity
+    recipe: Recipe | None
+    turns: int = 0
+    kept: Kept = "none"
+    lock: int = -1
+
+    def leave(self) -> None:
+        """Let go of what was taken; the entity's medium is for `Entity.close`."""
+        self.entity.loom.close()
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+class Recipes:
+    """Where sessions get their cantrips: a recipe that was named at the start, one that was chosen later, or a program's own.
+
+    A recipe named by a path was chosen by whoever started the agent, so it is trusted; one found by name is not.
+    """
+
+    def __init__(self, named: str | None, state_dir: Path, factory: CantripFactory | None = None) -> None:
+        from cantrip_acp.recipes import choosing
+
+        self._by_path = named is not None and choosing.is_file(named)
+        # Relative to where the agent was started, not to a session's folder.
+        self._named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
+        self._state_dir = state_dir
+        self._factory = factory
+
+    def cantrip(
+        self, workspace: Path, name: str | None = None, crystal: str | None = None, effort: str | None = None
+    ) -> tuple[Cantrip, Recipe | None]:
+        """A cantrip over a folder: of the recipe ``name``, else of the one that the agent was started with.
+
+        Raises `UntrustedRecipe`, `MissingKey`, `DefinitionError`.
+        """
+        if self._factory is not None:
+            return self._factory(workspace), None
+        from cantrip_acp.recipes import DEFAULT, build, choosing, trust
+        from cantrip_acp.recipes import recipe as recipes
+
+        chosen = name if name is not None else self._named
+        if chosen is None:
+            found = recipes.built_in(DEFAULT, state_dir=self._state_dir)
+        else:
+            found = recipes.load(chosen, workspace, state_dir=self._state_dir)
+            if chosen != self._named or not self._by_path:
+                trust.require(found, workspace, self._state_dir)
+        other = choosing.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
+        return build.build(found, workspace=workspace, crystal=other), found
+
+    @property
+    def own(self) -> str:
+        """The recipe that sessions begin with, as a choice."""
+        from cantrip_acp.recipes import DEFAULT
+
+        return self._named or DEFAULT
+
+    def names(self, workspace: Path) -> Iterator[tuple[str, str]]:
+        """The recipes that can be chosen in a folder, the session's first one among them: name and where it is from."""
+        if self._factory is not None:
+            return
+        from cantrip_acp.recipes import recipe as recipes
+
+        known = recipes.names(workspace)
+        if self.own not in known:
+            yield self.own, "named when the agent was started"
+        for name, (source, _) in known.items():
+            yield name, {"workspace": "in this folder's .cantrip", "user": "your own"}.get(source, "built in")
+
+
+class Opening:
+    """Opens sessions of one agent."""
+
+    def __init__(self, recipes: Recipes, store: SessionStore) -> None:
+        self.recipes = recipes
+        self.store = store
+
+    def new(self, session_id: str, cwd: Path, directories: Sequence[Path], interceptor: Interceptor) -> Opened:
+        """A session that nobody has said anything in."""
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor)
+        loom, lock = self._loom(cantrip, session_id)
+        entity = cantrip.invoke(loom=loom)
+        note = Note(
+            id=session_id,
+            cwd=str(cwd),
+            entity_id=entity.id,
+            loom=loom.location or "",
+            directories=[str(folder) for folder in directories],
+        )
+        opened = Opened(note, entity, recipe, lock=lock)
+        self.keep(opened)
+        return opened
+
+    def again(self, note: Note, cwd: Path, directories: Sequence[Path], interceptor: Interceptor) -> Opened:
+        """A session from disk. Raises `LoomLocked` where another process works in it."""
+        note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, note)
+        loom, lock = self._loom(cantrip, note.id, note)
+        try:
+            found = reopen(cantrip, loom, note.entity_id)
+        except BaseException:
+            loom.close()
+            if lock >= 0:
+                os.close(lock)
+            raise
+        hold(found.entity, note.mode)
+        opened = Opened(note, found.entity, recipe, found.turns, found.kept, lock)
+        self.keep(opened)
+        return opened
+
+    def forked(
+        self,
+        session_id: str,
+        source: Opened,
+        turn_id: str,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+    ) -> Opened:
+        """A session that goes on from a turn of another one, which stays as it is (LOOM-4).
+
+        A loom that is a file is copied as far as the path to the turn goes: one session, one file, one writer.
+        """
+        before = source.note
+        note = Note(
+            id=session_id,
+            cwd=str(cwd),
+            entity_id=new_id("e"),
+            loom="",
+            directories=[str(folder) for folder in directories],
+            title=f"{before.title} (fork)" if before.title else None,
+            mode=before.mode,
+            recipe=before.recipe,
+            crystal=before.crystal,
+            effort=before.effort,
+            granted=list(before.granted),
+        )
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, note)
+        loom, lock = self._loom(cantrip, session_id)
+        try:
+            if loom.location is None or loom.location != source.entity.loom.location:
+                for record in path_of(source.entity.loom, turn_id):
+                    loom.append(record)
+            note.loom = loom.location or ""
+            found = reopen(cantrip, loom, note.entity_id, at=turn_id)
+            loom.append(ForkRecord(new_id("k"), turn_id, note.entity_id, found.kept, (), now()))
+        except BaseException:
+            loom.close()
+            if lock >= 0:
+                os.close(lock)
+            raise
+        hold(found.entity, note.mode)
+        opened = Opened(note, found.entity, recipe, found.turns, found.kept, lock)
+        self.keep(opened)
+        return opened
+
+    def keep(self, opened: Opened) -> None:
+        """Write a session's note, where its loom outlives the process."""
+        if opened.entity.loom.location is not None:
+            self.store.save(opened.note)
+
+    def _cantrip(
+        self, cwd: Path, directories: Sequence[Path], interceptor: Interceptor, note: Note | None = None
+    ) -> tuple[Cantrip, Recipe | None]:
+        chosen = (note.recipe, note.crystal, note.effort) if note is not None else (None, None, None)
+        cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
+        return cantrip.reaching(directories, interceptor), recipe
+
+    def _loom(self, cantrip: Cantrip, session_id: str, note: Note | None = None) -> tuple[Loom, int]:
+        """The loom of a session, and a lock where it is not the file itself that only one may write."""
+        store: Any = cantrip.loom_settings.get("store", "jsonl")
+        fsync = bool(cantrip.loom_settings.get("fsync", False))
+        if note is not None and note.loom:
+            store = note.loom
+        elif store == "memory":
+            return Loom.memory(), -1
+        if not is_address(store):
+            return Loom.open(self.store.loom_path(session_id), fsync=fsync), -1
+        lock = self.store.lock(session_id)
+        try:
+            return Loom.open(store, fsync=fsync), lock
+        except BaseException:
+            os.close(lock)
+            raise
+
+
+def hold(entity: Entity, mode: str) -> None:
+    """Put a mode's wards in force."""
+    entity.hold_to(modes.wards_of(mode, entity.cantrip.circle))
+
+
+def path_of(loom: Loom, turn_id: str) -> Iterator[Record]:
+    """The records that belong to the path to a turn, in the order in which they were written."""
+    on_it = set(loom.path(turn_id))
+    casts: set[str] = set()
+    cantrips: set[str] = set()
+    for each in on_it:
+        turn = loom.turn(each)
+        cantrips.add(turn.cantrip_id)
+        if turn.cast_id is not None:
+            casts.add(turn.cast_id)
+    for record in loom.records():
+        match record:
+            case LoomHeader():
+                continue
+            case CantripRecord():
+                wanted = record.id in cantrips
+            case Turn():
+                wanted = record.id in on_it
+            case CastRecord():
+                # How a cast ended is not known where the path leaves it half way.
+                wanted = record.id in casts and record.event == "start"
+            case ContextRecord() | FoldRecord():
+                wanted = record.cast_id in casts
+            case RewardRecord() | SnapshotRecord():
+                wanted = record.turn_id in on_it
+            case _:
+                wanted = False
+        if wanted:
+            yield record
+
+
+def turn_named(entity: Entity, named: object) -> str | None:
+    """The id of a turn by its id or its number (1 is the first); None where the entity has lived through no such turn."""
+    if not entity.last_turn or entity.last_turn not in entity.loom:
+        return None
+    own = [turn.id for _, turn in spoken(lived(entity.loom, entity.last_turn))]
+    if isinstance(named, int) and not isinstance(named, bool):
+        return own[named - 1] if 1 <= named <= len(own) else None
+    return named if isinstance(named, str) and named in own else None

@@ -1,0 +1,124 @@
+"""Which crystals and recipes a session can be switched to, and the crystal of a choice.
+
+A choice is a text: the name of one of the recipe's ``crystals``, or ``PROVIDER:MODEL``. Offered are the recipe's own, its
+named ones, and the models that the table knows of providers whose key is at hand; any other ``PROVIDER:MODEL`` is taken too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.errors import DefinitionError
+from cantrip_acp.recipes import crystals
+from cantrip_acp.recipes.crystals import KEYS, VARIABLE, Need
+from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.recipe import Recipe
+
+OFFERED = 12
+"""Models of one provider that are offered; the table's order is newest first."""
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A crystal that can be chosen: its value, and how people read it."""
+
+    value: str
+    name: str
+    description: str | None = None
+
+
+def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
+    """The crystals that a session can be switched to, its own first. Asks no keyring: a session's start waits for this."""
+    from cantrip_acp.crystals import keys, table
+
+    own = value_of(current)
+    found = {own: Choice(own, current.model, f"{current.name}, the recipe's own")}
+    if recipe is None:
+        return list(found.values())
+    for name, crystal in recipe.data.get("crystals", {}).items():
+        options = crystals.options_of(crystal)
+        found.setdefault(name, Choice(name, name, f"{options['provider']}:{options.get('model', 'a script')}"))
+    for provider, names in KEYS.items():
+        if keys.find(names, keyring=False) is None:
+            continue
+        for count, (_, model, _info) in enumerate(table.listed(provider)):
+            if count == OFFERED:
+                break
+            value = f"{provider}:{model}"
+            found.setdefault(value, Choice(value, model, provider))
+    return list(found.values())
+
+
+def value_of(crystal: Crystal) -> str:
+    """The choice that a crystal is."""
+    return f"{crystal.name}:{crystal.model}"
+
+
+def efforts_of(crystal: Crystal) -> tuple[str, ...]:
+    """How much thinking can be asked of a crystal; none where its model is not known to think."""
+    from cantrip_acp.crystals import table
+
+    if crystal.name not in (*KEYS, "ollama", "local"):
+        return ()
+    info = table.look_up(crystal.name, crystal.model, remark=False)
+    return EFFORTS if info.reasoning else ()
+
+
+def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
+    """The crystal of a choice, a new value each time; ``value`` None is the recipe's own.
+
+    Raises `DefinitionError` for a choice that names no crystal, and `MissingKey` where its key is not there.
+    """
+    given = recipe.data.get("crystal")
+    named: Mapping[str, Any] = recipe.data.get("crystals", {})
+    if value is None and effort is None:
+        return crystals.crystal_for(recipe)
+    if value is not None and value in named:
+        options, where = crystals.options_of(named[value]), recipe.folder
+    else:
+        options, where = (crystals.options_of(given), recipe.folder) if given is not None else _of_environment(recipe)
+        if value is not None and value != f"{options['provider']}:{options.get('model')}":
+            provider, colon, model = value.partition(":")
+            if not colon or not model.strip() or provider not in (*KEYS, "ollama"):
+                known = ", ".join((*named, *(f"{name}:MODEL" for name in (*KEYS, "ollama"))))
+                raise DefinitionError(f"{value[:100]!r} is no crystal that can be chosen (known: {known})")
+            options = {"provider": provider, "model": model.strip()}
+    if effort is not None:
+        options = {**options, "effort": effort}
+        options.pop("thinking_budget", None)
+
+    def error(path: Any, message: str) -> DefinitionError:
+        return DefinitionError(message, where=f"the crystal {value or options.get('model', '')}")
+
+    limited = any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
+    return crystals.made(options, Need(where, Files(), recipe.state_dir, error, limited))
+
+
+def _of_environment(recipe: Recipe) -> tuple[dict[str, Any], Path]:
+    """What the recipe without a crystal gets: ``$CANTRIP_CRYSTAL``, or the first provider with a key."""
+    from cantrip_acp.crystals import keys, table
+
+    setting = keys.setting(VARIABLE)
+    if setting and setting.partition(":")[2].strip():
+        return crystals.options_of(setting), Path.cwd()
+    provider = setting.partition(":")[0] if setting else None
+    if not provider:
+        found = keys.first(KEYS)
+        provider = found[0] if found is not None else None
+    if provider is None:
+        current = crystals.crystal_for(recipe)  # says what to do
+        provider, model = current.name, current.model
+        return {"provider": provider, "model": model}, Path.cwd()
+    return {"provider": provider, "model": table.default(provider) or ""}, Path.cwd()
+
+
+def is_file(name_or_path: str) -> bool:
+    """Whether this names a file, relative to where a program was started, rather than a recipe to look up."""
+    return os.sep in name_or_path or name_or_path.endswith((".yaml", ".yml", ".toml"))

@@ -24,6 +24,7 @@ from cantrip_acp.loom.history import CastPart, lived, spoken
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
 from cantrip_acp.mediums.snapshot import Snapshot
+from cantrip_acp.reloading import GATE as MODULES
 from cantrip_acp.reloading import load_again, not_loaded
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ async def fork(
                 place.worktree.commit if place is not None else UNSET,
             )
         )
+        if place is not None:
+            await anyio.to_thread.run_sync(place.worktree.finish)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await entity.close()
@@ -103,9 +106,13 @@ def _files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
     """What a fork without a worktree lacks of the files of then: where the way there may have changed some."""
     circle = entity.circle
     programs = circle.wards.bash_writable_paths if circle.medium.name == "bash" else circle.wards.code_writable_paths
+    writers = {
+        name
+        for name, gate in circle.gates.items()
+        if gate.writes and name != MODULES and (circle.workspace is not None or "root" in gate.dependencies)
+    }
     for _, turn in spoken(list(parts)):
-        wrote = any((gate := circle.gates.get(name)) is not None and gate.writes for name in turn.gate_calls)
-        if wrote or (programs and turn.observation.output is not None):
+        if writers.intersection(turn.gate_calls) or (programs and turn.observation.output is not None):
             return ["files: as they are now, not as they were at that turn"]
     return []
 

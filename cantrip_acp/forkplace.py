@@ -54,9 +54,16 @@ def make(cantrip: Cantrip, loom: Loom, turn_id: str, where: bool | str | os.Path
     if repository is None:
         raise GitError(f"{workspace} is in no git repository; name the folder that the loom is of with --cwd")
     folder = _chosen(repository, where, entity_id)
-    made = worktrees.make(repository, kept.commit, kept.head, folder)
+    header = loom.header
+    why = making(header.id if header is not None else "", entity_id)
+    made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
     moved = cantrip.with_circle(cantrip.circle.moved(repository.top, made.folder))
     return Place(made, moved, (*(f"file {line}" for line in kept.missing), IGNORED))
+
+
+def making(loom_id: str, entity_id: str) -> str:
+    """Why a worktree is locked while its fork is being made; a crash leaves it so."""
+    return f"cantrip {loom_id} {entity_id} is being made"
 
 
 def _chosen(repository: Repository, where: bool | str | os.PathLike[str], entity_id: str) -> Path:

@@ -99,7 +99,8 @@ def _acted(turn: Turn, gates: Mapping[str, Gate]) -> bool:
 def forget(loom: Loom) -> list[str]:
     """Drop every pin of a loom, and every worktree that its forks were given: lines that say what was removed.
 
-    For whoever removes the loom itself. A repository that is not there any more has nothing to drop. Blocking.
+    For whoever removes the loom itself. Worktrees of forks that a crash kept from being made go as well. A repository that
+    is not there any more has nothing to drop. Blocking.
     """
     header = loom.header
     if header is None:
@@ -117,6 +118,10 @@ def forget(loom: Loom) -> list[str]:
     for top in tops:
         found = _repository(top)
         if found is not None:
+            for folder, why in worktrees.unfinished(found).items():
+                if why.startswith(f"cantrip {header.id} "):
+                    worktrees.remove(found, folder)
+                    told.append(f"worktree {folder}")
             told += [f"{ref} in {top}" for ref in pins.drop(found, header.id)]
     return told
 

@@ -40,15 +40,22 @@ class Worktree:
             for name in left:
                 _take_away(os.path.join(os.fsencode(self.folder), name))
 
+    def finish(self) -> None:
+        """Say to git that it is in use as any other: until then it is locked, with the reason that `make` was given."""
+        self.repository.git("worktree", "unlock", "--", self.folder, statuses=(0, 128))
+
     def remove(self) -> None:
         """Remove the folder and what git knows of it, changed or not. Raises `GitError`."""
         remove(self.repository, self.folder)
 
 
-def make(repository: Repository, commit: str, head: str | None, folder: str | os.PathLike[str]) -> Worktree:
+def make(
+    repository: Repository, commit: str, head: str | None, folder: str | os.PathLike[str], *, why: str
+) -> Worktree:
     """A worktree in ``folder``, which is empty or not there yet, with the files of a pin and HEAD at ``head``.
 
-    Where the user had no commit yet (``head`` is None) HEAD stands on the pin itself.
+    Where the user had no commit yet (``head`` is None) HEAD stands on the pin itself. It is locked for the reason ``why``
+    until `Worktree.finish`: so whoever finds one that a crash left behind can tell what it is (`unfinished`).
     Raises `GitError`; nothing is then left behind.
     """
     where = os.path.realpath(folder)
@@ -63,7 +70,9 @@ def make(repository: Repository, commit: str, head: str | None, folder: str | os
     os.makedirs(os.path.dirname(where), mode=0o700, exist_ok=True)
     at = head or commit
     try:
-        repository.git("worktree", "add", "--detach", "--no-checkout", "--", where, at, timeout=_TIMEOUT)
+        repository.git(
+            "worktree", "add", "--detach", "--no-checkout", "--lock", "--reason", why, "--", where, at, timeout=_TIMEOUT
+        )
         own = _own(where)
         with Plain(own, files=where) as plain:
             _fill(plain, commit)
@@ -84,15 +93,30 @@ def remove(repository: Repository, folder: str | os.PathLike[str]) -> None:
     where = os.path.realpath(folder)
     if where not in linked(repository):
         raise GitError(f"{where} is no worktree of the repository at {repository.top}")
-    repository.git("worktree", "remove", "--force", "--", where, timeout=_TIMEOUT)
+    # Twice: a locked one, too.
+    repository.git("worktree", "remove", "--force", "--force", "--", where, timeout=_TIMEOUT)
 
 
 def linked(repository: Repository) -> list[str]:
     """The folders of a repository's linked worktrees, whoever made them."""
-    lines = repository.git("worktree", "list", "--porcelain", "-z").text.split("\0")
-    folders = [line.removeprefix("worktree ") for line in lines if line.startswith("worktree ")]
+    return [worktree["worktree"] for worktree in _listed(repository)]
+
+
+def unfinished(repository: Repository) -> dict[str, str]:
+    """The folders of linked worktrees that are locked, each with the reason that was given."""
+    return {each["worktree"]: each["locked"] for each in _listed(repository) if each.get("locked")}
+
+
+def _listed(repository: Repository) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for line in repository.git("worktree", "list", "--porcelain", "-z").text.split("\0"):
+        name, _, value = line.partition(" ")
+        if name == "worktree":
+            found.append({})
+        if found and name:
+            found[-1][name] = value
     # The first is the main one.
-    return folders[1:]
+    return found[1:]
 
 
 def _fill(plain: Plain, commit: str) -> None:

@@ -37,7 +37,7 @@ def test_the_files_of_then_and_nothing_of_the_users(tmp_path: Path) -> None:
     pin = pinned(where)
     (where / "kept.txt").write_text("later\n")
     before = users_state(where)
-    side = worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side")
+    side = worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side", why="a test")
     assert users_state(where) == before
     assert (tmp_path / "side" / "kept.txt").read_bytes() == b"changed\r\n"
     assert (tmp_path / "side" / "new.txt").read_text() == "new\n"
@@ -60,6 +60,9 @@ def test_the_files_of_then_and_nothing_of_the_users(tmp_path: Path) -> None:
     assert (tmp_path / "side" / "kept.txt").read_bytes() == b"changed\r\n"
     assert not (tmp_path / "side" / "more").exists()
     assert worktrees.linked(found(where)) == [str(tmp_path / "side")]
+    assert worktrees.unfinished(found(where)) == {str(tmp_path / "side"): "a test"}
+    side.finish()
+    assert worktrees.unfinished(found(where)) == {}
     side.remove()
     assert worktrees.linked(found(where)) == []
     assert not (tmp_path / "side").exists()
@@ -70,8 +73,8 @@ def test_several_of_one_pin_and_one_of_a_worktree(tmp_path: Path) -> None:
     where = repository(tmp_path / "r")
     pin = pinned(where)
     for number in range(3):
-        worktrees.make(found(where), pin.commit, pin.head, tmp_path / f"side{number}")
-    inner = worktrees.make(found(tmp_path / "side0"), pin.commit, pin.head, tmp_path / "inner")
+        worktrees.make(found(where), pin.commit, pin.head, tmp_path / f"side{number}", why="a test")
+    inner = worktrees.make(found(tmp_path / "side0"), pin.commit, pin.head, tmp_path / "inner", why="a test")
     assert len(worktrees.linked(found(where))) == 4
     inner.remove()
     assert len(worktrees.linked(found(tmp_path / "side1"))) == 3
@@ -83,7 +86,7 @@ def test_without_a_commit_head_stands_on_the_pin(tmp_path: Path) -> None:
     git(where, "init", "-q")
     (where / "a").write_text("a\n")
     pin = pinned(where)
-    worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side")
+    worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side", why="a test")
     assert git(tmp_path / "side", "rev-parse", "HEAD") == pin.commit
     assert git(tmp_path / "side", "status", "--porcelain") == ""
 
@@ -92,7 +95,7 @@ def test_nothing_that_a_hostile_repository_names_is_run(tmp_path: Path) -> None:
     where = repository(tmp_path / "r")
     plant(where, marker := tmp_path / "ran")
     pin = pinned(where)
-    side = worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side")
+    side = worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side", why="a test")
     side.settle()
     assert (tmp_path / "side" / "kept.txt").read_text() == "kept\n"
     side.remove()
@@ -106,14 +109,14 @@ def test_what_cannot_be_had_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     full.mkdir()
     (full / "mine").write_text("mine\n")
     with pytest.raises(GitError, match="not empty"):
-        worktrees.make(found(where), pin.commit, pin.head, full)
+        worktrees.make(found(where), pin.commit, pin.head, full, why="a test")
     for strange in ("1" * 40, "--help", "main", "1" * 4000):
         with pytest.raises(GitError, match="has no commit"):
-            worktrees.make(found(where), strange, None, tmp_path / "side")
+            worktrees.make(found(where), strange, None, tmp_path / "side", why="a test")
     monkeypatch.setattr(worktrees, "_fill", _fails)
     before = users_state(where)
     with pytest.raises(GitError, match="the disk is full"):
-        worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side")
+        worktrees.make(found(where), pin.commit, pin.head, tmp_path / "side", why="a test")
     assert users_state(where) == before
     assert not (tmp_path / "side").exists()
     assert worktrees.linked(found(where)) == []

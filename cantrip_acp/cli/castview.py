@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import events
+from cantrip_acp.cli.childview import ChildView
 from cantrip_acp.cli.screen import Flow, Screen
 from cantrip_acp.cli.transcript import Transcript, duration
 from cantrip_acp.cli.untrusted import clean_line
@@ -50,6 +51,7 @@ class TextFace:
     def __init__(self, screen: Screen, folder: Path, *, full: bool = False) -> None:
         self.screen = screen
         self.transcript = Transcript(screen, folder=folder, full=full)
+        self.children = ChildView(screen, self.transcript)
         self._begun = time.monotonic()
         self._done: list[dict[str, Any]] = []
         # Commands that ended because the answer was given in them: stopped, and not failed.
@@ -62,6 +64,10 @@ class TextFace:
         self._begun = time.monotonic()
 
     def event(self, event: events.Event) -> None:
+        if isinstance(event, events.ChildEvent):
+            self.children.event(event)
+            self.screen.flush()
+            return
         update = _update(event)
         if isinstance(event, events.GateCalled | events.GateStarted | events.GateFinished) and event.gate == "done":
             self._finish(event, update)

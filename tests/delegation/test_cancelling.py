@@ -77,7 +77,11 @@ async def test_the_turn_that_a_child_was_in_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("ward", "reason"),
-    [({"max_seconds": 0.2}, "max_seconds"), ({"max_total_tokens": 25}, "max_tokens"), ({"max_cost_usd": 0.25}, "max_cost")],
+    [
+        ({"max_seconds": 0.2}, "max_seconds"),
+        ({"max_total_tokens": 25}, "max_tokens"),
+        ({"max_cost_usd": 0.25}, "max_cost"),
+    ],
 )
 async def test_a_roots_wards_hold_for_the_whole_tree(ward: dict, reason: str) -> None:
     spell = parent(

@@ -86,7 +86,8 @@ export class Columns {
   takeRewards(data) {
     for (let i = this.rewardCount - data.from; i < data.given.length; i += 1) {
       const given = data.given[i];
-      this.rewards.set(given.turn, given.reward);
+      // A relative one stands beside what was given; where somebody could give none, there is none.
+      if (given.reward !== null && given.kind !== "relative") this.rewards.set(given.turn, given.reward);
       this.given.set(given.turn, [...(this.given.get(given.turn) ?? []), given]);
       this.rewardCount += 1;
     }

@@ -129,7 +129,7 @@ function rewardPart(turn, view) {
   if (turn.role === "call") return null;
   const given = view.columns.given.get(turn.n) ?? [];
   const history = given.length
-    ? h("ol", { class: "given" }, given.map((g) => h("li", {}, badge(reward(g.reward), g.reward < 0 ? "bad" : "reward"), visible(g.by || "unknown"), h("span", { class: "more", title: g.timestamp }, ago(Date.parse(g.timestamp))), g.note && h("span", {}, visible(g.note)))))
+    ? h("ol", { class: "given" }, given.map((g) => h("li", {}, badge(g.reward === null ? "none" : reward(g.reward), g.reward < 0 ? "bad" : "reward"), g.kind && g.kind !== "explicit" && h("span", {}, visible(g.kind)), visible(g.by || "unknown"), h("span", { class: "more", title: g.timestamp }, ago(Date.parse(g.timestamp))), g.note && h("span", {}, visible(g.note)))))
     : null;
   if (view.about.readonly) return history && part("Rewards", history);
   const number = h("input", { type: "number", step: "any", required: true, name: "reward", class: "number", "aria-label": "reward", placeholder: "1.0" });

@@ -13,6 +13,7 @@ from cantrip_acp.cli.loomcheck import check
 from cantrip_acp.cli.loomcompare import compare, diff, rank
 from cantrip_acp.cli.loomexport import export
 from cantrip_acp.cli.loomfork import fork, replay
+from cantrip_acp.cli.loomimport import import_
 from cantrip_acp.cli.loomkeep import keep
 from cantrip_acp.cli.loomlist import list_threads, stats
 from cantrip_acp.cli.loomreward import reward
@@ -114,6 +115,7 @@ def tree(name: str | None, state_dir: Path | None) -> None:
 
 loom.add_command(export)
 loom.add_command(check)
+loom.add_command(import_)
 loom.add_command(fork)
 loom.add_command(keep)
 loom.add_command(replay)

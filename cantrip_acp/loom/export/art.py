@@ -113,7 +113,7 @@ def _choice(message: dict[str, Any], uttered: Uttered, prompts: Prompts) -> dict
     sampled = turn.metadata.sampled
     if isinstance(sampled, Sampled):
         prompt = prompts.of(sampled)
-        if sampled.texts:
+        if sampled.logprobs:
             choice["logprobs"] = {"content": entries(sampled), "refusal": None}
         if sampled.ids:
             choice["token_ids"] = list(sampled.ids)

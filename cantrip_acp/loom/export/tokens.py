@@ -32,10 +32,10 @@ def entries(sampled: Sampled) -> list[dict[str, Any]]:
     it and trainers read it. The bytes say the text in any case."""
     return [
         {
-            "token": f"token_id:{sampled.ids[place]}" if sampled.ids else text,
-            "bytes": sampled.bytes_of(place),
+            "token": f"token_id:{sampled.ids[place]}" if sampled.ids else sampled.texts[place],
+            "bytes": sampled.bytes_of(place) if sampled.texts else None,
             "logprob": logprob,
             "top_logprobs": [],
         }
-        for place, (text, logprob) in enumerate(zip(sampled.texts, sampled.logprobs, strict=True))
+        for place, logprob in enumerate(sampled.logprobs)
     ]

@@ -56,7 +56,7 @@ def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False
         if not name:
             raise LoomError("sqlite: lacks the file; write sqlite:FILE, as in sqlite:looms.db")
         return SqliteStore(Path(name).expanduser(), fsync=fsync, readonly=readonly)
-    if _is_sqlite(where):
+    if is_sqlite(where):
         from cantrip_acp.loom.stores.sqlite import SqliteStore
 
         return SqliteStore(where, fsync=fsync, readonly=readonly)
@@ -65,7 +65,8 @@ def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False
     return JsonlStore(where, fsync=fsync, readonly=readonly)
 
 
-def _is_sqlite(path: Path | str) -> bool:
+def is_sqlite(path: Path | str) -> bool:
+    """Whether a file begins as an SQLite database does."""
     # A FIFO would be waited for, so only what is a file is looked into.
     try:
         if not os.path.isfile(path):

@@ -1,0 +1,389 @@
+"""Transcripts of the Agent Client Protocol: what went over the wire of any agent, a JSON-RPC message a line.
+
+A line is the message itself, or an object with the message under ``message`` (or ``data``, as text or as an object) and, where
+it is known, ``timestamp`` (ISO 8601, or seconds since 1970); other keys, such as a direction, are not needed. Both directions
+belong in it.
+
+A session becomes an entity, a prompt a cast. ACP does not say where one utterance ends and the next begins: words after a tool
+call, and a call after one that has ended, begin the next turn. Nor does it say what the agent told its model, or which tools there
+were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.loom.importing.contract import ImportProblem, Report, stable
+from cantrip_acp.loom.importing.lines import objects
+from cantrip_acp.loom.importing.weaver import Weaver
+from cantrip_acp.loom.turn import CastRecord, ContextRecord, GateRecord, Observation, Turn, TurnMetadata, Utterance
+
+_REASONS = {
+    "end_turn": "text",
+    "max_tokens": "max_tokens",
+    "max_turn_requests": "max_turns",
+    "refusal": "refusal",
+    "cancelled": "cancelled",
+}
+_SILENT = ("plan", "available_commands_update", "current_mode_update", "config_option_update", "session_info_update")
+_ENDED = ("completed", "failed")
+
+
+@dataclass
+class _Tool:
+    """A tool call as its updates tell it."""
+
+    id: str
+    name: str
+    args: Any = None
+    output: Any = None
+    texts: list[str] = field(default_factory=list)
+    status: str = ""
+
+
+@dataclass
+class _Said:
+    """An utterance while it comes."""
+
+    text: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    tools: dict[str, _Tool] = field(default_factory=dict)
+
+    @property
+    def any(self) -> bool:
+        return bool(self.text or self.thoughts or self.tools)
+
+
+@dataclass
+class _Prompt:
+    """A prompt while it runs: what was said to it so far."""
+
+    cast_id: str
+    said: list[_Said] = field(default_factory=lambda: [_Said()])
+    begun: str = ""
+    intent: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Session:
+    """A session: its entity, and the turn that the next one hangs on."""
+
+    id: str
+    entity_id: str
+    prompts: int = 0
+    last: str = ""
+    turns: int = 0
+    running: _Prompt | None = None
+
+
+def is_message(data: dict[str, Any]) -> bool:
+    """Whether a line is one of a transcript."""
+    found = _message(data)
+    return found is not None and found.get("jsonrpc") == "2.0"
+
+
+def take(path: Path, weaver: Weaver) -> Report:
+    """Every session of a transcript. Raises `ImportProblem` with the line."""
+    transcript = _Transcript(weaver)
+    for where, data in objects(path):
+        message = _message(data)
+        if message is None or not ("method" in message or "id" in message):
+            raise ImportProblem(where, "no message of JSON-RPC, and none under `message`")
+        try:
+            transcript.take(message, _time(data.get("timestamp")))
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise ImportProblem(where, f"no message of ACP: {error}") from None
+    transcript.close()
+    return weaver.report
+
+
+def _message(data: dict[str, Any]) -> dict[str, Any] | None:
+    if "jsonrpc" in data:
+        return data
+    for key in ("message", "data"):
+        found = data.get(key)
+        if isinstance(found, str):
+            try:
+                found = msgspec.json.decode(found)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                continue
+        if isinstance(found, dict) and "jsonrpc" in found:
+            return found
+    return None
+
+
+class _Transcript:
+    """The state of a connection, message by message."""
+
+    def __init__(self, weaver: Weaver) -> None:
+        self._weaver = weaver
+        self._sessions: dict[str, _Session] = {}
+        self._asked: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        """Open requests by id; each side counts for itself, so that one id may stand for two."""
+        self._agent: dict[str, Any] = {}
+
+    def take(self, message: dict[str, Any], when: str) -> None:
+        method, number = message.get("method"), message.get("id")
+        params = message.get("params") or {}
+        if not isinstance(params, dict):
+            raise ValueError("params is no object")
+        if method is None:
+            self._answered(repr(number), message, when)
+        elif method == "session/update":
+            self._update(str(params["sessionId"]), params.get("update") or {}, when)
+        elif number is not None:
+            self._asked.setdefault(repr(number), []).append((str(method), params))
+            if method == "session/prompt":
+                self._prompted(params, when)
+            elif method.startswith(("fs/", "terminal/")):
+                self._weaver.report.note(f"what the agent asked its editor for ({method})")
+            elif method == "session/request_permission":
+                self._weaver.report.note("questions for permission")
+        elif method != "session/cancel":
+            self._weaver.report.note(f"notifications that a loom has no place for ({str(method)[:60]})")
+
+    def close(self) -> None:
+        """The transcript ends; what still runs has no end."""
+        for session in self._sessions.values():
+            if session.running is not None:
+                self._weaver.report.note("prompts whose end is not in the transcript")
+                self._finish(session, None, "", None)
+
+    def _session(self, session_id: str) -> _Session:
+        found = self._sessions.get(session_id)
+        if found is None:
+            found = self._sessions[session_id] = _Session(session_id, stable("e", "acp", session_id))
+        return found
+
+    def _prompted(self, params: dict[str, Any], when: str) -> None:
+        session = self._session(str(params["sessionId"]))
+        if session.running is not None:
+            self._finish(session, None, when, None)
+        session.prompts += 1
+        blocks = params.get("prompt") or []
+        if not isinstance(blocks, list) or not all(isinstance(b, dict) for b in blocks):
+            raise ValueError("the prompt is no list of blocks")
+        intent = "\n\n".join(str(b.get("text", "")) for b in blocks if b.get("type") == "text")
+        cast_id = stable("c", "acp", session.id, session.prompts, intent)
+        session.running = _Prompt(cast_id, begun=when, intent=intent)
+        start = CastRecord(
+            cast_id,
+            "start",
+            session.entity_id,
+            self._cantrip(),
+            None,
+            when,
+            intent,
+            {"imported": "acp", "session": session.id, **self._agent},
+        )
+        context = [self._pinned(b, cast_id, session, place, when) for place, b in enumerate(blocks)]
+        self._weaver.cast(start, [c for c in context if c is not None])
+
+    def _pinned(
+        self, block: dict[str, Any], cast_id: str, session: _Session, place: int, when: str
+    ) -> ContextRecord | None:
+        """What stands in a prompt beside its text."""
+        record = ContextRecord(stable("x", cast_id, place), session.entity_id, cast_id, "user", "", "", None, when)
+        match block.get("type"):
+            case "text":
+                return None
+            case "image" | "audio" if isinstance(block.get("data"), str):
+                return msgspec.structs.replace(record, mime=str(block.get("mimeType")), data=block["data"])
+            case "resource" if isinstance(block.get("resource"), dict):
+                inner = block["resource"]
+                uri = str(inner.get("uri", ""))
+                if isinstance(inner.get("blob"), str):
+                    mime = str(inner.get("mimeType") or "application/octet-stream")
+                    return msgspec.structs.replace(record, title=uri, uri=uri, mime=mime, data=inner["blob"])
+                return msgspec.structs.replace(record, title=uri, uri=uri, text=str(inner.get("text", "")))
+            case "resource_link":
+                uri, name = str(block.get("uri", "")), str(block.get("name", ""))
+                return msgspec.structs.replace(record, title=name or uri, uri=uri, text=f"[link: {uri}]")
+        self._weaver.report.note(f"a block of a prompt of the type {str(block.get('type'))[:40]!r}")
+        return None
+
+    def _update(self, session_id: str, update: dict[str, Any], when: str) -> None:
+        session = self._session(session_id)
+        prompt, kind = session.running, update.get("sessionUpdate")
+        if prompt is None:
+            if kind not in _SILENT:
+                self._weaver.report.note("updates outside of a prompt (a session's replay, say)")
+            return
+        said = prompt.said[-1]
+        if kind in ("agent_message_chunk", "agent_thought_chunk"):
+            if said.tools:
+                said = _Said()
+                prompt.said.append(said)
+            content = update.get("content") or {}
+            if content.get("type") == "text":
+                (said.text if kind == "agent_message_chunk" else said.thoughts).append(str(content.get("text", "")))
+            else:
+                self._weaver.report.note(f"what an agent said that is no text ({str(content.get('type'))[:40]})")
+        elif kind in ("tool_call", "tool_call_update"):
+            self._tool(prompt, update)
+        elif kind == "usage_update":
+            prompt.usage = {k: update.get(k) for k in ("used", "size", "cost")}
+        elif kind in _SILENT or kind == "user_message_chunk":
+            self._weaver.report.note(f"updates that a loom has no place for ({kind})")
+        else:
+            self._weaver.report.note(f"updates of an unknown kind ({str(kind)[:60]})")
+
+    def _tool(self, prompt: _Prompt, update: dict[str, Any]) -> None:
+        tool_id = str(update["toolCallId"])
+        found = next((s.tools[tool_id] for s in reversed(prompt.said) if tool_id in s.tools), None)
+        if found is None:
+            if any(t.status in _ENDED for t in prompt.said[-1].tools.values()):
+                prompt.said.append(_Said())
+            found = prompt.said[-1].tools[tool_id] = _Tool(tool_id, _name(update))
+        if update.get("rawInput") is not None:
+            found.args = update["rawInput"]
+        if update.get("rawOutput") is not None:
+            found.output = update["rawOutput"]
+        if isinstance(update.get("content"), list):
+            # What an update brings replaces what was there.
+            found.texts = [t for c in update["content"] if isinstance(c, dict) and (t := _shown(c))]
+        found.status = str(update.get("status") or found.status)
+
+    def _answered(self, number: str, message: dict[str, Any], when: str) -> None:
+        result, error = message.get("result") or {}, message.get("error")
+        if not isinstance(result, dict):
+            result = {}
+        asked = self._asked.get(number) or [("", {})]
+        prompts = [a for a in asked if a[0] == "session/prompt"]
+        others = [a for a in asked if a[0] != "session/prompt"]
+        # Who asks while a prompt runs is answered before it.
+        method, params = prompts[-1] if prompts and ("stopReason" in result or not others) else others[-1]
+        if (method, params) in asked:
+            asked.remove((method, params))
+        if method == "initialize" and isinstance(result.get("agentInfo"), dict):
+            info = result["agentInfo"]
+            self._agent = {"agent": str(info.get("name", "")), "agent_version": str(info.get("version", ""))}
+        elif method == "session/prompt":
+            session = self._session(str(params["sessionId"]))
+            failed = error.get("message", "error") if isinstance(error, dict) else None
+            stop = result.get("stopReason")
+            if session.running is not None:
+                self._finish(session, str(stop) if stop is not None else None, when, failed)
+
+    def _cantrip(self) -> str:
+        circle = {"medium": "conversation", "gates": [], "imported": "acp", **self._agent}
+        return self._weaver.cantrip({}, circle, {"capabilities": None, "tools": []})
+
+    def _finish(self, session: _Session, stop: str | None, when: str, failed: Any) -> None:
+        prompt, session.running = session.running, None
+        assert prompt is not None
+        reason = "error" if failed is not None else _REASONS.get(stop, "cancelled") if stop is not None else None
+        cantrip_id = self._cantrip()
+        if not session.last:
+            session.last = self._weaver.root(cantrip_id, session.entity_id)
+        utterances = [s for s in prompt.said if s.any]
+        for place, said in enumerate(utterances):
+            last = place == len(utterances) - 1
+            turn = self._turn(session, prompt, said, place, cantrip_id, when, reason if last else None)
+            self._weaver.turn(turn)
+            session.last = turn.id
+        if not utterances:
+            self._weaver.report.note("prompts that nothing was said to")
+        elif reason is not None:
+            words = "".join(utterances[-1].text) or None
+            self._weaver.end(
+                CastRecord(
+                    prompt.cast_id,
+                    "end",
+                    session.entity_id,
+                    cantrip_id,
+                    None,
+                    when,
+                    result=words if reason == "text" else None,
+                    reason=reason,
+                    error=str(failed) if failed is not None else None,
+                    terminated=reason == "text",
+                    truncated=reason != "text",
+                    turns=len(utterances),
+                )
+            )
+
+    def _turn(
+        self,
+        session: _Session,
+        prompt: _Prompt,
+        said: _Said,
+        place: int,
+        cantrip_id: str,
+        when: str,
+        reason: str | None,
+    ) -> Turn:
+        session.turns += 1
+        calls = tuple(ToolCall(t.id, t.name, _json(t.args)) for t in said.tools.values())
+        results = tuple(
+            GateRecord(
+                t.name,
+                t.args if t.args is not None else {},
+                t.output if t.output is not None else "\n".join(t.texts),
+                t.status == "failed",
+                t.id,
+            )
+            for t in said.tools.values()
+            if t.status in _ENDED
+        )
+        return Turn(
+            stable("t", prompt.cast_id, place),
+            session.last,
+            cantrip_id,
+            session.entity_id,
+            prompt.cast_id,
+            sequence=session.turns,
+            utterance=Utterance("".join(said.text) or None, "".join(said.thoughts) or None, calls),
+            observation=Observation(results),
+            gate_calls=tuple(t.name for t in said.tools.values()),
+            metadata=TurnMetadata(duration_ms=0.001, timestamp=when or prompt.begun),
+            terminated=reason == "text",
+            truncated=reason is not None and reason != "text",
+            reason=reason,
+        )
+
+
+def _name(update: dict[str, Any]) -> str:
+    """A tool's name: where the agent gives one beside the protocol, else its kind."""
+    for value in (update.get("_meta") or {}).values():
+        if isinstance(value, dict):
+            for key in ("toolName", "tool_name", "gate"):
+                if isinstance(value.get(key), str):
+                    return str(value[key])
+        elif isinstance(value, str) and value.isidentifier():
+            return value
+    title = str(update.get("title") or "")
+    return title if title.isidentifier() else str(update.get("kind") or "tool")
+
+
+def _shown(content: dict[str, Any]) -> str:
+    inner = content.get("content")
+    if content.get("type") == "content" and isinstance(inner, dict):
+        return str(inner.get("text", ""))
+    if content.get("type") == "diff":
+        return f"[change of {content.get('path')}]"
+    if content.get("type") == "terminal":
+        return f"[terminal {content.get('terminalId')}]"
+    return ""
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value if value is not None else {}).decode()
+
+
+def _time(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return datetime.fromtimestamp(value, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        except (ValueError, OverflowError, OSError):
+            return ""
+    return ""

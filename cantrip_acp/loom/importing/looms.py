@@ -1,0 +1,63 @@
+"""One loom into another: every record with its id, from any store to any store."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from cantrip_acp.errors import LoomError, LoomWriteError
+from cantrip_acp.loom.importing.contract import Report
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.turn import CantripRecord, CastRecord, LoomHeader, Record, RewardRecord, Turn
+
+
+def merge(source: Loom, into: Loom) -> Report:
+    """Add what ``into`` has not; ids and order stay, and what is damaged in the source is told. An empty loom becomes a copy.
+
+    Raises `LoomWriteError` where the store fails.
+    """
+    report = Report()
+    known = {_key(record) for record in into.records()}
+    lost: set[str] = set()
+    for record in source.records():
+        if isinstance(record, LoomHeader):
+            if into.header is None:
+                into.append(record)
+            continue
+        key = _key(record)
+        if key in known:
+            report.known += isinstance(record, Turn)
+            continue
+        if isinstance(record, Turn) and record.parent_id is not None and record.parent_id not in into:
+            lost.add(record.id)
+            report.note("turns whose parent is lost in the source")
+            continue
+        if isinstance(record, RewardRecord) and record.turn_id in lost:
+            continue
+        try:
+            into.append(record)
+        except LoomWriteError:
+            raise
+        except LoomError as problem:
+            if isinstance(record, Turn):
+                lost.add(record.id)
+                report.note(f"a turn was not taken: {problem}")
+                continue
+            raise
+        known.add(key)
+        report.turns += isinstance(record, Turn)
+        report.casts += isinstance(record, CastRecord) and record.event == "start"
+        report.rewards += isinstance(record, RewardRecord)
+    for problem_ in source.problems:
+        report.note(f"damage in the source: {problem_}")
+    return report
+
+
+def _key(record: Record) -> bytes | tuple[str, str]:
+    """What makes a record this one: its kind and id, or all of it where it has none."""
+    if isinstance(record, Turn | CantripRecord):
+        return (type(record).__name__, record.id)
+    if isinstance(record, CastRecord):
+        return (f"cast {record.event}", record.id)
+    return hashlib.sha256(msgspec.json.encode(record)).digest()

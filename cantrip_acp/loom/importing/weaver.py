@@ -1,0 +1,97 @@
+"""Puts imported records into a loom, each once: what is there already is left as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from cantrip_acp.loom.importing.contract import Report, stable
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.turn import CastRecord, ContextRecord, RewardRecord, Turn
+from cantrip_acp.redaction import Redactor, shared
+
+_R = TypeVar("_R", Turn, CastRecord, ContextRecord)
+
+
+class Weaver:
+    """Adds to one loom. Secrets that this process knows are masked in what is added, as in everything that it records."""
+
+    def __init__(self, loom: Loom, redactor: Redactor | None = None) -> None:
+        self.loom = loom
+        self.report = Report()
+        self._redactor = redactor if redactor is not None else shared()
+        self._casts = set(loom.cast_starts())
+        self._cantrips: dict[str, tuple[Any, Any, Any]] = {}
+        self._roots: dict[str, Turn] = {}
+        self._waiting: dict[str, list[CastRecord | ContextRecord]] = {}
+
+    def cantrip(self, call: Mapping[str, Any], circle: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
+        """The id of a call and a circle, which are written before the first turn of theirs that is new."""
+        masked = self._redactor.data([dict(call), dict(circle)])
+        text = json.dumps(masked, sort_keys=True, ensure_ascii=True, default=str)
+        cantrip_id = f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self._cantrips[cantrip_id] = (masked[0], masked[1], self._redactor.data(dict(shown)))
+        return cantrip_id
+
+    def root(self, cantrip_id: str, entity_id: str, spawner: str | None = None) -> str:
+        """The id of the ``call`` turn that an entity's turns hang on; a child's hangs on the turn that spawned it."""
+        own = stable("t", "call", cantrip_id, spawner or "", entity_id if spawner else "")
+        self._roots.setdefault(own, Turn(own, spawner, cantrip_id, entity_id, None, role="call"))
+        return own
+
+    def cast(self, start: CastRecord, context: Sequence[ContextRecord], before: Sequence[CastRecord] = ()) -> None:
+        """A cast, which is written before the first of its turns that is new; ``before`` it those that came to no turn."""
+        if start.id not in self._casts:
+            self._waiting.setdefault(start.id, [*before, start, *context])
+
+    def turn(self, turn: Turn) -> bool:
+        """Add a turn; False where it is there already. Raises `LoomError` where its parent is not."""
+        masked = self._masked(turn)
+        if turn.id in self.loom:
+            self.report.known += 1
+            if not _alike(self.loom.turn(turn.id), masked):
+                self.report.note("turns that are there already with another content; those stay as they are")
+            return False
+        known = self._cantrips.pop(turn.cantrip_id, None)
+        if known is not None:
+            self.loom.know(turn.cantrip_id, *known)
+        root = self._roots.get(turn.parent_id or "")
+        if root is not None and root.id not in self.loom:
+            self.loom.append(root)
+        for record in self._waiting.pop(turn.cast_id or "", ()):
+            if isinstance(record, ContextRecord):
+                self.loom.append(self._masked(record))
+            elif record.id not in self._casts:
+                self._casts.add(record.id)
+                self.loom.append(self._masked(record))
+                self.report.casts += 1
+        self.loom.append(masked)
+        self.report.turns += 1
+        return True
+
+    def end(self, end: CastRecord) -> None:
+        """The end of a cast whose start this import wrote."""
+        if end.id in self._casts and self.loom.cast_end(end.id) is None:
+            self.loom.append(self._masked(end))
+
+    def reward(self, turn_id: str, reward: float, by: str, note: str | None) -> None:
+        """Give a turn a reward, unless that very one was given before."""
+        given = self.loom.assigned(turn_id)
+        if not any(r.reward == reward and r.by == by and r.note == note for r in given):
+            self.loom.append(RewardRecord(turn_id, reward, by, note, ""))
+            self.report.rewards += 1
+
+    def _masked(self, record: _R) -> _R:
+        return msgspec.convert(self._redactor.data(msgspec.to_builtins(record)), type(record))
+
+
+def _alike(one: Turn, other: Turn) -> bool:
+    """Whether two turns say the same; numbers may have come another way round."""
+    same = one.utterance.content == other.utterance.content
+    return same and [(c.gate, c.args) for c in one.utterance.tool_calls] == [
+        (c.gate, c.args) for c in other.utterance.tool_calls
+    ]

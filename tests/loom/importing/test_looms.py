@@ -1,0 +1,104 @@
+"""One loom into another: from every store to every store, ids kept, twice the same as once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp import Loom
+from cantrip_acp.loom.importing.contract import ImportProblem
+from cantrip_acp.loom.importing.looms import merge
+from cantrip_acp.loom.importing.taking import kind_of, take
+from cantrip_acp.loom.turn import LoomHeader, Turn, Utterance
+from tests.core.conftest import done, make
+from tests.loom.export.looms import forked, lived
+from tests.loom.places import Place
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_whole_loom_into_an_empty_one_and_into_one_that_has_another(place: Place, tmp_path: Path) -> None:
+    first, _ = await lived()
+    second = await forked()
+    into = place.open()
+    report = merge(first, into)
+    assert (report.turns, report.casts) == (len(first), 4)
+    assert list(into.records()) == list(first.records())
+    into = place.again(into)
+    more = merge(second, into)
+    assert (more.turns, more.rewards, more.known) == (len(second), 3, 0)
+    assert {t.id for t in into.turns()} == {t.id for t in first.turns()} | {t.id for t in second.turns()}
+    count = len(list(into.records()))
+    for source in (first, second):
+        again = merge(source, into)
+        assert (again.turns, again.casts, again.rewards, again.known) == (0, 0, 0, len(source))
+    assert len(list(into.records())) == count
+    for leaf in second.leaves():
+        assert into.thread(leaf) == second.thread(leaf)
+
+
+async def test_what_was_added_to_the_source_since_is_added(tmp_path: Path) -> None:
+    path = tmp_path / "growing.loom.jsonl"
+    into = Loom.memory()
+    for rewarded in (False, True):
+        with Loom.open(path) as source:
+            await make(done("x"), loom=source).cast("go")
+            if rewarded:
+                source.annotate_reward(source.leaves()[0], 1.0)
+        report = take(str(path), into)
+        assert (report.casts, report.rewards) == (1, int(rewarded))
+    assert into.turn(into.leaves()[0]).reward == 1.0
+
+
+async def test_damage_in_the_source_is_told_and_the_rest_taken(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.loom.jsonl"
+    with Loom.open(path) as source:
+        await make(done("x"), loom=source).cast("one")
+        await make(done("y"), loom=source).cast("two")
+    lines = path.read_bytes().splitlines(keepends=True)
+    broken = next(n for n, line in enumerate(lines) if b'"role":"crystal"' in line)
+    lines[broken] = b"x" * (len(lines[broken]) - 1) + b"\n"
+    path.write_bytes(b"".join(lines))
+    into = Loom.memory()
+    report = take(str(path), into)
+    assert len([t for t in into.turns() if t.role == "crystal"]) == 1
+    assert any(note.startswith("damage in the source: line") for note in report.notes)
+
+
+def test_turns_below_a_lost_one_are_told() -> None:
+    source = Loom.memory()
+    for record in (
+        LoomHeader("l"),
+        Turn("b", "gone", "c", "e", None),
+        Turn("c", "b", "c", "e", None, utterance=Utterance("x")),
+    ):
+        source._tree.take(source._store.append(record), record)
+    into = Loom.memory()
+    report = merge(source, into)
+    assert report.turns == 0
+    assert report.notes == {"turns whose parent is lost in the source": 2}
+
+
+def test_kinds_are_told_by_the_first_line(tmp_path: Path) -> None:
+    for text, kind in (
+        ('{"type":"loom","id":"l"}\n', "loom"),
+        ('\n{"id": "x", "nodes": []}\n', "verifiers"),
+        ('{"id": "x", "traces": []}\n', "verifiers"),
+        ('{"jsonrpc": "2.0", "id": 0, "method": "initialize"}\n', "acp"),
+    ):
+        path = tmp_path / "x"
+        path.write_text(text)
+        assert kind_of(str(path)) == kind
+    with Loom.open(f"sqlite:{tmp_path}/a.db") as loom:
+        loom.append(LoomHeader("l"))
+    assert kind_of(f"sqlite:{tmp_path}/a.db") == kind_of(str(tmp_path / "a.db")) == "loom"
+    for text, words in (
+        ("", "there is nothing in it"),
+        ('{"a": 1}', ":1: neither a loom's record"),
+        ("\x00\x01", ":1: not JSON"),
+    ):
+        path = tmp_path / "x"
+        path.write_text(text)
+        with pytest.raises(ImportProblem, match=words):
+            kind_of(str(path))

@@ -62,8 +62,8 @@ class JsonlStore:
         """Lines up to ``_end``."""
         self._unended = False
         """Whether ``_end`` counts a newline that the last record still lacks."""
-        self._given = (0, 0)
-        """Line and length of the record that was given last."""
+        self._given_line = self._given_length = 0
+        """Of the record that was given last."""
         self._mark = b""
         self._looked: tuple[int, int] | None = None
         self._place = os.path.abspath(self.path)
@@ -183,8 +183,7 @@ class JsonlStore:
         return self._scan(heads.decode)
 
     def note(self, position: int, message: str) -> None:
-        line, length = self._given
-        self.problems.append(Problem(message, line, position, length))
+        self.problems.append(Problem(message, self._given_line, position, self._given_length))
 
     def news(self) -> Iterator[tuple[int, Head]]:
         """As the writer adds them, whole lines alone: a torn last one waits for its rest. Two looks at the file's size
@@ -213,7 +212,7 @@ class JsonlStore:
                 self.problems.append(Problem(what, self._number, start, length))
                 continue
             self._readable(head)
-            self._given = (self._number, length)
+            self._given_line, self._given_length = self._number, length
             yield start, head
         self._remember()
 
@@ -281,8 +280,9 @@ class JsonlStore:
                 elif not self._scanned:
                     self._unended = True
                 offset += 1
-            self._readable(record)
-            self._given = (number, len(line))
+            if type(record) is LoomHeader:
+                self._readable(record)
+            self._given_line, self._given_length = number, len(line)
             yield start, record
         if offset and not good and not self.readonly and noted and noted[0].length:
             raise self._no_loom()
@@ -305,7 +305,8 @@ class JsonlStore:
 
         The file is read and not mapped: one that is cut while it is read must end the reading, not the process.
         """
-        buffer = bytearray(_CHUNK * 4 if until is None else min(_CHUNK * 4, until - position + 1))
+        # No more at a time than a processor keeps close by.
+        buffer = bytearray(_CHUNK // 2 if until is None else min(_CHUNK // 2, until - position + 1))
         filled = 0
         while True:
             if filled == len(buffer):
@@ -314,14 +315,13 @@ class JsonlStore:
                 count = os.preadv(self._fd, [view[filled:]], position)
                 position += count
                 searched, filled, at = filled, filled + count, 0
-                while (end := buffer.find(b"\n", max(at, searched), filled)) >= 0:
-                    with view[at:end] as line:
-                        yield line, True
+                find = buffer.find
+                while (end := find(b"\n", searched if searched > at else at, filled)) >= 0:
+                    yield view[at:end], True
                     at = end + 1
                 if not count or (until is not None and position >= until):
                     if at < filled:
-                        with view[at:filled] as line:
-                            yield line, False
+                        yield view[at:filled], False
                     return
                 view[: filled - at] = view[at:filled]
                 filled -= at

@@ -9,19 +9,23 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import zlib
 from pathlib import Path
 
 import msgspec
 
+from cantrip_acp.loom.stores import packed
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.tree import Tree
+from cantrip_acp.loom.tree import Place, Tree
 
 WORTH = 4_000_000
 """Bytes of a loom from which on an index is kept; a smaller one is read in a few milliseconds."""
 
-_VERSION = 2
+_VERSION = 3
 _MAGIC = b"cantrip loom index\n"
 _TAIL = 4_096
+_SHAPE = (*Tree.__struct_fields__, *Place.__struct_fields__)
+"""An index of another version's tree is none."""
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +42,8 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     """A file's tree, what was wrong with it and how many lines it has."""
 
     stamp: Stamp
+    shape: tuple[str, ...]
+    turns: packed.Packed
     tree: Tree
     problems: list[Problem]
     lines: int
@@ -60,22 +66,26 @@ def read(loom: Path, fd: int) -> Index | None:
         data = path_of(loom).read_bytes()
     except OSError:
         return None
-    end = len(_MAGIC) + 16
+    end = len(_MAGIC) + 4
     body = memoryview(data)[end:]
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.blake2b(body, digest_size=16).digest() != data[len(_MAGIC) : end]:
+    if data[: len(_MAGIC)] != _MAGIC or _sum(body) != data[len(_MAGIC) : end]:
         return None
     try:
         index = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeError):
+        if index.stamp != _stamp(fd) or index.shape != _SHAPE:
+            return None
+        index.tree.turns = packed.unpack(index.turns)
+    except (msgspec.DecodeError, LookupError, ValueError):
         return None
-    return index if index.stamp == _stamp(fd) else None
+    return index
 
 
 def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) -> None:
     """Keep the tree of a file that nobody else writes; a failure costs nothing but time at the next opening."""
     if os.fstat(fd).st_size < WORTH:
         return
-    body = msgspec.msgpack.encode(Index(_stamp(fd), tree, problems, lines))
+    rest = msgspec.structs.replace(tree, turns={})
+    body = msgspec.msgpack.encode(Index(_stamp(fd), _SHAPE, packed.pack(tree.turns), rest, problems, lines))
     target = path_of(loom)
     # A name of its own until it is whole: a crash leaves the old index, which then agrees with no file, or none.
     # One name is enough, since the loom has one writer, and what a crash leaves is overwritten the next time.
@@ -84,11 +94,16 @@ def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) 
         with open(
             os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb"
         ) as file:
-            file.write(_MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body)
+            file.write(_MAGIC + _sum(body) + body)
         os.replace(part, target)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(part)
+
+
+def _sum(body: bytes | memoryview) -> bytes:
+    # Against half-written and decayed files, not against anybody: who may write it may write the loom.
+    return zlib.crc32(body).to_bytes(4, "big")
 
 
 def _stamp(fd: int) -> Stamp:

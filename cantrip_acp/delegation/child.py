@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cantrip_acp.call import Call
+from cantrip_acp.circle import Circle
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.delegation.granting import circle_for
 from cantrip_acp.delegation.refusal import ChildRefused
@@ -16,24 +18,37 @@ if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
 
 
-def cantrip_for(parent: Entity, request: Request) -> Cantrip:
-    """The cantrip of a child whose crystal is not chosen yet: it has its parent's until `with_its_crystal`.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A child that may be: what it is but for its crystal, which depends on how many were born before it."""
 
-    Raises `ChildRefused` for what its parent's circle does not admit.
-    """
-    from cantrip_acp.cantrip import Cantrip
+    request: Request
+    call: Call
+    circle: Circle
 
+
+def judge(parent: Entity, request: Request) -> Judged:
+    """Raises `ChildRefused` for what the parent's circle does not admit, or a crystal that the recipe does not name."""
     of = parent.cantrip
     call = of.call if request.system_prompt is None else replace(of.call, system_prompt=request.system_prompt)
     circle = circle_for(parent.circle, request)
     if request.crystal is not None and request.crystal not in of.crystals:
         known = ", ".join(of.crystals) or "none"
         raise ChildRefused("crystal", f"there is no crystal {request.crystal!r} for children (there are: {known})")
+    return Judged(request, call, circle)
+
+
+def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
+    """The cantrip of the parent's child of that number, from 0. Raises `ChildRefused` where its crystal cannot be had."""
+    from cantrip_acp.cantrip import Cantrip
+
+    of = parent.cantrip
+    crystal = _crystal(parent, judged.request, number)
     try:
         return Cantrip(
-            of.crystal,
-            call,
-            circle,
+            crystal,
+            judged.call,
+            judged.circle,
             loom=parent.loom,
             retry=of.retry,
             # What asks before a gate acts asks for children too; what is pinned for a cast is no child's (COMP-4).
@@ -47,14 +62,14 @@ def cantrip_for(parent: Entity, request: Request) -> Cantrip:
         raise ChildRefused("circle", f"the child cannot be made: {error}") from None
 
 
-def crystal_for(parent: Entity, request: Request, number: int) -> Crystal:
-    """The crystal of the parent's child of that number. Raises `ChildRefused` where it cannot be had."""
+def _crystal(parent: Entity, request: Request, number: int) -> Crystal:
     of = parent.cantrip
     try:
         if request.crystal is not None:
             return of.crystals[request.crystal]
         # A script knows its children; every other crystal is its children's too.
         heir = getattr(parent.crystal, "child", None)
-        return parent.crystal if heir is None else heir(number, parent.depth + 1)
+        found: Crystal = parent.crystal if heir is None else heir(number, parent.depth + 1)
+        return found
     except CantripError as error:
         raise ChildRefused("crystal", f"the child has no crystal: {error}") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from cantrip_acp.delegation.birth import Birth
-from cantrip_acp.delegation.child import cantrip_for, crystal_for
+from cantrip_acp.delegation.child import cantrip_of, judge
 from cantrip_acp.delegation.refusal import ChildRefused, report
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.errors import CantripError, GateError, LoomError
@@ -44,15 +44,15 @@ def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
     try:
         for place, request in enumerate(requests):
             try:
-                made.append(cantrip_for(parent, request))
+                made.append(judge(parent, request))
             except ChildRefused as refused:
                 if len(requests) == 1:
                     raise
                 raise ChildRefused(refused.ward, f"request {place}: {refused}") from None
         first = parent.children.admit(len(requests))
         return [
-            Planned(request, cantrip.with_crystal(crystal_for(parent, request, first + place)), first + place)
-            for place, (request, cantrip) in enumerate(zip(requests, made, strict=True))
+            Planned(judged.request, cantrip_of(parent, judged, number), number)
+            for number, judged in enumerate(made, first)
         ]
     except ChildRefused as refused:
         report(refused, entity_id=parent.id, depth=parent.depth)

@@ -235,9 +235,7 @@ class GateExecutor:
         """Why the arguments do not fit the gate's schema; None where they do."""
         known, validator = self._validators.get(gate.name, (None, None))
         if validator is None or known is not gate:
-            import jsonschema_rs
-
-            validator = jsonschema_rs.validator_for(dict(gate.parameters))
+            validator = _validator(gate.parameters)
             self._validators[gate.name] = (gate, validator)
         if validator.is_valid(args):
             return None
@@ -291,6 +289,23 @@ async def _run(invocation: GateInvocation) -> GateReply:
     if inspect.isawaitable(result):
         result = await result
     return result if isinstance(result, GateReply) else GateReply(result)
+
+
+_built: dict[int, tuple[Mapping[str, Any], Any]] = {}
+"""Validators by their schema's identity, which they keep alive: an entity and its children share their gates."""
+_MOST_BUILT = 512
+
+
+def _validator(parameters: Mapping[str, Any]) -> Any:
+    known, validator = _built.get(id(parameters), (None, None))
+    if validator is None or known is not parameters:
+        import jsonschema_rs
+
+        validator = jsonschema_rs.validator_for(dict(parameters))
+        if len(_built) >= _MOST_BUILT:
+            _built.clear()
+        _built[id(parameters)] = (parameters, validator)
+    return validator
 
 
 def _link(interceptor: Interceptor, proceed: Proceed) -> Proceed:

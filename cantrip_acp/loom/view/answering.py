@@ -76,6 +76,7 @@ class Answers:
             raise Refused(404, str(error)) from error
         except LoomError as error:
             raise Refused(409, str(error)) from error
+        self._reading.look(at_once=True)
         return msgspec.json.encode({"id": wish.id, "reward": wish.reward})
 
 

@@ -93,11 +93,12 @@ class Reading:
                 raise LoomError(f"the view of {self.location} has ended")
             yield self.index
 
-    def look(self) -> int:
-        """Take in what was written since, at most every fifth of a second; the version after that."""
+    def look(self, *, at_once: bool = False) -> int:
+        """Take in what was written since, at most every fifth of a second unless ``at_once``; the version after that."""
         with self._lock:
             now = time.monotonic()
-            if self.loaded.is_set() and not self._closed and self.broken is None and now - self._looked >= _LOOK_S:
+            due = at_once or now - self._looked >= _LOOK_S
+            if due and self.loaded.is_set() and not self._closed and self.broken is None:
                 self._looked = now
                 try:
                     self._take(iter(self._store.news()))

@@ -129,7 +129,7 @@ export class Compare {
 }
 
 function sides(left, right) {
-  const heads = [left, right].map((turn) => h("div", { class: "side-head" }, turn ? [h("strong", {}, turn.id), " ", measures(turn)] : h("span", { class: "nothing" }, "no such turn")));
+  const heads = [left, right].map((turn) => h("div", { class: "side-head" }, turn ? [h("strong", {}, visible(turn.id)), " ", visible(measures(turn))] : h("span", { class: "nothing" }, "no such turn")));
   const parts = [h("div", { class: "split" }, heads)];
   for (const [title, text] of PARTS) {
     const [a, b] = [left, right].map((turn) => (turn ? text(turn) : ""));

@@ -50,7 +50,8 @@ export function icon(name) {
 }
 
 export function button(label, symbol, onclick, props = {}) {
-  return h("button", { type: "button", title: label, "aria-label": label, onclick, ...props }, symbol ? icon(symbol) : label);
+  const name = plain(label);
+  return h("button", { type: "button", title: name, "aria-label": name, onclick, ...props }, symbol ? icon(symbol) : name);
 }
 
 // What is not seen, or makes other text read otherwise than it is: shown by its number.

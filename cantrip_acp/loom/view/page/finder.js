@@ -53,7 +53,6 @@ export class Search {
     this.told = told;
     this.stopping = new AbortController();
     this.hits = [];
-    this.done = this.run();
   }
 
   stop() {

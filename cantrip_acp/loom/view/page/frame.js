@@ -141,7 +141,7 @@ export class Frame {
   }
 
   say(text) {
-    this.toast.textContent = text;
+    this.toast.replaceChildren(...visible(text));
     this.toast.classList.add("shown");
     clearTimeout(this.saying);
     this.saying = setTimeout(() => this.toast.classList.remove("shown"), 2_500);
@@ -176,7 +176,7 @@ export class Frame {
 
   trouble(error) {
     this.live.classList.toggle("lost", error !== null);
-    if (error !== null) this.say(error.status === undefined ? "the server has ended; start `cantrip loom view` again" : error.message);
+    if (error !== null) this.say(error instanceof TypeError ? "the server has ended; start `cantrip loom view` again" : error.message);
   }
 
   refused(error) {

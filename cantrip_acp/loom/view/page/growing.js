@@ -11,6 +11,7 @@ export class Growing {
     this.failed = failed;
     this.about = null;
     this.busy = null;
+    this.stale = false;
   }
 
   async begin() {
@@ -21,7 +22,11 @@ export class Growing {
       this.about = await this.source.loom();
       this.told("about");
     }
-    await this.catchUp();
+    // Whatever goes wrong from here on is tried again by `follow`.
+    await this.catchUp().catch((error) => {
+      this.stale = true;
+      this.failed(error);
+    });
   }
 
   /** Take in all there is; calls in between wait for the same end. */
@@ -76,10 +81,13 @@ export class Growing {
     for (;;) {
       if (document.hidden) await new Promise((go) => document.addEventListener("visibilitychange", go, { once: true }));
       try {
-        const { version } = await this.source.wait(this.about.version);
+        const { version } = this.stale ? {} : await this.source.wait(this.about.version);
         if (version !== this.about.version) await this.refresh();
+        this.stale = false;
         this.failed(null);
       } catch (error) {
+        // What was asked for in between may be missing: all that is new is asked for again, whether or not there is more.
+        this.stale = true;
         this.failed(error);
         await new Promise((go) => setTimeout(go, 2_000));
       }

@@ -177,6 +177,9 @@ class App {
       if (this.following) this.select(total - 1);
     }
     this.before = total;
+    // A reward that was given elsewhere; not while one is being typed here.
+    const given = this.columns.given.get(this.shown)?.length ?? 0;
+    if (this.turn && given !== this.rewarded && !this.frame.details.querySelector("form")?.contains(document.activeElement)) this.read(this.shown);
   }
 
   layout() {
@@ -218,6 +221,7 @@ class App {
       if (this.selected !== ref) return;
       this.frame.show(isCast(ref) ? castBody(data, this.view) : turnBody(data, this.view));
       this.turn = isCast(ref) ? null : data;
+      this.rewarded = this.columns.given.get(ref)?.length ?? 0;
       if (!quiet) this.address.at(this.turn?.id ?? null);
     } catch (error) {
       this.frame.show([h("p", { class: "note failed" }, error.message)]);
@@ -266,15 +270,16 @@ class App {
   find(query) {
     this.search?.stop();
     if (!query.trim()) return this.leaveSearch();
-    this.search = new Search(this.columns, this.source, query, (hits, progress) => {
-      this.hits = hits;
-      this.frame.found(hits.length, progress, this.search?.asked.wrong ?? []);
-      this.list.resize(this.count);
-    });
     this.hits = [];
     this.frame.tree.scrollTop = 0;
     this.list.resize(0);
-    return this.search.done.catch((error) => this.frame.trouble(error));
+    const search = new Search(this.columns, this.source, query, (hits, progress) => {
+      this.hits = hits;
+      this.frame.found(hits.length, progress, search.asked.wrong);
+      this.list.resize(this.count);
+    });
+    this.search = search;
+    return search.run().catch((error) => this.frame.trouble(error));
   }
 
   leaveSearch() {

@@ -1,7 +1,7 @@
 // A turn, a cast or the call in full.
 
 import { badge, clamped, gateCall, output, part, picture, shown } from "./blocks.js";
-import { button, h, icon, visible } from "./dom.js";
+import { button, h, icon, plain, visible } from "./dom.js";
 import { ago, clock, count, money, reward, span } from "./format.js";
 import { data, program, prose } from "./words.js";
 
@@ -54,7 +54,7 @@ function turnHead(turn, told, view) {
     h(
       "div",
       { class: "actions" },
-      button(turn.id, null, () => view.copy(turn.id, "The turn's id"), { class: "id", "aria-label": `copy the id ${turn.id}` }),
+      button(turn.id, null, () => view.copy(turn.id, "The turn's id"), { class: "id", "aria-label": plain(`copy the id ${turn.id}`) }),
       button("Copy a link to this turn", "link", () => view.copy(view.link(turn.id), "The link")),
       button("Copy a command that forks this turn (x)", "fork", () => view.copy(forkCommand(view.about.location, turn.id), "The command")),
       button("Compare this thread with another (c)", "compare", () => view.compare(turn.n)),
@@ -93,7 +93,7 @@ function callBody(cantrip) {
     prompt ? part("System prompt", words(prompt)) : null,
     part("Call", data(call)),
     part("Circle", data(cantrip.circle)),
-    h("p", { class: "more" }, `cantrip ${cantrip.id}`),
+    h("p", { class: "more" }, plain(`cantrip ${cantrip.id}`)),
   ];
 }
 
@@ -170,7 +170,7 @@ export function castBody(cast, view) {
       "header",
       { class: "head" },
       h("div", { class: "title" }, h("h2", { tabindex: "-1" }, "Cast"), state),
-      h("div", { class: "actions" }, button(cast.id, null, () => view.copy(cast.id, "The cast's id"), { class: "id" }), h("span", { class: "more" }, cast.entity_id)),
+      h("div", { class: "actions" }, button(cast.id, null, () => view.copy(cast.id, "The cast's id"), { class: "id" }), h("span", { class: "more" }, visible(cast.entity_id))),
       h("dl", { class: "facts" }, facts.map(([term, value, more]) => h("div", {}, h("dt", {}, term), h("dd", {}, value), more && h("dd", { class: "more" }, more)))),
     ),
     h(

@@ -35,6 +35,7 @@ NAMES = (
     "pins",
     "append",
     "opening",
+    "stores",
     "crystal",
 )
 README = Path(__file__).parent / "README.md"

@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ MOST_BYTES = 1024 * 1024 * 1024
 NAMED = 20
 """How many of the files that were left out are named."""
 _TIMEOUT = 30.0
+_SLOW = 0.05
+"""Seconds of a look at all files after which it is worth some more to make the next one fast."""
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _OURS = {
@@ -87,6 +90,7 @@ class Pinner:
         self._left_out: tuple[str, ...] = ()
         self._last: str | None = None
         self._head: str | None = None
+        self._slow = _SLOW
         self._submodules: set[bytes] = set()
         self._absent: set[bytes] = set()
         self._plain = Plain(found)
@@ -139,6 +143,13 @@ class Pinner:
             entries.append(entry[len(tag) + 1 :])
         if entries:
             self._plain.git("update-index", "-z", "--index-info", stdin=b"\0".join(entries) + b"\0")
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Take down the times of files that are as the index has them, so that they need not be read again."""
+        self._plain.git(
+            "update-index", "-q", "--refresh", "--force-write-index", timeout=_TIMEOUT, statuses=(0, 1, 129)
+        )
 
     def _ignored(self) -> bool:
         # This command takes paths as they are, and does not know the word for it.
@@ -149,7 +160,12 @@ class Pinner:
     def _changes(self) -> tuple[bytes, tuple[str, ...]]:
         """What differs from the index, as `update-index` reads it, and what of it is left out."""
         scope = ["--", self._below] if self._below != "." else []
+        began = time.monotonic()
         ran = self._plain.git("ls-files", "-z", "-d", "-m", "-o", "--exclude-standard", *scope, timeout=_TIMEOUT)
+        if (spent := time.monotonic() - began) > self._slow:
+            # Many files were read because their times say nothing: they were touched, or written as the index was.
+            self._refresh()
+            self._slow = max(_SLOW, 2 * spent)
         changed: list[bytes] = []
         left_out: list[str] = [f"{_shown(name)}: a submodule; its own files are not kept" for name in self._within()]
         size = 0

@@ -13,6 +13,9 @@ from cantrip_acp.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import SnapshotRecord, new_id, now
 
+_READ_AT_ONCE = 16
+"""Records that are held: the pieces of a state lie in the turns that changed them, now in this one and now in that."""
+
 
 class LoomPieces:
     """Pieces by their hash, kept in a loom's snapshot records.
@@ -23,7 +26,7 @@ class LoomPieces:
     def __init__(self, loom: Loom) -> None:
         self._loom = loom
         self._waiting: dict[str, bytes] = {}
-        self._read: tuple[int, SnapshotRecord] | None = None
+        self._read: dict[int, SnapshotRecord] = {}
 
     def put(self, key: str, data: bytes) -> bool:
         """Take a piece; False where the loom has it already."""
@@ -37,10 +40,14 @@ class LoomPieces:
         if key in self._waiting:
             return self._waiting[key]
         position = self._loom.pieces[key]
-        if self._read is None or self._read[0] != position:
-            self._read = (position, self._loom.snapshot_at(position))
+        record = self._read.get(position)
+        if record is None:
+            record = self._loom.snapshot_at(position)
+            if len(self._read) >= _READ_AT_ONCE:
+                del self._read[next(iter(self._read))]
+            self._read[position] = record
         try:
-            return base64.b64decode(self._read[1].data["pieces"][key], validate=True)
+            return base64.b64decode(record.data["pieces"][key], validate=True)
         except (KeyError, TypeError, ValueError, binascii.Error):
             raise KeyError(key) from None
 

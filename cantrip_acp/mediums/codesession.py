@@ -60,6 +60,8 @@ class CodeSession:
         self._state: messages.State | None = None
         self._gained: Mapping[str, Gate] = {}
         self._count = 0
+        self._unused: Worker | None = None
+        """The worker while it is as it was started: a snapshot can be restored in it."""
         self._names: list[str] = []
         self._context: list[dict[str, Any]] | None = None
         self._context_cast: str | None = None
@@ -123,6 +125,7 @@ class CodeSession:
             turn.interrupted(Output(error="the cell was not run: a cancel came while its Python was started"))
             raise
         self._count += 1
+        self._unused = None
         cell = Cell(self._count, worker, call, turn, report.output if turn.listening else None)
         self._cell = cell
         try:
@@ -307,7 +310,7 @@ class CodeSession:
             self._note = self._lose(worker)
             worker = None
         if worker is None:
-            worker = self._worker = await self._start()
+            worker = self._worker = self._unused = await self._start()
         return worker
 
     async def _start(self) -> Worker:
@@ -383,13 +386,13 @@ class CodeSession:
             )
 
     async def restore(self, snapshot: Snapshot, chunks: ChunkStore | None = None) -> None:
-        """Go on from a snapshot, in a fresh worker; ``chunks`` where its pieces lie in another store.
+        """Go on from a snapshot, in a worker that has run nothing; ``chunks`` where its pieces lie in another store.
 
         Raises `SandboxError` where a piece is lost, or the state cannot be opened; then the worker is fresh and empty.
         """
         async with self._lock:
             pieces = list(snapshots.fetch(snapshot, chunks if chunks is not None else self.chunks))
-            if self._worker is not None:
+            if self._worker is not None and self._worker is not self._unused:
                 self._leave(self._worker)
             self._context_cast = None
             self._folded = 0
@@ -402,6 +405,7 @@ class CodeSession:
                 raise SandboxError(
                     f"the snapshot was made by Python {snapshot.python} and cannot be opened by {_version(worker)}"
                 )
+            self._unused = None
             data = b"".join(pieces)
             for start in range(0, len(data), MIB):
                 worker.feed(data[start : start + MIB])

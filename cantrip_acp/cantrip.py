@@ -175,7 +175,12 @@ class Cantrip:
         if folders:
             circle = self.circle
             made.circle = Circle(
-                circle.medium, circle.declared_gates, circle.wards, workspace=circle.workspace, folders=folders
+                circle.medium,
+                circle.declared_gates,
+                circle.wards,
+                workspace=circle.workspace,
+                folders=folders,
+                score=circle.score,
             )
         made.interceptors = (*self.interceptors, interceptor)
         return made

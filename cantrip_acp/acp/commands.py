@@ -46,11 +46,12 @@ class Command:
 
 def named(text: str) -> tuple[Command, str] | None:
     """The command that a prompt's text begins with, and what stands behind it; None of a prompt for the entity."""
-    if not text.startswith("/"):
+    words = text.strip()
+    if not words.startswith("/"):
         return None
-    name, _, rest = text[1:].strip().partition(" ")
-    command = COMMANDS.get(name.strip())
-    return (command, rest.strip()) if command is not None and "\n" not in name else None
+    name, _, rest = words[1:].partition(" ")
+    command = COMMANDS.get(name)
+    return (command, rest.strip()) if command is not None else None
 
 
 def available() -> acp.AvailableCommands:

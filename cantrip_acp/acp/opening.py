@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import modes
-from cantrip_acp.acp.store import Note, SessionStore
+from cantrip_acp.acp.store import FORK, Granted, Note, SessionStore
 from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
+    ConfigRecord,
     ContextRecord,
     FoldRecord,
     ForkRecord,
@@ -144,7 +145,8 @@ class Opening:
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, note)
         loom, lock = self._loom(cantrip, note.id, note)
         try:
-            found = reopen(cantrip, loom, note.entity_id)
+            begun = loom.last_turn(note.entity_id) is not None
+            found = reopen(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
         except BaseException:
             loom.close()
             if lock >= 0:
@@ -175,7 +177,8 @@ class Opening:
             entity_id=new_id("e"),
             loom="",
             directories=[str(folder) for folder in directories],
-            title=f"{before.title} (fork)" if before.title else None,
+            from_turn=turn_id,
+            title=before.title + FORK if before.title else None,
             mode=before.mode,
             recipe=before.recipe,
             crystal=before.crystal,
@@ -191,6 +194,10 @@ class Opening:
             note.loom = loom.location or ""
             found = reopen(cantrip, loom, note.entity_id, at=turn_id)
             loom.append(ForkRecord(new_id("k"), turn_id, note.entity_id, found.kept, (), now()))
+            changes = {"fork_of": before.id, "from_turn": turn_id, **chosen(note)}
+            loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
+            for granted in note.granted:
+                loom.append(ConfigRecord(new_id("g"), note.entity_id, {"permission": said(granted)}, now()))
         except BaseException:
             loom.close()
             if lock >= 0:
@@ -234,6 +241,19 @@ class Opening:
 def hold(entity: Entity, mode: str) -> None:
     """Put a mode's wards in force."""
     entity.hold_to(modes.wards_of(mode, entity.cantrip.circle))
+
+
+def chosen(note: Note) -> dict[str, str]:
+    """What was chosen in a session, as a ``config`` record tells it."""
+    found = {"mode": note.mode, "recipe": note.recipe, "crystal": note.crystal, "effort": note.effort}
+    return {
+        name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.DEFAULT)
+    }
+
+
+def said(granted: Granted) -> dict[str, Any]:
+    """A permission as a ``config`` record tells it."""
+    return {"tool": granted.tool, "pattern": granted.pattern, "allowed": granted.allowed}
 
 
 def path_of(loom: Loom, turn_id: str) -> Iterator[Record]:

@@ -47,9 +47,8 @@ class Options:
 
         note, entity = session.note, session.entity
         crystal = self._ready.get(session.id, entity.crystal)
-        own = choosing.value_of(crystal)
         choices = {c.value: c for c in choosing.offered(session.opened.recipe, crystal)}
-        chosen = note.crystal if note.crystal in choices else own
+        chosen = note.crystal if note.crystal in choices else choosing.value_of(crystal)
         found = [
             acp.ConfigOption(
                 id=MODE,
@@ -139,7 +138,7 @@ class Options:
         current = choosing.value_of(self._ready.get(session.id, session.entity.crystal))
         crystal, effort = note.crystal, note.effort
         if option == MODEL:
-            if value in (note.crystal, current) and not (note.crystal and value == current != note.crystal):
+            if value == (note.crystal or current):
                 return
             crystal = value
         else:
@@ -189,9 +188,10 @@ class Options:
         hold(found.entity, note.mode)
         session.opened.entity, session.opened.recipe = found.entity, recipe
         note.entity_id, note.recipe, note.crystal, note.effort = found.entity.id, value, None, None
+        note.from_turn = begun
         if begun is not None:
             old.loom.append(ForkRecord(new_id("k"), begun, found.entity.id, found.kept, (), now()))
-        self._record(session, {RECIPE: value})
+        self._record(session, {RECIPE: value, "from_turn": begun})
         await old.close()
 
     async def trusted(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:

@@ -30,7 +30,7 @@ from cantrip_acp.acp.envelope import (
 from cantrip_acp.acp.folder import check_folder
 from cantrip_acp.acp.handshake import AUTH_METHOD, OTHER_WAYS
 from cantrip_acp.acp.history import replayed
-from cantrip_acp.acp.opening import Opened, Opening, turn_named
+from cantrip_acp.acp.opening import Opened, Opening, said, turn_named
 from cantrip_acp.acp.options import Options
 from cantrip_acp.acp.permissions import Permissions
 from cantrip_acp.acp.session import Session
@@ -142,7 +142,7 @@ class Sessions:
             session = await self._forked(source, turn_id, cwd, folders, params.meta)
         finally:
             if borrowed:
-                await source.close()
+                await self._end(source)
         self._introduce(session, request, params)
         return self._state(session, session_id=session.id)
 
@@ -353,8 +353,8 @@ class Sessions:
         def remember(granted: Granted) -> None:
             session = self._live[session_id]
             session.note.granted.append(granted)
-            said = {"tool": granted.tool, "pattern": granted.pattern, "allowed": granted.allowed}
-            session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, {"permission": said}, now()))
+            changes = {"permission": said(granted)}
+            session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
             self._opening.keep(session.opened)
 
         return Permissions(ask, remember)

@@ -28,6 +28,9 @@ from cantrip_acp.loom.turn import CastRecord, ConfigRecord
 PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
+FORK = " (fork)"
+"""What the title of a forked session ends with."""
+
 _ID = re.compile(r"sess_[A-Za-z0-9_-]{1,100}\Z")
 _NOTE = ".session.json"
 _LOOM = ".loom.jsonl"
@@ -43,12 +46,16 @@ class Granted(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is known of a session. ``loom`` is where its loom is; ``recipe`` and ``crystal`` what was chosen in its life."""
+    """What is known of a session. ``loom`` is where its loom is; ``recipe`` and ``crystal`` what was chosen in its life.
+
+    ``from_turn`` is where its entity went on from, where that is a fork.
+    """
 
     id: str
     cwd: str
     entity_id: str
     loom: str
+    from_turn: str | None = None
     directories: list[str] = []
     title: str | None = None
     mode: str = "ask"
@@ -239,9 +246,13 @@ def take_in(note: Note, record: ConfigRecord) -> None:
         value = changes.get(key)
         if isinstance(value, str):
             setattr(note, key, value)
-    if "recipe" in changes:
-        # Another recipe is another entity, which goes on from where the one before was.
+    if "recipe" in changes or "fork_of" in changes:
+        # Another entity, which goes on from where the one before was.
         note.entity_id = record.entity_id
+        from_turn = changes.get("from_turn")
+        note.from_turn = from_turn if isinstance(from_turn, str) else None
+    if "fork_of" in changes and note.title:
+        note.title += FORK
     granted = changes.get("permission")
     if isinstance(granted, dict):
         with contextlib.suppress(msgspec.ValidationError):

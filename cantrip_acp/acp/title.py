@@ -32,7 +32,7 @@ def title_of(intent: str) -> str | None:
     end = _SENTENCE.search(text, 8)
     if end is not None:
         text = text[: end.start()]
-    text = "".join(c for c in text if c.isprintable()).strip(" \t,;:-–—")
+    text = "".join(c for c in text if c.isprintable()).strip(" \t.,;:!?-–—")
     if len(text) > LONGEST:
         cut = text[: LONGEST - 1]
         head, space, _ = cut.rpartition(" ")

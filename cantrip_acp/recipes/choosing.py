@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.errors import DefinitionError, MissingKey
 from cantrip_acp.recipes import crystals
 from cantrip_acp.recipes.crystals import KEYS, VARIABLE, Need
 from cantrip_acp.recipes.files import Files
@@ -38,10 +38,11 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
     """The crystals that a session can be switched to, its own first. Asks no keyring: a session's start waits for this."""
     from cantrip_acp.crystals import keys, table
 
-    own = value_of(current)
-    found = {own: Choice(own, current.model, f"{current.name}, the recipe's own")}
+    now = value_of(current)
     if recipe is None:
-        return list(found.values())
+        return [Choice(now, current.model, current.name)]
+    own = own_value(recipe)
+    found = {own: Choice(own, own.partition(":")[2], f"{own.partition(':')[0]}, the recipe's own")} if own else {}
     for name, crystal in recipe.data.get("crystals", {}).items():
         options = crystals.options_of(crystal)
         found.setdefault(name, Choice(name, name, f"{options['provider']}:{options.get('model', 'a script')}"))
@@ -53,7 +54,19 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
                 break
             value = f"{provider}:{model}"
             found.setdefault(value, Choice(value, model, provider))
+    found.setdefault(now, Choice(now, current.model, current.name))
     return list(found.values())
+
+
+def own_value(recipe: Recipe) -> str | None:
+    """The choice that is the recipe's own crystal; None where it has none and the environment says nothing either."""
+    given = recipe.data.get("crystal")
+    try:
+        options = crystals.options_of(given) if given is not None else _of_environment(recipe)[0]
+    except DefinitionError:
+        return None
+    provider = options["provider"]
+    return f"{provider}:{options.get('model') or provider}"
 
 
 def value_of(crystal: Crystal) -> str:
@@ -84,7 +97,7 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
         options, where = crystals.options_of(named[value]), recipe.folder
     else:
         options, where = (crystals.options_of(given), recipe.folder) if given is not None else _of_environment(recipe)
-        if value is not None and value != f"{options['provider']}:{options.get('model')}":
+        if value is not None and value != own_value(recipe):
             provider, colon, model = value.partition(":")
             if not colon or not model.strip() or provider not in (*KEYS, "ollama"):
                 known = ", ".join((*named, *(f"{name}:MODEL" for name in (*KEYS, "ollama"))))
@@ -108,14 +121,12 @@ def _of_environment(recipe: Recipe) -> tuple[dict[str, Any], Path]:
     setting = keys.setting(VARIABLE)
     if setting and setting.partition(":")[2].strip():
         return crystals.options_of(setting), Path.cwd()
-    provider = setting.partition(":")[0] if setting else None
+    provider = setting.partition(":")[0] if setting else ""
     if not provider:
         found = keys.first(KEYS)
-        provider = found[0] if found is not None else None
-    if provider is None:
-        current = crystals.crystal_for(recipe)  # says what to do
-        provider, model = current.name, current.model
-        return {"provider": provider, "model": model}, Path.cwd()
+        if found is None:
+            raise MissingKey("no crystal: the recipe names none, and the environment has no provider's key")
+        provider = found[0]
     return {"provider": provider, "model": table.default(provider) or ""}, Path.cwd()
 
 

@@ -7,6 +7,8 @@ deleted or replaced, no turn be written twice and none without its parent.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import sqlite3
@@ -32,6 +34,9 @@ APPLICATION = 0x43414E54
 
 TABLES = 1
 """The version of the tables, kept as ``user_version``; a reader refuses a higher one."""
+
+_PAGE = 1000
+"""Bodies that are asked for at once."""
 
 PATIENCE_S = 10.0
 """How long to wait for another process that is writing."""
@@ -255,19 +260,33 @@ class SqliteStore:
         return self.read_all((position,))[0]
 
     def read_all(self, positions: Iterable[int]) -> list[Record]:
-        base, found = self._open, []
+        wanted, found = list(positions), []
+        for at in range(0, len(wanted), _PAGE):
+            part = wanted[at : at + _PAGE]
+            bodies = self._bodies(part)
+            for position in part:
+                if position not in bodies:
+                    raise LoomError(f"loom {self.path}: there is no record {position}")
+                try:
+                    found.append(rows.record_of(bodies[position]))
+                except (msgspec.DecodeError, UnicodeError) as error:
+                    raise LoomError(f"loom {self.path}: record {position} is damaged: {error}") from error
+        return found
+
+    def _bodies(self, positions: list[int]) -> dict[int, bytes]:
+        base = self._open
+        if len(positions) > 1:
+            many = "SELECT n, body FROM record WHERE n IN (SELECT value FROM json_each(?))"
+            with contextlib.suppress(sqlite3.Error):
+                return dict(base.execute(many, (json.dumps(positions),)))
+        # One by one, to name the one that cannot be read.
+        bodies: dict[int, bytes] = {}
         for position in positions:
             try:
-                row = base.execute("SELECT body FROM record WHERE n = ?", (position,)).fetchone()
+                bodies.update(base.execute("SELECT n, body FROM record WHERE n = ?", (position,)))
             except sqlite3.Error as error:
                 raise LoomError(f"loom {self.path}: record {position} cannot be read: {error}") from error
-            if row is None:
-                raise LoomError(f"loom {self.path}: there is no record {position}")
-            try:
-                found.append(rows.record_of(row[0]))
-            except (msgspec.DecodeError, UnicodeError) as error:
-                raise LoomError(f"loom {self.path}: record {position} is damaged: {error}") from error
-        return found
+        return bodies
 
     def tree(self) -> Tree | None:
         return None

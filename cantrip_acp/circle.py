@@ -61,10 +61,8 @@ class Circle:
             if gate.name in seen:
                 raise DefinitionError(f"two gates are named {gate.name!r} in one circle")
             seen.add(gate.name)
-        if data is not NOTHING and self.medium.tool is None and "read_context" not in seen:
-            from cantrip_acp.delegation.given import read_context
-
-            self.declared_gates = (*self.declared_gates, read_context(data))
+        if data is not NOTHING:
+            self._offer_data()
 
     def __repr__(self) -> str:
         return f"Circle(medium={self.medium.name!r}, gates={[g.name for g in self.declared_gates]})"
@@ -86,6 +84,25 @@ class Circle:
         if root is not None and self.workspace is not None:
             resolved = resolved.bind(root=self.workspace.joinpath(root))
         return resolved
+
+    def _offer_data(self) -> None:
+        """A medium without a place for data has a gate that shows it."""
+        if self.medium.tool is None and all(gate.name != "read_context" for gate in self.declared_gates):
+            from cantrip_acp.delegation.given import read_context
+
+            self.declared_gates = (*self.declared_gates, read_context(self.data))
+
+    def given(self, data: Any) -> Circle:
+        """The same circle with data to work on, where it has none yet."""
+        made = copy(self)
+        made.data = data
+        for derived in (
+            "presentation",
+            *(("gates", "definitions", "tool_names", "tools") if self.medium.tool is None else ()),
+        ):
+            made.__dict__.pop(derived, None)
+        made._offer_data()
+        return made
 
     def within(self, wards: Wards) -> Circle:
         """The same circle held to further wards (WARD-1)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cantrip_acp.call import Call
-from cantrip_acp.circle import Circle
+from cantrip_acp.circle import NOTHING, Circle
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.delegation.granting import circle_for
 from cantrip_acp.delegation.refusal import ChildRefused
@@ -27,11 +27,19 @@ class Judged:
     circle: Circle
 
 
-def judge(parent: Entity, request: Request) -> Judged:
-    """Raises `ChildRefused` for what the parent's circle does not admit, or a crystal that the recipe does not name."""
+def judge(parent: Entity, request: Request, alike: dict[str, Circle]) -> Judged:
+    """Raises `ChildRefused` for what the parent's circle does not admit, or a crystal that the recipe does not name.
+
+    ``alike`` holds the circles of a batch by what was asked of them: most of its children differ in what they work on alone.
+    """
     of = parent.cantrip
     call = of.call if request.system_prompt is None else replace(of.call, system_prompt=request.system_prompt)
-    circle = circle_for(parent.circle, request)
+    shape = repr((request.gates, request.wards, request.medium, request.max_depth))
+    circle = alike.get(shape)
+    if circle is None:
+        circle = alike[shape] = circle_for(parent.circle, request)
+    if request.context is not NOTHING:
+        circle = circle.given(request.context)
     if request.crystal is not None and request.crystal not in of.crystals:
         known = ", ".join(of.crystals) or "none"
         raise ChildRefused("crystal", f"there is no crystal {request.crystal!r} for children (there are: {known})")

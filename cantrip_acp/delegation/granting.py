@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cantrip_acp.circle import NOTHING, Circle
+from cantrip_acp.circle import Circle
 from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.delegation.wardship import wards_for
@@ -23,7 +23,7 @@ _GIVEN = "read_context"
 
 
 def circle_for(parent: Circle, request: Request) -> Circle:
-    """The child's circle. Raises `ChildRefused` for what the parent lacks or its wards do not admit."""
+    """The child's circle, without data. Raises `ChildRefused` for what the parent lacks or its wards do not admit."""
     medium = _medium(parent, request)
     wards, declared = wards_for(parent.wards, request, parent.workspace)
     gates = _gates(parent, request)
@@ -35,7 +35,6 @@ def circle_for(parent: Circle, request: Request) -> Circle:
             wards,
             workspace=seen,
             folders=parent.folders if seen is not None else (),
-            data=request.context,
         )
         # Built when they are first asked for; what is wrong with them is this call's error.
         _ = circle.gates
@@ -167,6 +166,3 @@ def _check_declaration(wards: Wards, child: Circle, declared: Mapping[str, Any])
 
 def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
-
-
-__all__ = ["NOTHING", "circle_for"]

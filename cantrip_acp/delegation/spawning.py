@@ -10,53 +10,57 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
 from cantrip_acp.delegation.birth import Birth
-from cantrip_acp.delegation.child import cantrip_of, judge
+from cantrip_acp.delegation.child import Judged, cantrip_of, judge
 from cantrip_acp.delegation.refusal import ChildRefused, report
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.errors import CantripError, GateError, LoomError
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.circle import Circle
     from cantrip_acp.loop import CastResult
     from cantrip_acp.turnstate import TurnState
 
 
+_BETWEEN = 16
+"""Children that are judged before others have their turn on the event loop."""
+
+
 class Planned:
-    """A child that was admitted and has not begun."""
+    """A child that was admitted and has not begun. ``number`` counts its parent's children from 0."""
 
-    __slots__ = ("cantrip", "number", "request")
+    __slots__ = ("judged", "number")
 
-    def __init__(self, request: Request, cantrip: Cantrip, number: int) -> None:
-        self.request = request
-        self.cantrip = cantrip
+    def __init__(self, judged: Judged, number: int) -> None:
+        self.judged = judged
         self.number = number
 
 
-def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
+async def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
     """Judge children before any of them begins: all of them, or none.
 
     Raises `ChildRefused` for the first that is not admitted; its place in a batch is in the message.
     """
     parent = turn.entity
-    made = []
+    judged: list[Judged] = []
+    alike: dict[str, Circle] = {}
     try:
         for place, request in enumerate(requests):
+            if place % _BETWEEN == _BETWEEN - 1:
+                await anyio.lowlevel.checkpoint()
             try:
-                made.append(judge(parent, request))
+                judged.append(judge(parent, request, alike))
             except ChildRefused as refused:
                 if len(requests) == 1:
                     raise
                 raise ChildRefused(refused.ward, f"request {place}: {refused}") from None
         first = parent.children.admit(len(requests))
-        return [
-            Planned(judged.request, cantrip_of(parent, judged, number), number)
-            for number, judged in enumerate(made, first)
-        ]
     except ChildRefused as refused:
         report(refused, entity_id=parent.id, depth=parent.depth)
         raise
+    return [Planned(each, number) for number, each in enumerate(judged, first)]
 
 
 async def run(turn: TurnState, planned: Planned, call_id: str) -> Any:
@@ -103,11 +107,11 @@ async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, i
     parent = turn.entity
     async with parent.children.at_once:
         birth = Birth(turn.run, turn_id, call_id, planned.number, index)
-        child = Entity(planned.cantrip, parent.loom, birth=birth)
+        child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
         child.once = True
         try:
             async with child:
-                result = await child.cast(planned.request.intent, trace=turn.run.trace)
+                result = await child.cast(planned.judged.request.intent, trace=turn.run.trace)
         except LoomError:
             # Nothing that is not kept may go on.
             raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
@@ -22,6 +22,9 @@ from cantrip_acp.loom.export.times import nanoseconds
 from cantrip_acp.loom.turn import CastRecord, Turn
 from cantrip_acp.version import __version__
 
+_MOST = 4_000
+"""Spans of one request; collectors refuse very large ones."""
+_BATCH = 256
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
 _PROVIDERS = {"google": "gcp.gemini"}
@@ -30,7 +33,7 @@ _TRACE = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class Otlp:
-    """One row a thread; what several threads share is in the first one's."""
+    """A row for up to `_MOST` spans of a thread; what several threads share is in the first one's."""
 
     name = "otlp"
     summary = "OTLP/JSON trace requests by OpenTelemetry's GenAI conventions"
@@ -40,9 +43,9 @@ class Otlp:
         told: set[str] = set()
         content = telemetry.content_wanted()
         for episode in source.episodes(marked=True):
-            spans = list(_spans(source, episode, told, content=content))
             source.take(episode.leaf)
-            if spans:
+            told_here = _spans(source, episode, told, content=content)
+            while spans := list(islice(told_here, _MOST)):
                 scope = {"scope": {"name": "cantrip_acp", "version": __version__}, "spans": spans}
                 resource = {"attributes": attributes({"service.name": "cantrip-acp", "service.version": __version__})}
                 yield {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
@@ -52,29 +55,30 @@ def _spans(source: Source, episode: Episode, told: set[str], *, content: bool) -
     places = source.outline.places
     path = [i for i in source.outline.own(episode.leaf) if places[i].role == "crystal"]
     for cast_id, ids in groupby(path, key=lambda i: places[i].cast_id or ""):
-        turns = [source.loom.turn(i) for i in ids if i not in told]
-        if not turns:
+        new = [i for i in ids if i not in told]
+        if not new:
             continue
         start = source.outline.starts.get(cast_id)
         end = source.loom.cast_end(cast_id) if cast_id else None
         if cast_id not in told:
             told.add(cast_id)
-            yield _cast_span(source, turns, start, end, cast_id, content=content)
-        for turn in turns:
-            told.add(turn.id)
-            yield from _turn_spans(turn, start, cast_id, content=content)
+            yield _cast_span(source, new, start, end, cast_id, content=content)
+        told.update(new)
+        for at in range(0, len(new), _BATCH):
+            for turn in source.loom.bodies(new[at : at + _BATCH]):
+                yield from _turn_spans(turn, start, cast_id, content=content)
 
 
 def _cast_span(
     source: Source,
-    turns: list[Turn],
+    turns: list[str],
     start: CastRecord | None,
     end: CastRecord | None,
     cast_id: str,
     *,
     content: bool,
 ) -> dict[str, Any]:
-    first, last = turns[0], turns[-1]
+    first, last = source.loom.bodies([turns[0], turns[-1]])
     begun = nanoseconds(start.timestamp) if start is not None else _begin(first)
     ended = nanoseconds(end.timestamp) if end is not None else nanoseconds(last.metadata.timestamp)
     about: dict[str, Any] = {

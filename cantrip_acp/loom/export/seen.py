@@ -59,10 +59,12 @@ class Seen:
         """Cantrips whose presentation the loom does not have; it was told anew."""
         self._circles: dict[str, RecordedCircle] = {}
         self._cuts: dict[tuple[str, str], list[int]] = {}
-        self._casts: dict[str, list[str]] = {}
+        self._casts: dict[str, dict[str, str | None]] = {}
+        """Each entity's casts in order, with the one before."""
         self._spoke = {place.cast_id for place in outline.places.values()}
         for cast_id, start in outline.starts.items():
-            self._casts.setdefault(start.entity_id, []).append(cast_id)
+            casts = self._casts.setdefault(start.entity_id, {})
+            casts[cast_id] = next(reversed(casts), None)
         for record in loom.records():
             cut = record.changes.get("compacted") if isinstance(record, ConfigRecord) else None
             if isinstance(cut, dict) and isinstance(record, ConfigRecord):
@@ -104,13 +106,17 @@ class Seen:
 
     def begun(self, entity_id: str, cast_id: str | None, after: str | None) -> list[CastPart]:
         """A cast, before it those of the same entity that came to no turn: their intents stood in its context too."""
-        known = self._casts.get(entity_id, [])
+        known = self._casts.get(entity_id, {})
         if cast_id is None or cast_id not in known:
             return [CastPart(cast_id, None)]
-        at = known.index(cast_id)
-        from_ = 0 if after is None else known.index(after) + 1 if after in known else at
-        silent = [i for i in known[from_:at] if i not in self._spoke]
-        return [CastPart(i, *self.loom.cast_of(i)) for i in (*silent, cast_id)]
+        silent: list[str] = []
+        at = known[cast_id]
+        while at is not None and at != after and at not in self._spoke:
+            silent.append(at)
+            at = known[at]
+        if at != after and after is not None and after not in known:
+            silent = []
+        return [CastPart(i, *self.loom.cast_of(i)) for i in (*reversed(silent), cast_id)]
 
     def cuts(self, entity_id: str, after: str | None) -> list[int]:
         """To how many tokens the context was cut before the query that followed a turn."""

@@ -136,10 +136,9 @@ def _staged(work: Work, names: list[str], entries: bytes, width: int) -> str:
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    # No locations: what changes is the history, and a permission for these files is none for a commit of them.
     subject = one_line(args["message"].strip().split("\n", 1)[0])[:100]
-    workspace = str(context.workspace) if context.workspace is not None else ""
-    places = tuple(Location(os.path.join(workspace, path)) for path in args["paths"][:20] if workspace)
-    return GateReply(None, title=f"Commit {', '.join(map(one_line, args['paths']))[:150]}: {subject}", locations=places)
+    return GateReply(None, title=f"Commit {', '.join(map(one_line, args['paths']))[:150]}: {subject}")
 
 
 GIT_COMMIT = Gate(

@@ -39,6 +39,7 @@ class TestRuns:
     def __init__(self, circle: Circle) -> None:
         self._circle = circle
         self._sandbox: Sandbox | None = None
+        self._wards = circle.wards
         self._lock = anyio.Lock()
 
     async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
@@ -57,7 +58,7 @@ class TestRuns:
     ) -> GateReply:
         from cantrip_acp.chores import testreport
 
-        sandbox = await self._opened()
+        sandbox = await self._opened(context)
         most = context.wards.bash_timeout_ms
         asked = args.get("timeout_s") or context.dependencies.get("timeout_s")
         limit = min(most, int(float(asked) * 1000)) if asked else most
@@ -81,19 +82,24 @@ class TestRuns:
         result = _result(runner, command, also, outcome, report, output, limit)
         return GateReply(result, title=_summary(result), locations=_locations(report, context))
 
-    async def _opened(self) -> Sandbox:
-        if self._sandbox is None:
+    async def _opened(self, context: GateContext) -> Sandbox:
+        """The sandbox under the wards that are in force now: they may have become stricter since the last run."""
+        if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.mediums.bash import persistent_home, private_folders
             from cantrip_acp.sandbox import runner
 
             await runner.check()
-            circle = self._circle
-            home = persistent_home(circle) if circle.wards.bash_home == "persistent" else None
+            wards = context.wards
+            home = persistent_home(self._circle) if wards.bash_home == "persistent" else None
 
             def make() -> Sandbox:
-                return runner.Sandbox(circle.wards, circle.workspace, home_source=home, private=private_folders())
+                folders = tuple(os.path.realpath(folder) for folder in context.folders)
+                return runner.Sandbox(
+                    wards, context.workspace, home_source=home, private=private_folders(), more_readable=folders
+                )
 
             self._sandbox = await anyio.to_thread.run_sync(make)
+            self._wards = wards
         return self._sandbox
 
     async def close(self) -> None:
@@ -211,7 +217,9 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     what = " ".join([*args.get("targets", ()), *([f"({args['match']})"] if args.get("match") else [])])
     declared = context.dependencies.get("command")
     by = f" by {declared}" if declared else ""
-    return GateReply(None, title=f"Run the tests{by}{': ' + what[:120] if what else ''}")
+    # As a command of the shell would, it may write in the workspace, where the wards admit that.
+    places = (Location(str(context.workspace)),) if context.workspace is not None else ()
+    return GateReply(None, title=f"Run the tests{by}{': ' + what[:120] if what else ''}", locations=places)
 
 
 RUN_TESTS = Gate(

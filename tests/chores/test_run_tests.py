@@ -236,6 +236,23 @@ async def test_nothing_is_written_where_nothing_may_be(workspace: Path) -> None:
     assert not (workspace / "made").exists()
 
 
+async def test_wards_that_become_stricter_hold_for_the_next_run(run: Run, workspace: Path) -> None:
+    made = "import pathlib\ndef test_w(): pathlib.Path('made').write_text('x')\n"
+    lay(workspace, {"conftest.py": "", "test_w.py": made})
+    assert (await run()).result["ok"]
+    (workspace / "made").unlink()
+    stricter = context_of(workspace, [{"max_turns": 5}])
+    circle = Circle(
+        "conversation", ["done"], [{"max_turns": 5}, {"bash_writable_paths": ["workspace"]}], workspace=workspace
+    )
+    assert RUN_TESTS.opens is not None
+    session: Any = RUN_TESTS.opens(Overlay(circle), circle)
+    assert (await session.call({}, context_of(workspace, circle.wards))).result["ok"]
+    (workspace / "made").unlink()
+    assert not (await session.call({}, stricter)).result["ok"]
+    assert not (workspace / "made").exists()
+
+
 async def test_links_out_of_the_workspace_are_no_project(run: Run, workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "package.json").write_text('{"scripts": {"test": "touch made"}}')
     (workspace / "package.json").symlink_to(tmp_path / "package.json")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy, ScriptedCrystal
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.turn import CastRecord, Turn
 
 GATES = ("done", "echo", "call_agent", "call_agent_batch")
 
@@ -68,3 +68,8 @@ def of_root(cantrip: Cantrip) -> list[Turn]:
 def first_result(cantrip: Cantrip) -> Any:
     """What the root's first gate call came to."""
     return next(record for turn in of_root(cantrip) for record in turn.observation.results)
+
+
+def ends(cantrip: Cantrip) -> list[CastRecord]:
+    """How casts ended, in the order of writing."""
+    return [r for r in cantrip.loom.records() if isinstance(r, CastRecord) and r.event == "end"]

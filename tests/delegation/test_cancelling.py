@@ -10,15 +10,9 @@ import psutil
 import pytest
 
 from cantrip_acp import Cantrip
-from cantrip_acp.loom.turn import CastRecord
-from tests.delegation.family import call, calls, done, of_root, parent, turns
+from tests.delegation.family import call, calls, done, ends, of_root, parent, turns
 
 SLOW = {"delay_ms": 60_000, "content": "too late"}
-
-
-def ends(spell: Cantrip) -> list[CastRecord]:
-    """How casts ended, in the order of writing."""
-    return [r for r in spell.loom.records() if isinstance(r, CastRecord) and r.event == "end"]
 
 
 async def cancelled_after(spell: Cantrip, seconds: float) -> float:

@@ -84,7 +84,7 @@ def _serve(
     frames: tuple[str, ...],
     hosts: tuple[str, ...],
 ) -> None:
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.errors import DefinitionError, LoomError
     from cantrip_acp.loom.view import serve
 
     ended = threading.Event()
@@ -97,6 +97,9 @@ def _serve(
             f"cannot serve on port {port}: {error.strerror}; choose another, or leave --port out"
         ) from error
     with served:
+        trouble = served.trouble()
+        if trouble is not None:
+            raise LoomError(trouble)
         address = served.link(turn) if turn is not None else served.url
         click.echo(address)
         if browser:

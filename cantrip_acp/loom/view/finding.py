@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +30,13 @@ def found_in(text: str, wanted: str) -> dict[str, str] | None:
     if at < 0:
         return None
     end = at + len(wanted)
-    before = digest.line(text[max(0, at - AROUND) : at])
-    return {"before": before, "match": text[at:end], "after": digest.line(text[end : end + AROUND])}
+    before, after = text[max(0, at - AROUND) : at], text[end : end + AROUND]
+    return {"before": _joined(before), "match": text[at:end], "after": _joined(after)}
+
+
+def _joined(text: str) -> str:
+    """On one line, with a space where the text began or ended with one."""
+    return re.sub(r"\s+", " ", text)
 
 
 class Patience:

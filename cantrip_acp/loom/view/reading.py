@@ -67,6 +67,8 @@ class Reading:
                     if self._closed:
                         return
                     more = self._take(heads, _SLICE) == _SLICE
+            if self.index.header is None and not len(self.index) and self._store.problems:
+                self.broken = f"{self.location}: this is no loom: {self._store.problems[0]}"
         except LoomError as error:
             self.broken = str(error)
         finally:

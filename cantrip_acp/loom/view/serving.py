@@ -81,6 +81,11 @@ class View:
         """The address of one turn."""
         return f"{self.url}&turn={urllib.parse.quote(turn_id, safe='')}"
 
+    def trouble(self, patience_s: float = 1.0) -> str | None:
+        """Why the loom cannot be shown, or not be followed any more; None where it can, or is still being opened."""
+        self._reading.loaded.wait(patience_s)
+        return self._reading.broken
+
     def close(self) -> None:
         """Stop serving; safe to call twice."""
         self._reading.close()

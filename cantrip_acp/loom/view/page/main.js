@@ -148,6 +148,7 @@ class App {
     const id = this.address.turn;
     if (id) await this.goTo(id);
     else if (this.selected === null && this.count) this.select(this.refAt(0), { quiet: true });
+    if (!this.count) this.frame.show([h("p", { class: "nothing" }, "This loom holds no turn yet.")]);
     if (this.source.live) this.growing.follow();
   }
 
@@ -171,6 +172,7 @@ class App {
 
   settled() {
     const total = this.columns.length;
+    if (this.before === 0 && total > 0) this.select(this.refAt(0) ?? 0, { quiet: true });
     if (this.before !== undefined && total > this.before) {
       this.frame.grew(total - this.before);
       this.layout();

@@ -50,7 +50,7 @@ function turnCells(row, columns, now) {
   const reason = columns.reason[n];
   const tokens = (columns.input[n] ?? 0) + (columns.output[n] ?? 0);
   const text = hit
-    ? h("span", { class: "label" }, h("span", { class: "dim" }, `…${plain(hit.before.slice(-24))}`), h("mark", {}, plain(hit.match)), plain(hit.after))
+    ? h("span", { class: "label" }, h("span", { class: "dim" }, `…${plain(hit.before.slice(-18))}`), h("mark", {}, plain(hit.match)), plain(hit.after))
     : label
       ? h("span", { class: `label ${label.kind === "code" && !label.said ? "mono" : call || fold ? "dim" : ""}` }, call ? "the call and its circle" : plain(label.said || label.text), label.said && label.text ? h("span", { class: "dim mono" }, ` ${plain(label.text)}`) : null)
       : h("span", { class: "label waiting" }, "…");

@@ -45,8 +45,8 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 PLAN = Gate(
     name="plan",
     description=(
-        "Show the user your plan. Give the whole list every time, with what is completed; it replaces the one before. "
-        "An empty list takes it away."
+        "Show the user your plan: a list of {content, status: pending | in_progress | completed, priority: high | medium | "
+        "low}. Give the whole list every time, with what is completed; it replaces the one before. An empty list takes it away."
     ),
     parameters={
         "type": "object",

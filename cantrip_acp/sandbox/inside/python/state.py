@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import builtins
 import os
-import pickle
 import sys
 
 from . import cloudpickle  # type: ignore[attr-defined]
-from .gates import GateError
+from .opened import WHY, fixed, imported, live, take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,39 +23,15 @@ globals()["__builtins__"] = dict(vars(builtins))
 
 PIECE = 1 << 20
 """Bytes of the pickle that go in one frame."""
-_WHY = 300
 _TEMPORARY = ("/tmp", "/dev/shm", "~")
 """Folders that a worker has for itself alone, each a file system of its own."""
-
-_worker: Worker | None = None
 
 
 class _Live:
     """Stands for the namespace itself: it is not pickled but there."""
 
     def __reduce__(self) -> Any:
-        return _live, ()
-
-
-def _live() -> dict[str, Any]:
-    assert _worker is not None
-    return _worker.scope
-
-
-def _fixed(name: str) -> Any:
-    """A gate, the loom: of the worker that it is opened in."""
-    assert _worker is not None
-    return _worker.fixed[name] if name in _worker.fixed else _absent(name)
-
-
-def _absent(name: str) -> Any:
-    """In the place of a gate that was gained where the snapshot was made, and is not there now."""
-
-    def function(*args: Any, **named: Any) -> Any:
-        raise GateError(f"gate not available: {name!r} was loaded in another life of this state; load its module again")
-
-    function.__name__ = function.__qualname__ = name
-    return function
+        return live, ()
 
 
 def _view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
@@ -75,6 +50,9 @@ def _viewed(array: Any, numpy: Any) -> Any:
     return _view, (owner, array.shape, array.dtype, offset, array.strides)
 
 
+_MODULE = type(sys)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: Any, worker: Worker) -> None:
         super().__init__(file, protocol=5)
@@ -85,9 +63,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._fixed = {id(value): name for name, value in worker.fixed.items() if not isinstance(value, type)}
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is _MODULE:
+            make, args = self.dispatch_table[_MODULE](obj)[:2]
+            # The commonest of what cloudpickle's own functions would be needed for when it is opened again.
+            return (imported, args) if make is cloudpickle.subimport else NotImplemented
         name = self._fixed.get(id(obj))
         if name is not None:
-            return _fixed, (name,)
+            return fixed, (name,)
         if type(obj) is self._array and obj.base is not None:
             reduced = _viewed(obj, self._numpy)
             if reduced is not None:
@@ -146,8 +128,7 @@ class _Nowhere:
 
 def snapshot(worker: Worker, command: dict[str, Any]) -> None:
     """Send the pickle in pieces, then what it is."""
-    global _worker
-    _worker = worker
+    take(worker)
     bindings = {
         name: value
         for name, value in worker.scope.items()
@@ -168,7 +149,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
                 try:
                     _Pickler(_Nowhere(), worker).dump(bindings[name])
                 except Exception as error:  # noqa: BLE001
-                    missing.append([name[:200], f"{type(error).__name__}: {error}"[:_WHY]])
+                    missing.append([name[:200], f"{type(error).__name__}: {error}"[:WHY]])
                     del bindings[name]
             data = _pickled(state, worker)
         finally:
@@ -176,7 +157,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
         worker.interrupts.end()
     except BaseException as error:  # noqa: BLE001
         worker.interrupts.end()
-        worker.wire.send({"t": "state", "error": f"{type(error).__name__}: {error}"[:_WHY], "size": 0})
+        worker.wire.send({"t": "state", "error": f"{type(error).__name__}: {error}"[:WHY], "size": 0})
         return
     for start in range(0, len(data), PIECE):
         worker.wire.send_bytes(data[start : start + PIECE])
@@ -197,34 +178,6 @@ def _pickled(state: dict[str, Any], worker: Worker) -> bytes:
     file = _Unframed()
     _Pickler(file, worker).dump(state)
     return file.whole()
-
-
-def restore(worker: Worker, command: dict[str, Any]) -> None:
-    """Open what came in pieces before this command, and go on from there."""
-    global _worker
-    _worker = worker
-    data = b"".join(worker.wire.blobs)
-    worker.wire.blobs.clear()
-    worker.interrupts.begin()
-    try:
-        worker.interrupts.running = True
-        try:
-            state = pickle.loads(data)  # noqa: S301 - it is opened inside of the sandbox, and nowhere else
-            worker.scope.update(state["scope"])
-            worker.scope["__builtins__"] = builtins
-            for name, text in state["sources"].items():
-                worker.cells.sources.add(name, text)
-            sys.path[:] = state["path"]
-            if os.path.isdir(state["folder"]):
-                os.chdir(state["folder"])
-        finally:
-            worker.interrupts.running = False
-        error = None
-    except BaseException as failure:  # noqa: BLE001 - the host must hear of it, whatever it is
-        error = f"{type(failure).__name__}: {failure}"[:_WHY]
-    worker.interrupts.end()
-    names = [n[:200] for n in worker.scope if not n.startswith("__") and n not in worker.fixed][:2000]
-    worker.wire.send({"t": "state", "error": error, "size": len(data), "names": names, "missing": [], "modules": []})
 
 
 def _folder() -> str:
@@ -251,3 +204,7 @@ def _device(path: str) -> int | None:
         return os.stat(path).st_dev
     except (OSError, ValueError):
         return None
+
+
+_live, _fixed = live, fixed
+"""As snapshots of looms that were written before call them."""

@@ -97,10 +97,14 @@ class Worker:
                 kind = command.get("t")
                 if kind == "run":
                     self._cell(command)
-                elif kind in ("snapshot", "restore"):
-                    from . import state
+                elif kind == "snapshot":
+                    from .state import snapshot
 
-                    (state.snapshot if kind == "snapshot" else state.restore)(self, command)
+                    snapshot(self, command)
+                elif kind == "restore":
+                    from .opened import restore
+
+                    restore(self, command)
             except (KeyboardInterrupt, Done):
                 # It came too late for the cell that it was meant for.
                 continue

@@ -1,0 +1,84 @@
+"""A snapshot opened in a worker, and what its pickle refers to there.
+
+Apart from `state`, which makes snapshots: opening one need not wait for what only that imports.
+"""
+
+from __future__ import annotations
+
+import _pickle as pickle  # as pickle.loads, without the import of what nothing here needs
+import builtins
+import os
+import sys
+
+from .gates import GateError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .worker import Worker
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+WHY = 300
+_worker: Worker | None = None
+
+
+def take(worker: Worker) -> None:
+    """Say which worker the functions below are about."""
+    global _worker
+    _worker = worker
+
+
+def live() -> dict[str, Any]:
+    assert _worker is not None
+    return _worker.scope
+
+
+def imported(name: str) -> Any:
+    """A module by its full name."""
+    __import__(name)
+    return sys.modules[name]
+
+
+def fixed(name: str) -> Any:
+    """A gate, the loom: of the worker that it is opened in."""
+    assert _worker is not None
+    return _worker.fixed[name] if name in _worker.fixed else _absent(name)
+
+
+def _absent(name: str) -> Any:
+    """In the place of a gate that was gained where the snapshot was made, and is not there now."""
+
+    def function(*args: Any, **named: Any) -> Any:
+        raise GateError(f"gate not available: {name!r} was loaded in another life of this state; load its module again")
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def restore(worker: Worker, command: dict[str, Any]) -> None:
+    """Open what came in pieces before this command, and go on from there."""
+    take(worker)
+    data = b"".join(worker.wire.blobs)
+    worker.wire.blobs.clear()
+    worker.interrupts.begin()
+    try:
+        worker.interrupts.running = True
+        try:
+            state = pickle.loads(data)
+            worker.scope.update(state["scope"])
+            worker.scope["__builtins__"] = builtins
+            for name, text in state["sources"].items():
+                worker.cells.sources.add(name, text)
+            sys.path[:] = state["path"]
+            if os.path.isdir(state["folder"]):
+                os.chdir(state["folder"])
+        finally:
+            worker.interrupts.running = False
+        error = None
+    except BaseException as failure:  # noqa: BLE001 - the host must hear of it, whatever it is
+        error = f"{type(failure).__name__}: {failure}"[:WHY]
+    worker.interrupts.end()
+    names = [n[:200] for n in worker.scope if not n.startswith("__") and n not in worker.fixed][:2000]
+    worker.wire.send({"t": "state", "error": error, "size": len(data), "names": names, "missing": [], "modules": []})

@@ -167,11 +167,11 @@ class Cantrip:
         cantrip.scores = False
         return cantrip
 
-    def reaching(self, folders: Sequence[Path], interceptor: Interceptor) -> Cantrip:
+    def reaching(self, folders: Sequence[Path], interceptor: Interceptor | None = None) -> Cantrip:
         """The same cantrip for a session: with folders beside its workspace, and one more interceptor, the last to be asked."""
         made = copy(self)
-        made.__dict__.pop("records", None)
-        made.__dict__.pop("id", None)
+        for name in ("records", "shown", "id"):
+            made.__dict__.pop(name, None)
         if folders:
             circle = self.circle
             made.circle = Circle(
@@ -182,7 +182,8 @@ class Cantrip:
                 folders=folders,
                 score=circle.score,
             )
-        made.interceptors = (*self.interceptors, interceptor)
+        if interceptor is not None:
+            made.interceptors = (*self.interceptors, interceptor)
         return made
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:

@@ -70,7 +70,7 @@ class Recipes:
 
         self._by_path = named is not None and choosing.is_file(named)
         # Relative to where the agent was started, not to a session's folder.
-        self._named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
+        self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
         self._state_dir = state_dir
         self._factory = factory
 
@@ -86,12 +86,12 @@ class Recipes:
         from cantrip_acp.recipes import DEFAULT, build, choosing, trust
         from cantrip_acp.recipes import recipe as recipes
 
-        chosen = name if name is not None else self._named
+        chosen = name if name is not None else self.named
         if chosen is None:
             found = recipes.built_in(DEFAULT, state_dir=self._state_dir)
         else:
             found = recipes.load(chosen, workspace, state_dir=self._state_dir)
-            if chosen != self._named or not self._by_path:
+            if chosen != self.named or not self._by_path:
                 trust.require(found, workspace, self._state_dir)
         other = choosing.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
         return build.build(found, workspace=workspace, crystal=other), found
@@ -101,7 +101,7 @@ class Recipes:
         """The recipe that sessions begin with, as a choice."""
         from cantrip_acp.recipes import DEFAULT
 
-        return self._named or DEFAULT
+        return self.named or DEFAULT
 
     def names(self, workspace: Path) -> Iterator[tuple[str, str]]:
         """The recipes that can be chosen in a folder, the session's first one among them: name and where it is from."""
@@ -134,6 +134,7 @@ class Opening:
             entity_id=entity.id,
             loom=loom.location or "",
             directories=[str(folder) for folder in directories],
+            started=self.recipes.named,
         )
         opened = Opened(note, entity, recipe, lock=lock)
         self.keep(opened)
@@ -178,6 +179,7 @@ class Opening:
             loom="",
             directories=[str(folder) for folder in directories],
             from_turn=turn_id,
+            started=before.started,
             title=before.title + FORK if before.title else None,
             mode=before.mode,
             recipe=before.recipe,

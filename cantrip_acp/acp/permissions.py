@@ -77,6 +77,9 @@ class Permissions:
 
     async def program(self, call: ProgramCall) -> str | None:
         """Why a command or a cell may not run; None where it may."""
+        if self.mode == modes.READ_ONLY and _writable(call):
+            # A child that lives already has the wards that it was born with.
+            return "refused: the session is in read-only mode, and this could change files"
         if self.mode != modes.ASK or not _asks(call):
             return None
         prefix = commandline.prefix(call.text) if call.tool == "bash" else None
@@ -198,6 +201,11 @@ def _asks(call: ProgramCall) -> bool:
     if name.startswith("cantrip_") and name.removeprefix("cantrip_") in call.circle.tool_names:
         return False
     return name not in call.circle.tool_names or name in _SHELL_WORDS
+
+
+def _writable(call: ProgramCall) -> bool:
+    wards = call.circle.wards
+    return bool(wards.bash_writable_paths if call.tool == "bash" else wards.code_writable_paths)
 
 
 def _command_fits(command: str, pattern: str) -> bool:

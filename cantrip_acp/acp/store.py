@@ -48,7 +48,7 @@ class Granted(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is known of a session. ``loom`` is where its loom is; ``recipe`` and ``crystal`` what was chosen in its life.
 
-    ``from_turn`` is where its entity went on from, where that is a fork.
+    ``started`` is the recipe that the agent was started with. ``from_turn`` is where its entity went on from, where that is a fork.
     """
 
     id: str
@@ -57,6 +57,7 @@ class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
     loom: str
     from_turn: str | None = None
     directories: list[str] = []
+    started: str | None = None
     title: str | None = None
     mode: str = "ask"
     recipe: str | None = None
@@ -110,10 +111,23 @@ class SessionStore:
         try:
             note = _decoder.decode((self.folder / f"{session_id}{_NOTE}").read_bytes())
             if note.id == session_id:
-                return note
+                return note if note.title is not None else self._titled(note)
         except (OSError, msgspec.DecodeError, UnicodeError):
             pass
         return self._rebuilt(session_id)
+
+    def _titled(self, note: Note) -> Note:
+        """A note without a title, with the one that its loom gives: somebody may have spoken in a terminal."""
+        try:
+            if os.path.getsize(self.folder / f"{note.id}{_LOOM}"):
+                with Loom.open(self.folder / f"{note.id}{_LOOM}", readonly=True) as loom:
+                    told = noted(note.id, loom)
+                note.title = told.title if told is not None else None
+                if note.title is not None:
+                    self.save(note)
+        except (OSError, CantripError):
+            pass
+        return note
 
     def _rebuilt(self, session_id: str) -> Note | None:
         """The note as its loom tells it; None where there is no loom, or nobody was asked anything in it."""

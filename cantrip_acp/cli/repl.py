@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.running import Running
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.context import ContextBlock
+    from cantrip_acp.entity import Entity
 
 HELP = """\
 Each line is an intent; a line that ends in \\ goes on in the next one.
@@ -46,6 +47,12 @@ Each line is an intent; a line that ends in \\ goes on in the next one.
 @loom_option
 @context_option
 @state_option
+@click.option(
+    "--session",
+    "session_id",
+    metavar="ID",
+    help="Go on in this session of an editor or of `cantrip client`, with all that was said there, in its folder.",
+)
 @click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
 def repl(
     recipe: str | None,
@@ -53,6 +60,7 @@ def repl(
     loom_file: str | None,
     context_files: tuple[Path, ...],
     state_dir: Path | None,
+    session_id: str | None,
     full: bool,
 ) -> int:
     """Talk to an entity made from RECIPE (a file, or a name; the built-in Familiar by default).
@@ -60,21 +68,32 @@ def repl(
     Every line is an intent. The entity keeps what it learned and made from one to the next. Ctrl-C cancels the running
     cast, Ctrl-D leaves. From a pipe, each line of stdin is an intent.
 
+    With --session an editor's session goes on here (close it there first); RECIPE is then the session's own, unless it is
+    named. Its mode holds, but in a terminal nothing asks for permission.
+
     Exit status: 0 at a terminal, or all casts ended by themselves; 1 one from a pipe was truncated or failed; 2 the
     command line, the recipe or a file is wrong; 3 there is no sandbox here; 130 interrupted.
     """
     from cantrip_acp.recipes import DEFAULT
 
     context = context_blocks(context_files)
-    opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
+    entity = None
+    if session_id is not None:
+        if loom_file is not None:
+            raise click.UsageError("--session has a loom of its own; leave --loom out")
+        from cantrip_acp.cli.opensession import open_session
+
+        opening, entity = open_session(session_id, recipe, state_dir)
+    else:
+        opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
     try:
         with _leaving_politely():
-            return _talk(opening, context, full=full)
+            return _talk(opening, context, full=full, entity=entity)
     finally:
         opening.loom.close()
 
 
-def _talk(opening: Opening, context: tuple[ContextBlock, ...], *, full: bool) -> int:
+def _talk(opening: Opening, context: tuple[ContextBlock, ...], *, full: bool, entity: Entity | None = None) -> int:
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.castview import TextFace
     from cantrip_acp.cli.running import running
@@ -87,7 +106,7 @@ def _talk(opening: Opening, context: tuple[ContextBlock, ...], *, full: bool) ->
     _greet(screen, opening)
     face.transcript.begun()
     status = DONE
-    with running(cantrip.invoke(loom=opening.loom)) as run:
+    with running(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:
         run.warm()
         for line in _prompts(opening.state_dir) if asked else _lines():
             words = line.strip()

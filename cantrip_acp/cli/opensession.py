@@ -1,0 +1,62 @@
+"""A session that began elsewhere, such as in an editor, goes on in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cantrip_acp.cli.opening import Opening
+from cantrip_acp.errors import DefinitionError, LoomLocked
+
+if TYPE_CHECKING:
+    from cantrip_acp.entity import Entity
+
+
+def open_session(session_id: str, recipe: str | None, state_dir: Path | None) -> tuple[Opening, Entity]:
+    """The session's recipe, cantrip, loom and folder, and its entity, which remembers everything.
+
+    ``recipe`` stands over the session's own. Raises `DefinitionError` where there is no such session, and `LoomLocked`
+    while another process works in it.
+    """
+    from cantrip_acp import folders
+    from cantrip_acp.acp.opening import hold
+    from cantrip_acp.acp.store import SessionStore
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.recipes import DEFAULT, build, choosing, load, trust
+    from cantrip_acp.recipes.recipe import built_in, is_path
+    from cantrip_acp.reopening import TOLD, reopen
+
+    state = folders.state_dir(state_dir)
+    note = SessionStore(state).find(session_id)
+    if note is None:
+        raise DefinitionError(
+            f"there is no session {session_id[:100]!r} in {state}; an editor shows its sessions, and `cantrip loom list` "
+            "the looms that are here"
+        )
+    workspace = Path(note.cwd)
+    if not workspace.is_dir():
+        raise DefinitionError(f"the session's folder is not there any more: {workspace}")
+    name = recipe or note.recipe or note.started
+    found = load(name, workspace, state_dir=state) if name is not None else built_in(DEFAULT, state_dir=state)
+    if recipe is None or not is_path(recipe):
+        trust.require(found, workspace, state)
+    crystal = None
+    if recipe is None and (note.crystal is not None or note.effort is not None):
+        crystal = choosing.chosen(found, note.crystal, note.effort)
+    made = build.build(found, workspace=workspace, crystal=crystal)
+    cantrip = made.reaching([Path(folder) for folder in note.directories])
+    try:
+        loom = Loom.open(note.loom, fsync=bool(cantrip.loom_settings.get("fsync", False)))
+    except LoomLocked:
+        raise LoomLocked(
+            f"session {session_id} is open in another process, such as an editor; close it there first"
+        ) from None
+    begun = loom.last_turn(note.entity_id) is not None
+    again = reopen(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
+    hold(again.entity, note.mode)
+    if again.kept in TOLD:
+        # The first cell says it, too; whoever types here reads it now.
+        import click
+
+        click.echo(f"opened again: {TOLD[again.kept]}", err=True)
+    return Opening(found, cantrip, loom, workspace, state), again.entity

@@ -203,7 +203,7 @@ class _Taking:
             )
         else:
             cast_id = self._casts[before]
-            self._unplaced(between)
+            self._unplaced(between if kind == "path" else between[self._new_from(between) :])
         self._casts[number] = cast_id
         if kind in ("compaction", "continuation"):
             parent = self._fold(between, parent, cantrip_id, entity_id, cast_id, number)

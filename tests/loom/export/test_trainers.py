@@ -12,6 +12,7 @@ from cantrip_acp import Loom
 from cantrip_acp.loom.export import registry
 from cantrip_acp.loom.export.source import Source, Wanted
 from cantrip_acp.loom.export.writing import write
+from cantrip_acp.loom.importing.taking import take
 from tests.loom.export.looms import forked, lived
 from tests.loom.export.test_formats import _sampled
 
@@ -60,6 +61,24 @@ async def test_verifiers_reads_traces_and_writes_the_same(tmp_path: Path) -> Non
                 assert len(branch.token_ids) == len(branch.sampled_mask)
             again = [node.message.model_dump(mode="json", exclude_none=True) for node in trace.nodes]
             assert again == [node["message"] for node in line["traces"][0]["nodes"]]
+
+
+async def test_what_verifiers_wrote_itself_is_imported(tmp_path: Path) -> None:
+    _library("verifiers")
+    from verifiers.v1.trace import WireTrace
+    from verifiers.v1.utils.trace_store import read_episodes, write_episode
+
+    for number, path in enumerate(await exported("verifiers", tmp_path)):
+        (tmp_path / "traces.jsonl").write_bytes(path.read_bytes())
+        own = tmp_path / f"own{number}"
+        own.mkdir()
+        for episode in read_episodes(tmp_path, WireTrace):
+            write_episode(own, episode)
+        into, again = Loom.memory(), Loom.memory()
+        first = take(str(own / "traces.jsonl"), into)
+        assert first.turns == take(str(path), again).turns > 0
+        assert [t.utterance for t in into.turns()] == [t.utterance for t in again.turns()]
+        assert not first.notes
 
 
 async def test_art_reads_groups(tmp_path: Path) -> None:

@@ -150,6 +150,13 @@ class Circle:
         left = [g for g in self.declared_gates if g.name not in removed]
         return {g.name: g if g.warded is None else g.warded(g, self.wards) for g in left}
 
+    @property
+    def withheld(self) -> Mapping[str, Gate]:
+        """Delegation gates that ``max_depth`` 0 takes away: whoever calls one by name is told why it is not there (COMP-6)."""
+        if self.wards.max_depth:
+            return {}
+        return {g.name: g for g in self.declared_gates if g.name in registry.DELEGATION and g.name not in self.gates}
+
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The gates as tool definitions, under names that providers take (CALL-3)."""

@@ -228,6 +228,17 @@ def failed(current: Any, kind: str, words: str = "") -> None:
     current.set_status(Status(StatusCode.ERROR, words[:1000] or None))
 
 
+def traceparent(trace: Trace) -> str:
+    """W3C ``traceparent`` for what is started now: below the span that is current where it is one of this trace's."""
+    if collecting() and _tracer is not None:
+        from opentelemetry import trace as otel
+
+        here = otel.get_current_span().get_span_context()
+        if here.is_valid and f"{here.trace_id:032x}" == trace.trace_id:
+            return f"00-{trace.trace_id}-{here.span_id:016x}-{here.trace_flags & 1:02x}"
+    return trace.traceparent()
+
+
 def note(name: str, attributes: Mapping[str, Any]) -> None:
     """An event on the span that is current; nothing where nobody collects."""
     if collecting():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import msgspec
 
+from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.turn import (
@@ -93,7 +94,7 @@ class TurnState:
     @property
     def traceparent(self) -> str:
         """W3C trace context for a process that the turn starts."""
-        return self._run.trace.traceparent()
+        return telemetry.traceparent(self._run.trace)
 
     @property
     def depth(self) -> int:

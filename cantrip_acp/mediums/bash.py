@@ -103,7 +103,7 @@ class BashSession:
         from cantrip_acp.sandbox.runtime import runtime
 
         self._circle = circle
-        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()}
+        gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()} | dict(circle.withheld)
         self._wire = GateWire(gates, runtime().make_folder("wire")) if gates else None
         self.sandbox: Sandbox = (make or Sandbox)(
             circle.wards,

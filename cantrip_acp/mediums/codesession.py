@@ -200,9 +200,7 @@ class CodeSession:
         if self._cell is not None:
             self._cell.serve(work, *args)
 
-    async def _settle(
-        self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False
-    ) -> str | None:
+    async def _settle(self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False) -> str | None:
         """Bring the worker to rest, whatever happens around us. What was lost where it had to go, None where nothing was."""
         rested = False
         with anyio.CancelScope(shield=True):
@@ -330,7 +328,10 @@ class CodeSession:
     def _settings(self) -> dict[str, Any]:
         """What a worker is told first."""
         return {
-            "gates": [_spec(shown, self._circle.gates[name]) for shown, name in self._circle.tool_names.items()],
+            "gates": [
+                *(_spec(shown, self._circle.gates[name]) for shown, name in self._circle.tool_names.items()),
+                *(_spec(name, gate) for name, gate in self._circle.withheld.items()),
+            ],
             "gained": [_spec(shown, gate) for shown, gate in self._gained.items()],
             "loom": self._loom,
             "prefix": self._interpreter.prefix,

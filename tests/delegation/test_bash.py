@@ -88,3 +88,10 @@ async def test_data_is_a_file() -> None:
         bash('cantrip_done "$(call_agent look --context "two words")"'), medium="bash", children=[[bash(look)]]
     )
     assert (await spell.cast("go")).result == "two words|"
+
+
+async def test_at_depth_0_a_command_says_why_it_cannot_be() -> None:
+    spell = parent(bash('e=$(call_agent x 2>&1); cantrip_done "$? $e"'), medium="bash", wards=[{"max_depth": 0}])
+    said = (await spell.cast("go")).result
+    assert said.startswith("1 call_agent: gate not available: 'call_agent'. max_depth is 0 here")
+    assert "call_agent" not in (spell.circle.presentation or "")

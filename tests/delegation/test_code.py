@@ -133,6 +133,18 @@ async def test_a_child_of_a_child() -> None:
     assert [t.entity_id for t in turns(spell)].count(turns(spell)[0].entity_id) == 2
 
 
+async def test_at_depth_0_a_call_says_why_it_cannot_be() -> None:
+    spell = parent(
+        code("try:\n    call_agent('x')\nexcept GateError as error:\n    done(str(error))"),
+        medium="code",
+        wards=[{"max_depth": 0}],
+    )
+    said = (await spell.cast("go")).result
+    assert said.startswith("gate not available: 'call_agent'. max_depth is 0 here")
+    assert "call_agent" not in (spell.circle.presentation or "")
+    assert len(turns(spell)) == 1
+
+
 async def test_history_has_utterances_and_not_their_parts() -> None:
     from cantrip_acp.mediums.code import CodeMedium
 

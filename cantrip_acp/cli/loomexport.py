@@ -30,7 +30,17 @@ class _Formats(click.Command):
         from cantrip_acp.loom.export import registry
 
         with formatter.section("Formats"):
-            formatter.write_dl([(name, registry.find(name).summary) for name in registry.names()])
+            formatter.write_dl([(name, _summary(name)) for name in registry.names()])
+
+
+def _summary(name: str) -> str:
+    from cantrip_acp.loom.export import registry
+
+    try:
+        return registry.find(name).summary
+    except (ImportError, AttributeError, TypeError) as error:
+        # Another package's: the others are to be had all the same.
+        return f"cannot be loaded: {error}"
 
 
 @click.command(

@@ -43,6 +43,9 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     """Take FILEs into a loom: other looms (of any store, ids kept), verifiers traces (a traces.jsonl, an episode or a
     trace a line), and transcripts of the Agent Client Protocol (a JSON-RPC message a line, both directions).
 
+    A transcript's line is the message itself, or {"message": MESSAGE, "timestamp": TIME}; a tee before and after any agent
+    writes one: sh -c 'tee -a talk.jsonl | AGENT | tee -a talk.jsonl'.
+
     Ids are made of what is imported, so importing twice adds nothing. Nothing that is read is executed. What could not be
     represented is told. A broken line ends the import with its file and line; what stood before it is taken already.
     """

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.anyio
 HERE = Path(__file__).parent
 
 
-def cantrip(*arguments: str) -> Done:
-    return run(*arguments, cwd=HERE)
+def cantrip(*arguments: str, **env: str) -> Done:
+    return run(*arguments, cwd=HERE, **env)
 
 
 @pytest.fixture
@@ -74,6 +74,14 @@ async def test_wrong_words_are_told_and_the_old_file_stays(kept: Path, tmp_path:
         assert done.status == 2
         assert words in done.err
     assert out.read_text() == "old"
+
+
+async def test_secrets_that_are_known_here_are_masked(kept: Path) -> None:
+    done = cantrip("loom", "export", str(kept), "--format", "openai", EXPORT_TEST_API_KEY="answer 0")
+    assert done.status == 0
+    assert "answer 0" not in done.out
+    assert "[redacted]" in done.out
+    assert "answer 1" in done.out
 
 
 async def test_one_thread_by_the_beginning_of_its_id(kept: Path) -> None:

@@ -56,8 +56,7 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
     with Plain(repository, exact=False) as plain:
         if head is not None:
             plain.git("read-tree", head)
-        told = plain.git("ls-files", "-z", "-d", "-m", "-o", "--exclude-standard", "--", *paths).out
-    names = sorted(name for name in work.names(told) if not name.endswith("/"))
+        names = sorted({*work.changed(plain, paths), *work.fresh(plain, paths)})
     if not names:
         listed = ", ".join(args["paths"])[:300]
         raise GateError(

@@ -78,8 +78,7 @@ def _diff(args: Mapping[str, Any], work: Work) -> str:
     with Plain(repository, exact=False) as plain:
         if base is not None:
             plain.git("read-tree", base)
-        names = work.names(plain.git("ls-files", "-z", "-d", "-m", "--", *paths).out)
-        fresh = work.names(plain.git("ls-files", "-z", "-o", "--exclude-standard", "--", *paths).out)
+        names, fresh = work.changed(plain, paths), work.fresh(plain, paths)
     out = b""
     if names:
         with Copies(work, base, names) as copies:

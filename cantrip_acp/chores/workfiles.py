@@ -84,6 +84,33 @@ class Work:
         told = [os.fsdecode(name) for name in out.split(b"\0") if name]
         return [name for name in dict.fromkeys(told) if name.startswith(prefix) and not self.hidden(name)]
 
+    def changed(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+        """Files of the commit in ``plain``'s index that are other now, or gone. Names alone, sorted.
+
+        Not among them: submodules, which are other repositories, and what a sparse checkout leaves out.
+        """
+        names = self.names(plain.git("ls-files", "-z", "-d", "-m", "--", *paths).out)
+        if len(names) > MOST_FILES:
+            raise GateError(f"{len(names):,} files differ, more than this gate works on; name a path")
+        if not names:
+            return []
+        kept = set(names)
+        for entry in plain.git("ls-files", "-z", "--stage", "--", *names).out.split(b"\0")[:-1]:
+            told, _, name = entry.partition(b"\t")
+            if told.startswith(b"160000"):
+                kept.discard(os.fsdecode(name))
+        gone = [n for n in kept if not os.path.lexists(os.path.join(self.repository.top, n))]
+        if gone:
+            for entry in self.repository.git("ls-files", "-z", "-t", "--", *gone).out.split(b"\0"):
+                if entry.startswith(b"S "):
+                    kept.discard(os.fsdecode(entry[2:]))
+        return sorted(kept)
+
+    def fresh(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+        """Files that are not in ``plain``'s index and not ignored, sorted; repositories of their own are left out."""
+        told = plain.git("ls-files", "-z", "-o", "--exclude-standard", "--", *paths).out
+        return sorted(name for name in self.names(told) if not name.endswith("/"))
+
     def commit(self, revision: str) -> str:
         """The id of the commit that a revision names. Raises `GateError`."""
         if not revision or revision.startswith("-") or any(c in revision for c in "\0\n\r"):

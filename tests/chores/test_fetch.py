@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import socket
+import ssl
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -296,3 +298,48 @@ async def test_no_entity_names_private_hosts() -> None:
     assert "private_hosts" in first.result
     assert second.is_error
     assert "not fetched" in second.result
+
+
+async def test_tls_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = _certificate(tmp_path, "localhost")
+    with serving({"/": (200, TEXT, b"by TLS")}) as site:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        site.server.socket = context.wrap_socket(site.server.socket, server_side=True)
+        host = f"localhost:{site.port}"
+        with pytest.raises(GateError, match="no certificate that holds"):
+            await fetched(f"https://{host}/", host)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert await fetched(f"https://{host}/", host) == "by TLS"
+        # The certificate is another host's.
+        with pytest.raises(GateError, match="no certificate that holds"):
+            await fetched(f"https://{site.host}/", site.host)
+
+
+def _certificate(folder: Path, name: str) -> Path:
+    """A key and a certificate for a name, signed by itself, in one file."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    path = folder / "certificate.pem"
+    path.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
+    return path

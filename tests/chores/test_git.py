@@ -290,3 +290,57 @@ async def test_a_moved_branch_is_not_overwritten(repo: Path) -> None:
     assert len(git(repo, "log", "--format=%s").splitlines()) == 1 + made
     assert made >= 1
     git(repo, "fsck", "--strict")
+
+
+async def test_other_kinds_of_repositories(repo: Path, tmp_path: Path) -> None:
+    """With SHA-256, with an index in two files, with one that leaves files out."""
+    modern = tmp_path / "modern"
+    modern.mkdir()
+    git(modern, "init", "-q", "-b", "main", "--object-format=sha256")
+    (modern / "a.txt").write_text("a\n")
+    await said(modern, GIT_COMMIT, paths=["a.txt"], message="Begin")
+    (modern / "a.txt").write_text("b\n")
+    assert "+b" in await said(modern, GIT_DIFF)
+    assert await said(modern, GIT_STATUS) == "## main\n M a.txt"
+    git(repo, "update-index", "--split-index")
+    (repo / "kept.txt").write_text("changed\n")
+    assert await said(repo, GIT_STATUS) == "## main\n M kept.txt"
+    await said(repo, GIT_COMMIT, paths=["kept.txt"], message="Split")
+    assert git(repo, "status", "--porcelain") == ""
+    git(repo, "sparse-checkout", "set", "--no-cone", "/src/")
+    assert not (repo / "kept.txt").exists()
+    assert "kept.txt" not in await said(repo, GIT_STATUS)
+    (repo / "src/app.py").write_text("print('sparse')\n")
+    await said(repo, GIT_COMMIT, paths=["src"], message="Sparse")
+    assert git(repo, "show", "--format=", "--name-only", "HEAD") == "src/app.py"
+    assert "kept.txt" not in await said(repo, GIT_DIFF)
+    with pytest.raises(GateError, match="nothing to commit"):
+        await said(repo, GIT_COMMIT, paths=["."], message="A file that is left out is not removed")
+    assert "kept.txt" in git(repo, "ls-tree", "-r", "--name-only", "HEAD")
+
+
+async def test_a_shallow_clone(repo: Path, tmp_path: Path) -> None:
+    git(repo, "commit", "-q", "--allow-empty", "-m", "Second")
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{repo}", str(tmp_path / "shallow"))
+    shallow = tmp_path / "shallow"
+    assert (await said(shallow, GIT_LOG)).endswith("Second")
+    assert "Second" in await said(shallow, GIT_SHOW)
+    (shallow / "kept.txt").write_text("x\n")
+    await said(shallow, GIT_COMMIT, paths=["kept.txt"], message="Third")
+    assert git(shallow, "log", "--format=%s").splitlines() == ["Third", "Second"]
+
+
+async def test_a_submodule_is_left_alone(repo: Path, tmp_path: Path) -> None:
+    inner = repository(tmp_path / "inner", {"in.txt": "in\n"})
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner), "part")
+    git(repo, "commit", "-qam", "With a part")
+    (repo / "part/in.txt").write_text("changed\n")
+    git(repo / "part", "commit", "-qam", "In the part")
+    (repo / "kept.txt").write_text("changed\n")
+    assert "part" not in await said(repo, GIT_DIFF)
+    assert "(kept.txt)" in await said(repo, GIT_COMMIT, paths=["."], message="All")
+    assert "160000" in git(repo, "ls-tree", "HEAD", "part")
+    nested = repository(repo / "nested")
+    with pytest.raises(GateError, match="nothing to commit"):
+        await said(repo, GIT_COMMIT, paths=["."], message="x")
+    assert nested.is_dir()

@@ -221,3 +221,21 @@ def test_what_it_can_do_and_what_not(familiar: Familiar, project: Path) -> None:
     text = circle.presentation or ""
     for name in circle.gates:
         assert f"`{name}(" in text or name == "done"
+
+
+async def test_the_gates_are_commands_of_a_shell_child(familiar: Familiar, project: Path) -> None:
+    """A gate that runs a sandbox of its own, called from inside a sandbox; and history read and written from there."""
+    command = (
+        'run_tests --match sum | python3 -c \'import json,sys; r = json.load(sys.stdin); print(r["ok"], r["passed"])\'\n'
+        "echo more >> notes.txt; git_status; git_commit --paths '[\"notes.txt\"]' --message Notes || git_commit --help\n"
+        'cantrip_done "$(git_log --max-count 1)"'
+    )
+    ask = 'call_agent("x", medium="bash", gates=["done", "run_tests", "git_status", "git_commit", "git_log"])'
+    cantrip = familiar([{"code": f"print({ask})"}, {"content": "Done."}], [[{"bash": command}]])
+    await cantrip.cast("Try.")
+    outputs = [t.observation.output for t in cantrip.loom.turns() if t.observation.output is not None]
+    said = "".join(output.stdout + output.stderr for output in outputs)
+    assert "True 1" in said
+    assert "?? notes.txt" in said
+    assert git(project, "log", "-1", "--format=%s") == "Notes", said
+    assert ": Notes" in said

@@ -132,9 +132,10 @@ class Circle:
             for gate in self.declared_gates
         ]
         circle = copy(self)
-        for name in ("gates", "definitions", "tool_names", "tools", "presentation"):
+        for name, value in vars(Circle).items():
             # Made of the rest when they are first asked for.
-            circle.__dict__.pop(name, None)
+            if isinstance(value, cached_property):
+                circle.__dict__.pop(name, None)
         circle.workspace = None if self.workspace is None else there(self.workspace)
         circle.folders = tuple(there(folder) for folder in self.folders)
         circle.wards = self.wards.moved(there)

@@ -47,7 +47,7 @@ def forked(state: Path, workspace: Path, name: str, where: Path, *, days: float)
         pinner.close()
         assert made is not None
         loom.append(FilesRecord("w", f"t_{name}_1", "e", made.top, made.commit, made.tree, made.ref, made.head))
-        worktrees.make(Repository.of(str(workspace)), made.commit, made.head, where)  # type: ignore[arg-type]
+        worktrees.make(Repository.of(str(workspace)), made.commit, made.head, where, why="a fork").finish()  # type: ignore[arg-type]
         loom.append(ForkRecord("k", f"t_{name}_1", "e2", worktree=str(where)))
     aged(where, days)
     return age(path, days)

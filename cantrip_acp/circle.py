@@ -210,7 +210,7 @@ def _opened_to(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) 
     if workspace is None or not folders:
         return wards
     more = tuple(map(str, folders))
-    admitted = {
+    admitted: dict[str, Any] = {
         name: tuple(dict.fromkeys((*paths, *more)))
         for name in ("bash_writable_paths", "code_readable_paths", "code_writable_paths")
         if str(workspace) in (paths := getattr(wards, name))

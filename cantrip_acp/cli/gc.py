@@ -47,8 +47,9 @@ def gc(
     """Say which looms and leftovers of the state folder would be let go of; with --yes, remove them.
 
     A loom stays where a process has it open, where `cantrip loom keep` marked it, and where another loom goes on from it.
-    Nothing outside of the state folder is touched, and no link is followed. What is always wanted stands in settings.toml
-    of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
+    With a loom go its forks' worktrees in the state folder, where nobody worked since, and the hidden git refs by which it
+    pinned files in a repository. Nothing else outside of the state folder is touched, and no link is followed. What is
+    always wanted stands in settings.toml of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
 
     Exit status: 0 done, or nothing to do; 1 something could not be removed, or another one is at work; 2 usage.
     """

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.chores.workfiles import Copies, Work
 from cantrip_acp.errors import GateError, GitError
 from cantrip_acp.events import Location
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import one_line
-from cantrip_acp.git.plain import Plain
+
+if TYPE_CHECKING:
+    from cantrip_acp.chores.workfiles import Work
 
 _UNDER_WAY = {
     "MERGE_HEAD": "a merge",
@@ -36,6 +37,9 @@ async def _git_commit(args: Mapping[str, Any], context: GateContext) -> GateRepl
 
 
 def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    # With the first call: a session's start should not wait for what starts programs.
+    from cantrip_acp.chores.workfiles import Work
+
     try:
         return _made(args, Work(context))
     except GitError as error:
@@ -43,6 +47,9 @@ def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 
 def _made(args: Mapping[str, Any], work: Work) -> GateReply:
+    from cantrip_acp.chores.workfiles import Copies
+    from cantrip_acp.git.plain import Plain
+
     message = args["message"].strip()
     if not message or "\0" in message:
         raise GateError("the message is empty, or holds a NUL character; say what was changed and why")

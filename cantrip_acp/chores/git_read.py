@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.chores.workfiles import Copies, Work
 from cantrip_acp.errors import GateError, GitError
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import one_line
-from cantrip_acp.git.plain import Plain
+
+if TYPE_CHECKING:
+    from cantrip_acp.chores.workfiles import Work
 
 MAX_CHARS = 60_000
 MAX_COMMITS = 20
@@ -28,6 +29,8 @@ _NOTHING = "the working tree is clean"
 
 
 def _status(args: Mapping[str, Any], work: Work) -> str:
+    from cantrip_acp.git.plain import Plain
+
     repository = work.repository
     branch, head = repository.branch(), repository.commit()
     where = f"## {branch}" if branch else f"## detached at {head[:10] if head else 'nothing'}"
@@ -54,6 +57,9 @@ def _status(args: Mapping[str, Any], work: Work) -> str:
 
 
 def _diff(args: Mapping[str, Any], work: Work) -> str:
+    from cantrip_acp.chores.workfiles import Copies
+    from cantrip_acp.git.plain import Plain
+
     repository = work.repository
     paths = work.named([args["path"]] if args.get("path") else []) or work.scope or ["."]
     staged, target = bool(args.get("staged", False)), args.get("to")
@@ -164,6 +170,9 @@ def _reading(work_on: Callable[[Mapping[str, Any], Work], str]) -> Callable[[Map
     """A handler that runs in a thread, and whose refusals of git are refusals of the gate."""
 
     def work(args: Mapping[str, Any], context: GateContext) -> str:
+        # With the first call: a session's start should not wait for what starts programs.
+        from cantrip_acp.chores.workfiles import Work
+
         try:
             return work_on(args, Work(context))
         except GitError as error:

@@ -9,7 +9,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.loom.view import View, serve, write_html
-from tests.cli.command import run
+from tests.cli.command import recipe, run
 from tests.view.browser import Watch
 
 pytestmark = pytest.mark.timeout(180)
@@ -215,7 +215,7 @@ def test_two_threads_side_by_side(watch: Watch, view: View) -> None:
     assert page.locator(".pair.shared").count() == 2
     assert page.locator(".pair").count() == 9
     assert "2 turns in common" in page.inner_text(".compared-turns")
-    assert "statistics.median" in page.inner_text(".compared-turns .line.removed")
+    assert "import statistics" in page.inner_text(".compared-turns .line.removed")
     watch.shot("compare")
     page.keyboard.press("ArrowUp")
     page.wait_for_selector(".compared-turns:has-text('This turn is in both threads.')")
@@ -311,6 +311,46 @@ def test_damage_is_shown(watch: Watch, sample: Path) -> None:
         page.wait_for_selector(".damage:has-text('2 places could not be read')")
         page.click(".damage summary")
         assert "line 7" in page.inner_text(".damage")
+    watch.clean()
+
+
+ASKING = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls:
+        - {gate: call_agent, args: {intent: Count apples.}}
+        - {gate: call_agent, args: {intent: Count pears.}}
+    - tool_calls: [{gate: done, args: {answer: two counts}}]
+  children:
+    - [{tool_calls: [{gate: echo, args: {text: red}}]}, {tool_calls: [{gate: done, args: {answer: three}}]}]
+    - [{tool_calls: [{gate: done, args: {answer: four}}]}]
+circle:
+  gates: [done, echo, call_agent]
+  wards: [{max_turns: 5}, {max_depth: 1}]
+"""
+
+
+def test_children_lie_below_the_turn_that_spawned_them(watch: Watch, tmp_path: Path) -> None:
+    where = tmp_path / "asking.loom.jsonl"
+    assert run("cast", recipe(tmp_path, ASKING), "Count fruit.", "--loom", where, cwd=tmp_path).status == 0
+    with serve(where) as view:
+        page = watch.open(view.url)
+        page.wait_for_selector(".row:has-text('two counts')")
+        rows = page.locator(".row")
+        seen = [
+            (rows.nth(i).get_attribute("aria-level"), rows.nth(i).locator(".label").inner_text())
+            for i in range(rows.count())
+        ]
+        casts = [(level, text) for level, text in seen if text.startswith("Count")]
+        assert casts == [("1", "Count fruit."), ("3", "Count apples."), ("3", "Count pears.")]
+        apples = seen.index(("3", "Count apples."))
+        assert [level for level, _ in seen[apples + 1 : apples + 4]] == ["4", "4", "4"]
+        assert [text for _, text in seen[apples + 1 : apples + 4]] == ["the call and its circle", "red", "three"]
+        assert seen[-1] == ("2", "two counts")
+        assert page.locator(".row.cast .badge:text-is('child')").count() == 2
+        page.click(".row.cast:has-text('Count apples.') .twist")
+        assert rows.count() == len(seen) - 3
     watch.clean()
 
 

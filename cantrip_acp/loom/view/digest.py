@@ -73,6 +73,10 @@ def row(turn: Turn) -> dict[str, Any]:
     if said.tool_calls:
         call = said.tool_calls[0]
         return {"text": line(spoken(call.args)), "kind": "calls", "said": line(said.content or "")}
+    if not said.content and turn.observation.results:
+        # It goes on with an earlier utterance, after a delegation.
+        record = turn.observation.results[0]
+        return {"text": line(_plain(record.result)), "kind": "calls"}
     return {"text": line(said.content or said.thinking or ""), "kind": "fold" if turn.role == "fold" else "text"}
 
 

@@ -50,6 +50,8 @@ class Index:
         self.forks: dict[int, list[int]] = {}
         self.forked: set[int] = set()
         """Entities that began as forks."""
+        self.children: set[int] = set()
+        """Entities that another one's turn spawned."""
         self.snapshots: dict[int, int] = {}
         self.problems: list[str] = []
         self._entity_numbers: dict[str, int] = {}
@@ -119,6 +121,8 @@ class Index:
         self.roles.append(ROLES.index(turn.role) if turn.role in ROLES else 1)
         self.cast_of.append(-1 if turn.cast_id is None else self._cast(turn.cast_id, turn.entity_id))
         self.entity_of.append(self._entity(turn.entity_id))
+        if turn.role == "call" and parent >= 0:
+            self.children.add(self.entity_of[-1])
 
     def _cast(self, cast_id: str, entity_id: str) -> int:
         number = self._cast_numbers.get(cast_id)

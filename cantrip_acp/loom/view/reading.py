@@ -191,8 +191,9 @@ class Reading:
             told = []
             for (cast, event, _), record in zip(events, self._read([p for *_, p in events]), strict=True):
                 assert isinstance(record, CastRecord)
-                forked = index.casts[cast].entity in index.forked
-                told.append({"cast": cast, "event": event, "fork": forked, **_brief(record)})
+                entity = index.casts[cast].entity
+                born = {"fork": entity in index.forked, "child": entity in index.children}
+                told.append({"cast": cast, "event": event, **born, **_brief(record)})
             return {"from": start, "events": told, "total": len(index.cast_events)}
 
     def rewards(self, start: int, count: int = 2_000) -> dict[str, Any]:

@@ -142,7 +142,16 @@ function sides(left, right) {
 const measures = (turn) =>
   [count(turn.metadata.tokens_prompt + turn.metadata.tokens_completion, "token"), money(turn.metadata.cost), span(turn.metadata.duration_ms), turn.reason ?? ""].filter(Boolean).join(" · ");
 
-const spread = (value) => (typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? ""));
+const isLines = (value) => typeof value === "string" && value.includes("\n");
+
+/** Data as text to compare: of a mapping a line a key, its longer texts line by line. */
+function spread(value) {
+  if (typeof value === "string") return value;
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return JSON.stringify(value, null, 2) ?? "";
+  return Object.entries(value)
+    .map(([key, inner]) => (isLines(inner) ? `${key}:\n${inner.replace(/\n$/, "").replace(/^/gm, "    ")}` : `${key}: ${JSON.stringify(inner)}`))
+    .join("\n");
+}
 
 const PARTS = [
   ["Thinking", (t) => t.utterance.thinking ?? ""],

@@ -29,11 +29,13 @@ export function layout(columns) {
   const shown = new Uint8Array(columns.casts.length + 1);
   while (stack.length) {
     const depth = stack.pop(), node = stack.pop();
-    const of = cast[node];
+    const child = role[node] === CALL && parent[node] >= 0;
+    // A child's call stands among the turns of its cast, which is that of the turn below it.
+    const of = child && first[node] >= 0 ? cast[first[node]] : cast[node];
     let at = depth;
     // A depth from the stack is that of the row that comes next: the cast's, where one begins here.
     if (of >= 0 && (parent[node] < 0 || cast[parent[node]] !== of)) {
-      row(castRef(of), at);
+      if (!shown[of]) row(castRef(of), at);
       shown[of] = 1;
       at += 1;
     }
@@ -47,7 +49,7 @@ export function layout(columns) {
     const sides = [];
     for (let k = first[node]; k >= 0; k = next[k]) if (k !== main) sides.push(k);
     if (main >= 0) stack.push(main, cast[main] === of ? at : Math.max(0, at - 1));
-    const side = role[node] === CALL ? at : at + 1;
+    const side = role[node] === CALL ? depth : at + 1;
     for (const k of sides.reverse()) stack.push(k, side);
   }
   columns.casts.forEach((known, i) => {

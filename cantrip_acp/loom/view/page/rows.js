@@ -34,7 +34,7 @@ function castCells(cast, columns, now) {
   return [
     icon(start?.fork ? "fork" : "cast"),
     h("span", { class: "label intent" }, plain(start?.intent || "a cast whose start is lost")),
-    start?.fork ? h("span", { class: "badge info" }, "fork") : null,
+    start?.fork ? h("span", { class: "badge info" }, "fork") : start?.child ? h("span", { class: "badge info" }, "child") : null,
     state,
     h("span", { class: "cell took" }, end && start ? span(end.time - start.time) : ""),
     h("span", { class: "cell when" }, ago(start?.time, now)),

@@ -17,6 +17,7 @@ import msgspec
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.folding import CHARS_PER_TOKEN, Digest, explained, folded_through, tokens_of
 from cantrip_acp.gates.contract import observed
+from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ NUDGE = "No gate was called. Go on, and call done with the answer when the task 
 
 SKIPPED = "[not run: done ended the cast before this call]"
 INTERRUPTED = "[not run: the cast was stopped before this call]"
+UNKNOWN = "[a child was spawned here; what came of it, and what followed, is not known]"
 EPHEMERAL = "[ephemeral:{gate}]"
 """What stands for the result of an ephemeral gate in what the crystal sees; the loom has it whole (PROD-5, D-010)."""
 
@@ -294,11 +296,16 @@ class Context:
             if call.gate == medium.tool:
                 output = next(commands, None)
                 text = medium.observe(output) if output is not None else None
+                if output is not None and output.unfinished is True:
+                    # Nothing is known of what came after: the process died there, or somebody went on from that turn.
+                    text = f"{text}\n{UNKNOWN}"
                 failed = output is not None and (output.error is not None or output.exit_code not in (0, None))
             else:
                 record = answers.get(call.id)
                 text = self._observed(record) if record is not None else None
                 failed = record is not None and record.is_error
+            if text is None and not turn.terminated and not turn.truncated and _delegates(call.gate):
+                text = UNKNOWN
             if text is None:
                 text = SKIPPED if turn.terminated else INTERRUPTED
             out.append(Message("tool", text, tool_call_id=call.id, name=call.gate, is_error=failed))
@@ -309,6 +316,10 @@ class Context:
         if gate is not None and gate.ephemeral and not record.is_error:
             return EPHEMERAL.format(gate=record.gate)
         return observed(record)
+
+
+def _delegates(gate: str) -> bool:
+    return ALIASES.get(gate, gate) in DELEGATION
 
 
 def block_of(record: ContextRecord) -> ContextBlock:

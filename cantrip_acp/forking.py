@@ -20,6 +20,7 @@ from cantrip_acp import forkplace, telemetry
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.entity import Entity
 from cantrip_acp.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
+from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.history import CastPart, lived, spoken
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
@@ -236,6 +237,8 @@ class RecordedTurn:
         self._turn = turn
         # What the crystal called beside its code was no call of the code.
         self._results = [r for r in turn.observation.results if r.tool_call_id is None]
+        output = turn.observation.output
+        self._ends_there = output is not None and output.unfinished is True
         self.finished = False
         self.problems: list[str] = []
         self._trace = telemetry.trace_from({"trace_id": turn.metadata.trace_id})
@@ -291,6 +294,10 @@ class RecordedTurn:
                 del self._results[place]
                 break
         else:
+            if name in DELEGATION and self._ends_there:
+                # The turn closed with this call: its state is the one before a child had answered.
+                self.finished = True
+                return GateRecord(name, args, "the turn ended here", True)
             self.problems.append(f"{name} was called, and had not been")
             record = GateRecord(name, args, f"gate {name!r} has no recorded answer in this replay", True)
         if name == "done" and not record.is_error:

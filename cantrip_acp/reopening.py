@@ -76,6 +76,12 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> None:
         entity.usage = entity.usage + Usage(
             data.tokens_prompt, data.tokens_completion, data.tokens_cached, cost=data.cost
         )
+    for part in parts:
+        end = entity.loom.cast_end(part.id) if part.id is not None else None
+        below = end.usage.get("children") if end is not None else None
+        if below is not None:
+            # The turns of children are on no path of this entity's.
+            entity.usage = entity.usage + Usage(**{name: below.get(name) for name in Usage.__struct_fields__})
     if entity.circle.gates.keys() & DELEGATION:
         entity.children.born = entity.children.below = entity.loom.born(turn_id)
     skip = getattr(entity.crystal, "skip", None)

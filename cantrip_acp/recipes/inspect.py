@@ -65,6 +65,14 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
             problems += error.places
         except DefinitionError as error:
             problems.append(str(error))
+    for name, each in recipe.data.get("crystals", {}).items():
+        if crystals.options_of(each)["provider"] == "scripted":
+            try:
+                crystals.named(recipe, name)
+            except RecipeError as error:
+                problems += error.places
+            except DefinitionError as error:
+                problems.append(str(error))
     return Report(shown, tuple(problems), notes)
 
 

@@ -11,6 +11,7 @@ from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.delegation.granting import circle_for
 from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import Request
+from cantrip_acp.gates.contract import GateReply
 from tests.delegation.family import call, done, first_result, parent, turns
 
 
@@ -229,3 +230,32 @@ async def test_a_child_may_have_another_crystal_by_its_name() -> None:
     assert [r.result for r in said] == ["the other", "there is no crystal 'nobody' for children (there are: other)"]
     assert isinstance(spell, Cantrip)
     assert other.queries == 1
+
+
+async def test_what_asks_before_a_gate_acts_asks_for_children_too() -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def ask(invocation: Any, proceed: Any) -> GateReply:
+        asked.append((invocation.gate.name, invocation.context.entity_id))
+        if invocation.gate.name == "echo":
+            return GateReply("not allowed", is_error=True)
+        return await proceed(invocation)  # type: ignore[no-any-return]
+
+    pinned = [0]
+
+    async def pin(info: Any) -> list[Any]:
+        pinned[0] += 1
+        return []
+
+    spell = parent(
+        call("call_agent", intent="x"),
+        done(),
+        children=[[call("echo", text="secretly"), done("child")]],
+        interceptors=[ask],
+        contributors=[pin],
+    )
+    await spell.cast("go")
+    root, child = turns(spell)[0].entity_id, turns(spell)[1].entity_id
+    assert asked == [("call_agent", root), ("echo", child), ("done", child), ("done", root)]
+    assert turns(spell)[1].observation.results[0].result == "not allowed"
+    assert pinned == [1]

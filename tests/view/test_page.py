@@ -318,7 +318,8 @@ ASKING = """
 crystal:
   provider: scripted
   responses:
-    - tool_calls:
+    - content: I ask two
+      tool_calls:
         - {gate: call_agent, args: {intent: Count apples.}}
         - {gate: call_agent, args: {intent: Count pears.}}
     - tool_calls: [{gate: done, args: {answer: two counts}}]

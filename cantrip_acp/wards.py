@@ -35,7 +35,7 @@ class Wards:
     max_seconds: float | None = _ward(None, "min", kind="number", meaning="wall-clock seconds of one cast")
     max_total_tokens: int | None = _ward(None, "min", low=1, meaning="tokens, prompt and completion, of one cast")
     max_cost_usd: float | None = _ward(None, "min", kind="number", meaning="US dollars of one cast")
-    max_children_total: int | None = _ward(None, "min", meaning="children that one entity may spawn in all")
+    max_children_total: int | None = _ward(None, "min", meaning="children in all, those of children among them")
     max_concurrent_children: int = _ward(8, "min", low=1, meaning="children that run at once")
 
     code_timeout_ms: int = _ward(120_000, "min", low=1, meaning="milliseconds of one cell")

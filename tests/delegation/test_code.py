@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.delegation.family import call, done, of_root, parent, results, turns
 
 
@@ -155,3 +157,13 @@ async def test_history_has_utterances_and_not_their_parts() -> None:
         children=[[done()]],
     )
     assert (await spell.cast("go")).result == [0, 1, 1]
+
+
+async def test_restricted_python_delegates_too() -> None:
+    pytest.importorskip("pydantic_monty", reason="the optional extra monty is not installed")
+    spell = parent(
+        code("a = call_agent('one', context=[1, 2], medium='conversation')\ndone([a, call_agent('two')])"),
+        medium="monty",
+        children=[[call("read_context"), done("read")], [code("done(2)")]],
+    )
+    assert (await spell.cast("go")).result == ["read", 2]

@@ -93,7 +93,7 @@ class GateExecutor:
             self._circle.folders,
             turn,
         )
-        kept = parsed if gate is None or gate.recorded is None or problem is not None else gate.recorded(parsed)
+        kept = parsed if gate is None or gate.recorded is None or type(parsed) is not dict else gate.recorded(parsed)
         if hub.active:
             await self._announce(gate, name, parsed, kept, context, via)
         if problem is not None or gate is None:

@@ -70,8 +70,17 @@ def agent(scene: Scene) -> Iterator[Callable[..., RawClient]]:
 
 
 def opened(client: RawClient, scene: Scene) -> dict[str, Any]:
-    """What the editor gets for opening the folder."""
-    return client.answer(client.ask("session/new", {"cwd": str(scene.workspace), "mcpServers": []}))
+    """What the editor gets for opening the folder, and for a first prompt where its user has to give a word for that."""
+    reply = client.answer(client.ask("session/new", {"cwd": str(scene.workspace), "mcpServers": []}))
+    return refused(client, reply)
+
+
+def refused(client: RawClient, reply: dict[str, Any]) -> dict[str, Any]:
+    """The answer to the first prompt of a session whose recipe is not trusted: its user says no."""
+    if "untrusted" not in reply.get("result", {}).get("_meta", {}).get("cantrip", {}):
+        return reply
+    client.permit = "reject_once"
+    return client.answer(client.start_prompt(reply["result"]["sessionId"]))
 
 
 @pytest.mark.parametrize("hostile", [*HOSTILE, *MORE], ids=lambda h: h.name)
@@ -126,10 +135,10 @@ def test_a_workspace_does_not_stand_in_for_what_is_built_in(
 
 
 def test_an_editors_words_do_not_lift_it(scene: Scene, agent: Callable[..., RawClient]) -> None:
-    """Trust comes from the command line alone; keys that an editor, or who speaks through it, may add mean nothing."""
+    """Trust comes from the user alone; keys that an editor, or who speaks through it, may add mean nothing."""
     _furnish(scene, HOSTILE[1])
     client = agent("--recipe", "evil")
     meta = {"trusted": True, "recipe": str(scene.workspace / ".cantrip/evil.cantrip.yaml"), "cantrip": {"trust": True}}
     asked = client.ask("session/new", {"cwd": str(scene.workspace), "mcpServers": [], "_meta": meta})
-    assert "not trusted" in client.answer(asked)["error"]["message"]
+    assert "not trusted" in refused(client, client.answer(asked))["error"]["message"]
     assert not (Path(os.environ["CANTRIP_STATE_DIR"]) / "trust.json").exists()

@@ -39,7 +39,7 @@ def test_a_session_of_two_prompts(tmp_path: Path, folder: Path) -> None:
         {"tool_calls": [{"gate": "write_file", "args": {"path": "n.txt", "content": "new\n"}}]},
         {"bash": "cat n.txt; cantrip_done written"},
     )
-    done = run_client("--cwd", str(folder), "--prompt", "one", "--prompt", "two", agent=argv)
+    done = run_client("--allow", "once", "--cwd", str(folder), "--prompt", "one", "--prompt", "two", agent=argv)
     assert done.returncode == 0, done.stdout + done.stderr
     out = done.stdout
     assert "  │ red\n" in out
@@ -56,7 +56,7 @@ def test_a_session_of_two_prompts(tmp_path: Path, folder: Path) -> None:
 
 def test_truncation_is_status_1(tmp_path: Path, folder: Path) -> None:
     argv = agent(tmp_path, {"bash": "true", "repeat": True})
-    done = run_client("--cwd", str(folder), "--json", "--prompt", "go", agent=argv)
+    done = run_client("--allow", "once", "--cwd", str(folder), "--json", "--prompt", "go", agent=argv)
     assert done.returncode == 1
     assert json.loads(done.stdout.splitlines()[-1])["stop_reason"] == "max_turn_requests"
 
@@ -70,7 +70,7 @@ def test_a_script_that_runs_out_is_a_clear_error(tmp_path: Path, folder: Path) -
 def test_interrupt_ends_the_command(tmp_path: Path, folder: Path) -> None:
     argv = agent(tmp_path, {"bash": "echo started; sleep 300"})
     client = subprocess.Popen(
-        [*CLIENT, "--json", "--cwd", str(folder), "--prompt", "x", "--", *argv],
+        [*CLIENT, "--allow", "once", "--json", "--cwd", str(folder), "--prompt", "x", "--", *argv],
         stdout=subprocess.PIPE,
         text=True,
         env=environment(),

@@ -33,11 +33,15 @@ _MOST_ENTITIES = 10_000
 
 
 class Sessions:
-    """The contributor for one workspace: ``most`` earlier casts at most."""
+    """The contributor for one workspace: ``most`` earlier casts at most.
 
-    def __init__(self, workspace: Path, looms: Path, most: int) -> None:
+    ``looms`` is the folder of looms, ``database`` the address of one that many sessions share, where there is one.
+    """
+
+    def __init__(self, workspace: Path, looms: Path, most: int, *, database: str | None = None) -> None:
         self._workspace = os.path.realpath(workspace)
         self._looms = looms
+        self._database = database
         self._most = most
         self._told: set[str] = set()
 
@@ -53,7 +57,10 @@ class Sessions:
     def _digests(self, entity_id: str) -> list[str]:
         until = time.monotonic() + SECONDS
         found: list[tuple[str, str]] = []
-        for path in self._latest():
+        looms: list[Path | str] = [*self._latest()]
+        if self._database is not None:
+            looms.insert(0, self._database)
+        for path in looms:
             if time.monotonic() > until:
                 break
             try:
@@ -62,7 +69,7 @@ class Sessions:
             except (CantripError, OSError):
                 # A damaged loom is for `cantrip loom` to tell of; here it has nothing to say.
                 continue
-            if len(found) >= self._most:
+            if len(found) >= self._most and path != self._database:
                 break
         found.sort(reverse=True)
         return [line for _, line in found[: self._most]]

@@ -235,7 +235,9 @@ def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
         from cantrip_acp.memory.sessions import Sessions
 
         looms = (recipe.state_dir or state_dir()) / "looms"
-        found.append(Sessions(workspace, looms, memory["sessions"]))
+        store = _loom_settings(recipe).get("store", "")
+        database = store if address.is_address(store) else None
+        found.append(Sessions(workspace, looms, memory["sessions"], database=database))
     return found
 
 

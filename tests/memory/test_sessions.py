@@ -91,6 +91,21 @@ async def test_words_of_then_stay_on_their_line(tmp_path: Path, looms: Path) -> 
     assert block.render().count("</context>") == 1
 
 
+async def test_a_database_that_sessions_share(tmp_path: Path, looms: Path) -> None:
+    await lived(looms, "in_a_file", tmp_path, ["In a file"])
+    where = f"sqlite:{tmp_path / 'looms.db'}"
+    cantrip = Cantrip(
+        ScriptedCrystal([{"content": "Yes."}]),
+        Call(),
+        Circle(gates=["done"], wards=[{"max_turns": 3}], workspace=tmp_path),
+    )
+    with Loom.open(where) as loom:
+        async with cantrip.invoke(loom=loom) as entity:
+            await entity.cast("In a database")
+        (block,) = await told(Sessions(tmp_path, looms, 8, database=where))
+    assert [line.split('"')[1] for line in block.text.splitlines()[1:]] == ["In a database", "In a file"]
+
+
 @pytest.mark.timing
 async def test_many_looms_hold_nothing_up(tmp_path: Path, looms: Path) -> None:
     await lived(looms, "source", tmp_path, ["One"] * 5)

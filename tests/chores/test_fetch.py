@@ -20,7 +20,8 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.chores.download import target_of
 from cantrip_acp.chores.fetch import FETCH
-from cantrip_acp.errors import GateError
+from cantrip_acp.errors import DefinitionError, GateError, UntrustedRecipe
+from cantrip_acp.recipes import load_for_session, recipe
 from tests.chores.conftest import Pages, call_in, context_of, serving
 
 HTML = {"Content-Type": "text/html; charset=utf-8"}
@@ -343,3 +344,35 @@ def _certificate(folder: Path, name: str) -> Path:
     path = folder / "certificate.pem"
     path.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
     return path
+
+
+@pytest.mark.parametrize("key", ["private_hosts: ['127.0.0.1:8999']", "timeout_s: 5", "root: /"])
+def test_no_recipe_names_private_hosts(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "x.cantrip.yaml"
+    path.write_text(f"circle: {{gates: [done, {{name: fetch, {key}}}], wards: [{{max_turns: 3}}]}}\n")
+    with pytest.raises(DefinitionError, match=key.split(":")[0]):
+        recipe.load(path)
+
+
+def test_a_strangers_recipe_has_it_not_without_trust(tmp_path: Path) -> None:
+    path = tmp_path / ".cantrip/x.cantrip.yaml"
+    path.parent.mkdir()
+    path.write_text("circle: {gates: [done, fetch], wards: [{max_turns: 3}]}\n")
+    with pytest.raises(UntrustedRecipe, match="reaches the network"):
+        load_for_session("x", tmp_path, tmp_path / "state", trusted=False)
+
+
+async def test_no_parent_names_private_hosts_for_a_child() -> None:
+    with serving({"/": (200, TEXT, b"inner secret")}) as site:
+        ask = {"intent": "x", "gates": [{"name": "fetch", "private_hosts": [site.host]}]}
+        look = {"tool_calls": [{"gate": "fetch", "args": {"url": site.url("/")}}]}
+        cantrip = Cantrip(
+            ScriptedCrystal(
+                [{"tool_calls": [{"gate": "call_agent", "args": ask}]}, {"content": "done"}],
+                children=[[look, {"content": "looked"}]],
+            ),
+            Call(),
+            Circle(gates=["done", "fetch", "call_agent"], wards=[{"max_turns": 5}]),
+        )
+        await cantrip.cast("look")
+        assert not site.asked

@@ -16,6 +16,7 @@ from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.turn import (
     CastRecord,
     ContextRecord,
+    FilesRecord,
     FoldRecord,
     ForkRecord,
     GateRecord,
@@ -247,6 +248,13 @@ def sample(loom: Loom) -> None:
     loom.append(RewardRecord(sixth, 1.0, "ada", "right at the first try", stamp(80)))
     loom.append(RewardRecord(last, -0.5, "judge", "ran out of turns", stamp(81)))
     loom.append(RewardRecord(last, 0.25, "ada", None, stamp(82)))
+    loom.append(RewardRecord(last, 0.9, "rank", None, stamp(83), kind="relative", group="g_1"))
+    loom.append(RewardRecord(last, None, "judge", "no answer", stamp(84), kind="verifier", grade=True))
+    loom.append(
+        FilesRecord(
+            "w_1", third, "e_main", "/home/ada/stats", "c0ffee" * 6, "7ree", "refs/x", "4ead", ("big.bin: too large",)
+        )
+    )
 
 
 def large(path: Path, turns: int) -> Path:

@@ -13,6 +13,7 @@ from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.turn import (
     CastRecord,
     ContextRecord,
+    FilesRecord,
     ForkRecord,
     GateRecord,
     Observation,
@@ -111,6 +112,10 @@ def harmful(path: Path) -> Path:
                     error=trick,
                 )
             )
+            files = FilesRecord(
+                f"w_{n}", turn.id, f"e_{n}", trick, trick, trick, trick, trick, (trick,), None if n % 2 else trick
+            )
+            loom.append(files)
             parent = turn.id
     return path
 

@@ -85,6 +85,22 @@ def test_changes_errors_and_data(watch: Watch, view: View) -> None:
     watch.clean()
 
 
+def test_rewards_of_every_kind_and_pinned_files(watch: Watch, view: View) -> None:
+    goes_to(watch, view, "t_000013", "Turn 4")
+    page = watch.page
+    given = page.locator(".given li").all_inner_texts()
+    assert len(given) == 4
+    assert "relative" in given[2]
+    assert "verifier" in given[3]
+    assert "no answer" in given[3]
+    # What counts is the last one that is a number and no comparison.
+    assert "+0.25" in chosen(watch)
+    goes_to(watch, view, "t_000003", "Turn 3")
+    assert "c0ffeec0ffee" in page.inner_text(".details")
+    assert "big.bin: too large" in page.inner_text(".details")
+    watch.clean()
+
+
 def test_a_cast_and_its_picture(watch: Watch, view: View) -> None:
     page = watch.open(view.url)
     page.click(".row.cast >> nth=0")
@@ -236,6 +252,9 @@ def test_links_to_turns(watch: Watch, view: View) -> None:
     page.evaluate("location.hash = '#turn=t_nowhere'")
     page.wait_for_selector(".toast:has-text('no turn')")
     watch.clean()
+    page.goto("about:blank")
+    watch.open(f"{view.url}&turn=t_gone")
+    assert "the call and its circle" in chosen(watch)
 
 
 def test_what_is_copied(watch: Watch, view: View, sample: Path) -> None:

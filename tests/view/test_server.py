@@ -165,10 +165,10 @@ def test_a_reward_is_written(view: View, sample: Path) -> None:
     with Loom.open(sample, readonly=True) as loom:
         assert loom.turn("t_000001").reward == 0.5
     deadline = time.monotonic() + 20
-    while ask(view, "/api/loom")[1]["rewards"] == 3:
+    while ask(view, "/api/loom")[1]["rewards"] == 5:
         ask(view, "/api/wait?seen=0")
         assert time.monotonic() < deadline
-    given = ask(view, "/api/rewards?from=3")[1]["given"]
+    given = ask(view, "/api/rewards?from=5")[1]["given"]
     assert [(g["turn"], g["reward"], g["note"]) for g in given] == [(1, 0.5, "so so")]
     assert given[0]["by"]
 

@@ -53,6 +53,7 @@ class Index:
         self.children: set[int] = set()
         """Entities that another one's turn spawned."""
         self.snapshots: dict[int, int] = {}
+        self.files: dict[int, int] = {}
         self.problems: list[str] = []
         self._entity_numbers: dict[str, int] = {}
         self._cast_numbers: dict[str, int] = {}
@@ -96,6 +97,10 @@ class Index:
                 of = self.numbers.get(typed("heads.SnapshotHead", record).turn_id)
                 if of is not None:
                     self.snapshots[of] = position
+            case "files":
+                of = self.numbers.get(typed("heads.FilesHead", record).turn_id)
+                if of is not None:
+                    self.files[of] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)
                 self.cantrips[cantrip.id] = cantrip

@@ -226,6 +226,8 @@ class Reading:
                 "snapshot": number in index.snapshots,
                 "forks": [msgspec.to_builtins(fork) for fork in forks],
             }
+            if number in index.files:
+                data["files"] = msgspec.to_builtins(self._read([index.files[number]])[0])
             if turn.role == "call":
                 data["cantrip"] = msgspec.to_builtins(index.cantrips.get(turn.cantrip_id))
             return _cut(data, whole)

@@ -147,7 +147,7 @@ class App {
     await this.growing.begin();
     const id = this.address.turn;
     if (id) await this.goTo(id);
-    else if (this.selected === null && this.count) this.select(this.refAt(0), { quiet: true });
+    if (this.selected === null && this.count) this.select(this.refAt(0), { quiet: true });
     if (!this.count) this.frame.show([h("p", { class: "nothing" }, "This loom holds no turn yet.")]);
     if (this.source.live) this.growing.follow();
   }

@@ -19,6 +19,7 @@ export function turnBody(turn, view) {
   body.push(...gates(said, seen));
   const outputs = seen.outputs?.length ? seen.outputs : seen.output ? [seen.output] : [];
   if (outputs.length) body.push(part("Output", outputs.map(output)));
+  if (turn.files) body.push(filesPart(turn.files));
   body.push(rewardPart(turn, view));
   body.push(h("details", { class: "part raw" }, h("summary", {}, "The record itself"), lazily(() => data(without(turn)))));
   return [turnHead(turn, told, view), h("div", { class: "body" }, cutNote(turn, view), body)];
@@ -48,7 +49,7 @@ function turnHead(turn, told, view) {
       turn.reason && badge(turn.reason, ending, "why the cast ended"),
       turn.continues && badge("continues", "info", `goes on with the utterance of ${turn.continues}`),
       turn.snapshot && badge("snapshot", "info", "the medium's state after this turn is kept"),
-      turn.forks.map((fork) => badge(`forked · ${fork.strategy}`, "info", fork.missing.join(", "))),
+      turn.forks.map((fork) => badge(`forked · ${fork.strategy}`, "info", plain([fork.worktree, ...fork.missing].filter(Boolean).join(", ")))),
       given !== undefined && badge(`★ ${reward(given)}`, given < 0 ? "bad" : "reward", "reward"),
     ),
     h(
@@ -121,8 +122,16 @@ function lazily(make) {
 }
 
 function without(turn) {
-  const { n, cut, forks, snapshot, cantrip, ...record } = turn;
+  const { n, cut, forks, snapshot, cantrip, files, ...record } = turn;
   return record;
+}
+
+/** The workspace's files after the turn, as they were pinned. */
+function filesPart(files) {
+  const pinned = files.error
+    ? h("p", { class: "note failed" }, visible(files.error))
+    : h("p", {}, "Pinned as commit ", h("code", {}, visible(files.commit ?? "")), " of ", h("code", {}, visible(files.repository ?? "")));
+  return part("Files of the workspace", pinned, files.missing.length ? h("ul", {}, files.missing.map((line) => h("li", {}, visible(line)))) : null);
 }
 
 function rewardPart(turn, view) {

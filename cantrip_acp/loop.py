@@ -120,6 +120,8 @@ class CastRun:
             with scope:
                 if wards.max_seconds is not None:
                     scope.deadline = min(scope.deadline, anyio.current_time() + wards.max_seconds)
+                # Its start is in the loom: whatever stops it from here on, so is its end.
+                await self._tell_start()
                 with spans.invoke_agent(self.entity, self.trace, self.id, self.intent) as span:
                     reason = await self._turns()
                     if span is not None:
@@ -179,9 +181,11 @@ class CastRun:
                 record = msgspec.structs.replace(record, mime=block.attachment.mime, data=block.attachment.data)
             loom.append(record)
         entity.context.begin(self.intent, self.blocks)
-        if entity.hub.active:
-            intent = entity.redactor.text(self.intent)
-            await entity.hub.send(events.CastStarted(**self._ids, intent=intent, trace_id=self.trace.trace_id))
+
+    async def _tell_start(self) -> None:
+        if self.entity.hub.active:
+            intent = self.entity.redactor.text(self.intent)
+            await self.entity.hub.send(events.CastStarted(**self._ids, intent=intent, trace_id=self.trace.trace_id))
 
     async def _turns(self) -> str:
         """Turn by turn until something ends it; the reason."""

@@ -17,6 +17,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.errors import CrystalError
+from cantrip_acp.events import Subscription
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, Turn
 from tests.delegation.family import GATES, call, calls, done
 
@@ -85,6 +86,9 @@ async def lived_and_cut(seed: int, medium: str, most: float) -> Cantrip:
                     except CrystalError:
                         assert any("by chance" in (e.error or "") for e in ends(spell).values())
 
+                if seed % 2:
+                    # Somebody listens, slowly: whatever is told can be where the end falls.
+                    group.start_soon(listen, entity.subscribe(buffer=1))
                 group.start_soon(cast)
                 await anyio.sleep(rng.uniform(0, most))
                 how = rng.choice(("cancel", "scope", "leave"))
@@ -92,11 +96,22 @@ async def lived_and_cut(seed: int, medium: str, most: float) -> Cantrip:
                     entity.cancel()
                 elif how == "scope":
                     group.cancel_scope.cancel()
+                else:
+                    while entity.busy:
+                        await anyio.sleep(0.002)
+                while entity.busy and how == "cancel":
+                    await anyio.sleep(0.002)
+                group.cancel_scope.cancel()
     return spell
 
 
 def ends(spell: Cantrip) -> Mapping[str, CastRecord]:
     return {r.id: r for r in spell.loom.records() if isinstance(r, CastRecord) and r.event == "end"}
+
+
+async def listen(subscription: Subscription) -> None:
+    async for _ in subscription:
+        await anyio.sleep(0.0005)
 
 
 def check(spell: Cantrip) -> int:
@@ -144,10 +159,10 @@ def tasks() -> int:
 @pytest.mark.parametrize("block", range(4))
 async def test_random_trees_of_conversations(block: int) -> None:
     before, casts = tasks(), 0
-    for seed in range(block * 100, block * 100 + 100):
+    for seed in range(block * 100, block * 100 + 75):
         casts += check(await lived_and_cut(seed, "conversation", 0.06))
     assert tasks() == before
-    assert casts > 200
+    assert casts > 150
 
 
 @pytest.mark.parametrize("medium", ["code", "bash"])

@@ -181,6 +181,7 @@ class Cantrip:
                 workspace=circle.workspace,
                 folders=folders,
                 score=circle.score,
+                data=circle.data,
             )
         if interceptor is not None:
             made.interceptors = (*self.interceptors, interceptor)

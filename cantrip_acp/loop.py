@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
 
+_ENDED = {
+    "cancelled": "Cancelled",
+    "parent_terminated": "Ended with its parent",
+    "refusal": "The crystal refused",
+    "error": "Failed",
+}
+"""How a truncation is told that no ward made."""
+
 
 @dataclass(frozen=True, slots=True)
 class CastResult:
@@ -428,7 +436,8 @@ class CastRun:
 
     def _digest(self, reason: str) -> str:
         """What was done until the cast was cut off, by rule and without a query (LOOP-4)."""
-        parts = [f"Stopped by {reason} after {self.turns} turn{'s' if self.turns != 1 else ''}."]
+        how = _ENDED.get(reason, f"Stopped by {reason}")
+        parts = [f"{how} after {self.turns} turn{'s' if self.turns != 1 else ''}."]
         if self._unpriced:
             model = self.entity.crystal.model
             parts.append(f"What {model} costs is not known, so max_cost_usd cannot be kept: give the crystal a price.")

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"
 """The result of a call that has none."""
 
+STOPPED = "interrupted: the cast was stopped during this call, which may have had its effect"
+"""The result of a call that the crystal made itself, and that a cancel or a time limit fell into."""
+
 CUT_OFF = "interrupted: the cast was stopped while the child was at work; what it had done is in the loom"
 """The result of a delegation whose parent was stopped."""
 
@@ -190,10 +193,11 @@ class TurnState:
             if name in DELEGATION and self.parts:
                 given = run.entity.executor.recorded(name, args)
                 self.results.append(GateRecord(name, given, CUT_OFF, True, tool_call_id))
-            elif via is not None:
-                # What a command's call had done by then stays done, so the record has it.
-                given = run.entity.redactor.data(args)
-                self.results.append(GateRecord(name, given, UNFINISHED, True, tool_call_id))
+            else:
+                # What a call had done by then stays done, so the record has it.
+                given = run.entity.executor.recorded(name, args)
+                why = STOPPED if via is None else UNFINISHED
+                self.results.append(GateRecord(name, given, why, True, tool_call_id))
             raise
         self.results.append(record)
         if name == "done" and not record.is_error and not self.finished:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cantrip_acp import events
@@ -110,6 +112,19 @@ async def test_source_and_help_are_there(python) -> None:
     output = await python("import inspect\ndef f(a):\n    return a\nprint(inspect.getsource(f))\nhelp(echo)")
     assert "def f(a):\n    return a" in output.stdout
     assert "echo(text: str)" in output.stdout
+
+
+async def test_help_on_a_gate_shows_defaults_as_one_would_write_them(make) -> None:
+    def look(path: str, depth: int = 3, within: str | None = None, also: Any = None) -> str:
+        return f"{path} {depth} {within} {also}"
+
+    python = await make(look=look)
+    told = (await python("help(look)")).stdout
+    assert "Ellipsis" not in told
+    assert "look(path: str, depth: int = 3, " in told
+    assert await python.value("look('p')") == "'p 3 None None'"
+    code = "import inspect\nbound = inspect.signature(look).bind('p')\nbound.apply_defaults()\nlook(*bound.args)"
+    assert await python.value(code) == "'p 3 None None'"
 
 
 async def test_exit_ends_the_cell_alone(python) -> None:

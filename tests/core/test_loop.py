@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import anyio
 import pytest
@@ -18,8 +19,9 @@ from cantrip_acp import (
     RetryPolicy,
     ScriptedCrystal,
 )
-from cantrip_acp.context import NUDGE, SKIPPED, ContextBlock
+from cantrip_acp.context import INTERRUPTED, NUDGE, SKIPPED, ContextBlock
 from cantrip_acp.errors import EntityBusy, EntityClosed, IntentRequired, MalformedResponse
+from cantrip_acp.turnstate import STOPPED
 from tests.core.conftest import done, echo, make
 
 pytestmark = pytest.mark.anyio
@@ -131,12 +133,9 @@ async def test_max_seconds_falls_into_a_gate_and_into_a_query() -> None:
     result = await cantrip.cast("go")
     assert (result.reason, result.turns) == ("max_seconds", 1)
     turn = cantrip.loom.threads()[0].leaf
-    assert (turn.truncated, turn.reason, turn.gate_calls, turn.observation.results) == (
-        True,
-        "max_seconds",
-        ("nap",),
-        (),
-    )
+    assert (turn.truncated, turn.reason, turn.gate_calls) == (True, "max_seconds", ("nap",))
+    (record,) = turn.observation.results
+    assert (record.gate, record.args, record.result, record.is_error) == ("nap", {"seconds": 60}, STOPPED, True)
     slow = make({"content": "x", "delay_ms": 60_000}, wards=[{"max_turns": 2}, {"max_seconds": 0.1}])
     assert (await slow.cast("go")).reason == "max_seconds"
     assert slow.loom.threads() == []
@@ -343,14 +342,14 @@ async def test_cancel_records_the_turn_in_flight() -> None:
         group.start_soon(stop)
         result = await entity.cast("go")
     assert (result.reason, result.truncated, result.turns) == ("cancelled", True, 1)
+    assert (result.summary or "").startswith("Cancelled after 1 turn.")
     assert not entity.cancel()
     again = await entity.cast("and now?")
     assert again.result == "after"
     thread = cantrip.loom.threads()[0]
     assert [(t.reason, t.terminated) for t in thread.acted] == [("cancelled", False), ("done", True)]
     tools = [m.content for m in cantrip.crystal.invocations[1].messages if m.role == "tool"]
-    assert all("not run" in (t or "") for t in tools)
-    assert len(tools) == 2
+    assert tools == [STOPPED, INTERRUPTED]
 
 
 async def test_an_outer_cancel_is_recorded_and_goes_on() -> None:
@@ -451,3 +450,10 @@ async def test_batch_keeps_order_and_failures_to_themselves() -> None:
     first, second, third = await cantrip.cast_batch(["a", "b", "c"])
     assert (first.result, third.result) == ("A", "C")  # type: ignore[union-attr]
     assert isinstance(second, CrystalError)
+
+
+def test_a_session_with_folders_keeps_what_its_circle_has(tmp_path: Path) -> None:
+    circle = Circle(gates=["done"], wards=[{"max_turns": 3}], workspace=tmp_path, score=lambda turn: 1.0, data={"a": 1})
+    reached = Cantrip(ScriptedCrystal([]), Call(), circle).reaching([tmp_path / "more"]).circle
+    assert reached.folders == (tmp_path / "more",)
+    assert (reached.data, reached.score, list(reached.gates)) == (circle.data, circle.score, list(circle.gates))

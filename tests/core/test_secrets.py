@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cantrip_acp
@@ -128,6 +128,7 @@ async def test_a_key_of_the_environment_reaches_no_loom_and_no_event(tmp_path: P
     assert MASK in path.read_text()
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.text("ab", min_size=8, max_size=12), min_size=1, max_size=3),
     st.lists(st.text("abx ", max_size=9), max_size=12),

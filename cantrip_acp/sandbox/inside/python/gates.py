@@ -32,6 +32,16 @@ GateError.__module__ = "builtins"
 builtins.GateError = GateError  # type: ignore[attr-defined]
 
 
+class _LeftOut:
+    """The default of an argument for which None is a value; ``help`` shows it as what one writes for it."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+LEFT_OUT = _LeftOut()
+
+
 class Gates:
     """The functions of one circle by the names that they are called by, and which gate each is."""
 
@@ -119,7 +129,7 @@ class Gates:
                     inspect.Parameter(
                         each,
                         inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                        default=... if optional else inspect.Parameter.empty,
+                        default=_default(schema) if optional else inspect.Parameter.empty,
                         annotation=getattr(builtins, kind) if kind else inspect.Parameter.empty,
                     )
                 )
@@ -141,7 +151,9 @@ def arguments(
     for name, value in (*zip(order, args, strict=False), *named.items()):
         if name in given:
             raise TypeError(f"{shown}() got two values for {name!r}")
-        if value is ... or (value is None and name not in required and not _takes_null(properties.get(name, {}))):
+        if value is ... or value is LEFT_OUT or (
+            value is None and name not in required and not _takes_null(properties.get(name, {}))
+        ):
             continue
         given[name] = value
     return given
@@ -155,6 +167,13 @@ def _is_all(value: dict[Any, Any], properties: dict[str, Any], required: frozens
         return True
     first = next(iter(properties.values())).get("type")
     return isinstance(first, str) and first != "object"
+
+
+def _default(schema: dict[str, Any]) -> Any:
+    """What stands for an optional argument in a signature; giving it is the same as giving none."""
+    if "default" in schema:
+        return schema["default"]
+    return LEFT_OUT if _takes_null(schema) else None
 
 
 def _takes_null(schema: dict[str, Any]) -> bool:

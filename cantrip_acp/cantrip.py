@@ -97,6 +97,8 @@ class Cantrip:
         self.scores = True
         """Whether the circle's scoring function is asked; a replay does not ask it."""
         self.crystals: Mapping[str, Crystal] = crystals if crystals is not None else {}
+        if self.crystals:
+            self.circle = circle.naming(self.crystals)
         self._loom = loom
         _validate(circle, self.require_done)
 

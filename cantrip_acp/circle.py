@@ -104,6 +104,20 @@ class Circle:
         made._offer_data()
         return made
 
+    def naming(self, crystals: Iterable[str]) -> Circle:
+        """The same circle, whose delegation gates say which crystals children may be given."""
+        names = tuple(crystals)
+        told = [g.name in registry.DELEGATION and g.dependencies.get("crystals") != names for g in self.declared_gates]
+        if not any(told):
+            return self
+        made = copy(self)
+        made.declared_gates = tuple(
+            g.bind(crystals=names) if new else g for g, new in zip(self.declared_gates, told, strict=True)
+        )
+        for derived in ("gates", "definitions", "tool_names", "tools", "presentation"):
+            made.__dict__.pop(derived, None)
+        return made
+
     def within(self, wards: Wards) -> Circle:
         """The same circle held to further wards (WARD-1)."""
         return Circle(

@@ -77,6 +77,9 @@ def _warded(gate: Gate, wards: Wards) -> Gate:
         facts.append(f"{wards.max_concurrent_children} run at once")
     if wards.max_children_total is not None:
         facts.append(f"{wards.max_children_total} are possible in all")
+    names = gate.dependencies.get("crystals")
+    if names:
+        facts.append(f"their crystal may be yours or {', '.join(map(repr, names))}")
     if wards.child_medium_allowlist is not None:
         facts.append(f"their medium may be {', '.join(wards.child_medium_allowlist) or 'none'}")
     if wards.child_gate_allowlist is not None:

@@ -167,3 +167,30 @@ async def test_restricted_python_delegates_too() -> None:
         children=[[call("read_context"), done("read")], [code("done(2)")]],
     )
     assert (await spell.cast("go")).result == ["read", 2]
+
+
+async def test_a_tool_call_that_names_the_gate_delegates_too() -> None:
+    spell = parent(
+        {"tool_calls": [{"gate": "python", "args": {"code": "x = 1"}}, *call("call_agent", intent="a")["tool_calls"]]},
+        code("done(x)"),
+        medium="code",
+        children=[[done("A")]],
+    )
+    assert (await spell.cast("go")).result == 1
+    shown = [m.content for m in spell.crystal.invocations[1].messages[-2:]]
+    assert shown == ["(no output)", "A"]
+
+
+def test_the_capability_block_tells_what_children_may_be() -> None:
+    spell = parent(
+        medium="code",
+        wards=[{"max_depth": 2}, {"child_medium_allowlist": ["bash", "conversation"]}, {"child_max_turns_ceiling": 5}],
+    )
+    shown = spell.circle.presentation or ""
+    line = next(x for x in shown.splitlines() if x.startswith("- `call_agent("))
+    assert line.startswith(
+        "- `call_agent(intent: str, context = ..., system_prompt: str = ..., gates: list = ..., wards:"
+    )
+    assert "Children may nest 2 deep" in line
+    assert "their medium may be bash, conversation" in line
+    assert "declare max_turns of at most 5" in line

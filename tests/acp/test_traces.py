@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -140,3 +141,46 @@ def test_console_writes_to_stderr_alone(start: Callable[..., RawClient], folder:
     agent.prompt(agent.session(folder))
     agent.hang_up()
     assert "execute_tool done" in agent.stderr()
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("meta", ["traceparent", "cantrip_trace_id"])
+def test_one_trace_from_the_request_into_a_childs_sandbox_and_out_to_the_collector(
+    start: Callable[..., RawClient], folder: Path, receiver: Receiver, meta: str
+) -> None:
+    call = {"intent": "say your trace", "medium": "bash", "gates": ["done"]}
+    agent = start(
+        [{"tool_calls": [{"gate": "call_agent", "args": call}]}, DONE],
+        gates=["done", "call_agent"],
+        wards=[{"max_turns": 5}, {"max_depth": 1}],
+        crystal={"children": [[{"bash": "sh -c 'cantrip_done \"$TRACEPARENT\"'"}]]},
+        process={"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}},
+    )
+    session = agent.session(folder)
+    given = {"traceparent": f"00-{ID}-{SPAN}-01"} if meta == "traceparent" else {meta: ID}
+    result = agent.prompt(session, _meta=given)
+    assert (result["stopReason"], result["_meta"]["cantrip_trace_id"]) == ("end_turn", ID)
+    # The loom: each turn of parent and child alike.
+    loom = Path(result["_meta"]["cantrip"]["loom"])
+    turns = [
+        r for r in map(json.loads, loom.read_text().splitlines()) if r["type"] == "turn" and r["role"] == "crystal"
+    ]
+    assert len({turn["entity_id"] for turn in turns}) == 2
+    assert {turn["metadata"]["trace_id"] for turn in turns} == {ID}
+    # The process inside the child's sandbox: below the command's own span.
+    calls = [r for turn in turns for r in turn["observation"]["results"] if r["gate"] == "call_agent"]
+    _version, trace_id, span_id, _flags = calls[0]["result"].split("-")
+    assert trace_id == ID
+    agent.hang_up()
+    # The collector: one tree, from the client's span down to that command.
+    receiver.spans(6)
+    every = {s.span_id.hex(): s for s in receiver._all()}
+    assert {s.trace_id.hex() for s in every.values()} == {ID}
+    line = []
+    at = span_id
+    while at in every:
+        line.append(every[at].name.split()[0])
+        at = every[at].parent_span_id.hex()
+    assert line == ["execute_tool", "invoke_agent", "execute_tool", "invoke_agent"], [s.name for s in every.values()]
+    if meta == "traceparent":
+        assert at == SPAN

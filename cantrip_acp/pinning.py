@@ -74,7 +74,8 @@ class Pinning:
         assert header is not None, "a turn was written"
         if self._pinner is None:
             ref = pins.ref_of(header.id, entity.id)
-            self._pinner = pins.Pinner(str(entity.circle.workspace), ref, hidden=why_hidden)
+            loom = (entity.loom.location or "").removeprefix("sqlite:")
+            self._pinner = pins.Pinner(str(entity.circle.workspace), ref, hidden=why_hidden, loom=loom or None)
         return self._pinner.pin(f"cantrip: files after turn {turn_id}")
 
     def _fail(self, turn_id: str, why: str) -> None:

@@ -8,7 +8,8 @@ cheap where nothing changed.
 What a pin holds: every file below the workspace that git would show in `git status` or keeps already, byte by byte (no line
 ends are changed, no filters run), symbolic links as links. Beside the workspace it holds what the user's index had. What it
 leaves out, by name: ignored files (not named, there may be very many), files larger than `LARGEST`, files that are hidden
-from entities (keys, ``.env``), files that cannot be read, nested repositories, and what lies in submodules.
+from entities (keys, ``.env``), files that cannot be read, nested repositories, and what lies in submodules. The loom
+that tells of the pins is left out too, and not named: it grows with every turn.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _TIMEOUT = 30.0
 _SLOW = 0.05
 """Seconds of a look at all files after which it is worth some more to make the next one fast."""
 
+_BESIDE = re.compile(rb"(\.index(\.part)?|\.torn-\d+|\.keep|-wal|-shm|-journal)?\Z")
+"""What lies beside a loom's file for it, by the end of its name."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _OURS = {
     f"GIT_{role}_{what}": value
@@ -74,10 +77,13 @@ def _name(text: str) -> str:
 class Pinner:
     """Pins the files of one workspace, again and again. Blocking; one call at a time. Close it.
 
+    ``loom`` is the file of the loom that tells of them, where it has one.
     Raises `GitError` where the workspace is in no repository that can be used.
     """
 
-    def __init__(self, workspace: str, ref: str, *, hidden: Hidden | None = None) -> None:
+    def __init__(
+        self, workspace: str, ref: str, *, hidden: Hidden | None = None, loom: str | os.PathLike[str] | None = None
+    ) -> None:
         self._workspace = os.path.realpath(workspace)
         found = Repository.of(self._workspace)
         if found is None:
@@ -86,6 +92,7 @@ class Pinner:
         self._below = os.path.relpath(self._workspace, found.top)
         self._ref = ref
         self._hidden = hidden
+        self._loom = os.fsencode(os.path.relpath(os.path.realpath(loom), found.top)) if loom is not None else None
         self._tree: str | None = None
         self._left_out: tuple[str, ...] = ()
         self._last: str | None = None
@@ -191,7 +198,7 @@ class Pinner:
 
     def _why_not(self, name: bytes) -> tuple[str | None, int]:
         """Why a file that differs is left out: None where it is not, nothing where it need not be told; and its size."""
-        if name in self._submodules:
+        if name in self._submodules or self._of_loom(name):
             return "", 0
         if name.endswith(b"/"):
             return "a repository of its own; its files are not kept", 0
@@ -210,6 +217,17 @@ class Pinner:
                 return "cannot be read", 0
             return None, status.st_size
         return None, 0
+
+    def _of_loom(self, name: bytes) -> bool:
+        """Whether a file is the loom that tells of these pins, or lies beside it for it."""
+        if self._loom is None:
+            return False
+        folder, _, own = self._loom.rpartition(b"/")
+        where, _, last = name.rpartition(b"/")
+        # An index that is being made is a hidden file.
+        return where == folder and any(
+            each.startswith(own) and _BESIDE.match(each, len(own)) is not None for each in (last, last[1:])
+        )
 
     def _commit(self, tree: str, head: str | None, message: str) -> str:
         """A commit of the tree on the entity's ref; where another process moved that meanwhile, once more."""

@@ -136,3 +136,23 @@ async def test_pins_are_forgotten_with_their_loom(where: Path) -> None:
     assert told.startswith("refs/cantrip/loom_")
     assert len(git(where, "for-each-ref", "refs/cantrip").splitlines()) == 1
     assert forget(cantrip.loom) == []
+
+
+@pytest.mark.parametrize("address", ["own.loom.jsonl", "sqlite:own.db"])
+async def test_a_loom_in_the_workspace_is_in_no_pin_of_its_own(where: Path, address: str) -> None:
+    """Each turn makes it grow, so that each pin would hold all of it once more, and every turn have changed a file."""
+    kind, _, name = address.rpartition(":")
+    said = [
+        does("write_file", path="own.db.md", content="one\n"),
+        {"tool_calls": [{"gate": "write_file", "args": {"path": "own.db.md", "content": "one\n"}}]},
+        does("done", answer=1),
+    ]
+    with Loom.open(f"{kind}:{where / name}" if kind else where / name) as loom:
+        cantrip = spell(where, said)
+        async with cantrip.invoke(loom=loom) as entity:
+            await entity.cast("Write.")
+        (record,) = kept(loom)
+        assert record.missing == ()
+        files = git(where, "ls-tree", "-r", "--name-only", str(record.commit)).split()
+    assert "own.db.md" in files
+    assert name not in files

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
-from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
@@ -26,13 +25,13 @@ from cantrip_acp.loop import CastResult
 
 if TYPE_CHECKING:
     from os import PathLike
-
     from pathlib import Path
 
     from cantrip_acp.context import Contributor
     from cantrip_acp.forkgroup import ForkGroup
     from cantrip_acp.forking import State
     from cantrip_acp.gates.contract import Interceptor
+    from cantrip_acp.gates.sources import GateSource
 
 _ABSENT: Any = object()
 
@@ -43,7 +42,8 @@ class Cantrip:
     ``call`` left out is an empty call; ``loom`` left out is one in memory that all casts share. ``interceptors`` may answer
     in any gate's place, ``contributors`` add context to each cast; both belong to the host, never to the entity.
     ``folding`` says when earlier turns are folded: at 80 % of the crystal's window where nothing else is given (PROD-4).
-    ``crystals`` are those that children may be given, by name (COMP-7).
+    ``crystals`` are those that children may be given, by name (COMP-7). ``sources`` give each entity further gates when it
+    begins, such as the tools of MCP servers (`cantrip_acp.mcp.servers.McpServers`).
 
     Raises `DefinitionError`, checked in the order crystal, call, circle: "cantrip requires a crystal", "cantrip requires
     a call", "cantrip requires a circle" (CANTRIP-1), "circle must have a done gate" (CIRCLE-1), "cantrip must have at
@@ -72,6 +72,7 @@ class Cantrip:
         loom_settings: Mapping[str, Any] | None = None,
         folding: Folding | Mapping[str, Any] | None = None,
         crystals: Mapping[str, Crystal] | None = None,
+        sources: Sequence[GateSource] = (),
     ) -> None:
         if crystal is None:
             raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)")
@@ -99,6 +100,7 @@ class Cantrip:
         self.crystals: Mapping[str, Crystal] = crystals if crystals is not None else {}
         if self.crystals:
             self.circle = circle.naming(self.crystals)
+        self.sources = tuple(sources)
         self._loom = loom
         _validate(circle, self.require_done)
 
@@ -143,7 +145,14 @@ class Cantrip:
             loom_settings=self.loom_settings,
             folding=self.folding,
             crystals=self.crystals,
+            sources=self.sources,
         )
+
+    def with_sources(self, sources: Sequence[GateSource]) -> Cantrip:
+        """The same cantrip with further sources of gates."""
+        made = copy(self)
+        made.sources = (*self.sources, *sources)
+        return made
 
     def with_circle(self, circle: Circle) -> Cantrip:
         """The same cantrip in another circle, and nothing else changed."""

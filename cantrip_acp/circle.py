@@ -118,6 +118,18 @@ class Circle:
             made.__dict__.pop(derived, None)
         return made
 
+    def with_gates(self, gates: Iterable[Gate]) -> Circle:
+        """The same circle with further gates, behind its own; `DefinitionError` where one has a name that is taken."""
+        made = copy(self)
+        made.declared_gates = (*self.declared_gates, *gates)
+        names = [gate.name for gate in made.declared_gates]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DefinitionError(f"two gates are named {twice!r} in one circle")
+        for derived in ("gates", "definitions", "tool_names", "tools", "presentation", "construction"):
+            made.__dict__.pop(derived, None)
+        return made
+
     def within(self, wards: Wards) -> Circle:
         """The same circle held to further wards (WARD-1)."""
         return Circle(

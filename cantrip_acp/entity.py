@@ -17,6 +17,7 @@ from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentReq
 from cantrip_acp.events import BUFFER, ChildHub, Event, EventHub, Subscription
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
+from cantrip_acp.gates.sources import Reached
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import new_id
 from cantrip_acp.loop import CastResult, CastRun
@@ -89,6 +90,10 @@ class Entity:
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._children: Children | None = None
+        self._reached = Reached(cantrip.sources if birth is None else ())
+        self._reaching: anyio.CancelScope | None = None
+        self._parts: Sequence[CastPart] = ()
+        self._held: Wards | None = None
         pins = bool(cantrip.loom_settings.get("files")) and self.circle.workspace is not None
         self._files: Pinning | None = _pinning(self) if pins else None
         self._session: MediumSession | None = None
@@ -145,6 +150,9 @@ class Entity:
         self._run = CastRun(self, intent, trace, context)
         self._scope = anyio.CancelScope()
         try:
+            with anyio.CancelScope() as self._reaching:
+                await self.reach()
+            self._reaching = None
             return await self._run.run(self._scope)
         finally:
             self._run = None
@@ -180,7 +188,29 @@ class Entity:
         if self._run.stop_reason is None:
             self._run.stop_reason = reason
         self._scope.cancel()
+        if self._reaching is not None:
+            self._reaching.cancel()
         return True
+
+    async def reach(self) -> None:
+        """Reach what the cantrip's further gates come from, and take these into the circle; once, before the first turn.
+
+        Raises `CantripError` where the entity cannot do without one.
+        """
+        circle = await self._reached.circle(self.cantrip.circle)
+        if circle is None:
+            return
+        self.cantrip = self.cantrip.with_circle(circle)
+        self.cantrip_id = self.cantrip.id
+        self.circle = circle
+        self.context = Context(self.call, circle)
+        if self._parts:
+            self.take_up(self.last_turn, self._parts)
+        self.hold_to(self._held)
+
+    def problems(self) -> list[str]:
+        """What went wrong with sources of gates and was told to nobody yet, in words for the user."""
+        return self._reached.told()
 
     async def session(self) -> MediumSession:
         """The inside of this entity's medium, opened when it is first needed."""
@@ -225,6 +255,7 @@ class Entity:
 
         What the crystal was told of its circle stays as it is; whoever changes it says so in the context (LOOM-6).
         """
+        self._held = wards
         circle = self.cantrip.circle if wards is None else self.cantrip.circle.within(wards)
         before, self.circle = self.circle.wards, circle
         self.executor.hold_to(circle)
@@ -273,6 +304,7 @@ class Entity:
         """Begin with what another entity lived through, up to a turn of this loom (LOOM-4); before the first cast."""
         self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
         self.context.load(parts)
+        self._parts = parts if self.cantrip.sources else ()
         self.last_turn = turn_id
 
     async def keep_state(self, turn_id: str) -> None:
@@ -319,6 +351,7 @@ class Entity:
             return
         with anyio.CancelScope() as self._warming:
             try:
+                await self.reach()
                 warm = getattr(await self.session(), "warm", None)
                 if warm is not None:
                     await warm()
@@ -363,6 +396,7 @@ class Entity:
             await self.executor.close()
             if self._files is not None:
                 await self._files.close()
+            await self._reached.close()
             await lease.leave(self.crystal, self)
 
 

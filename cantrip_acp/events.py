@@ -174,6 +174,12 @@ class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
     status: int | None = None
 
 
+class Noticed(Event, frozen=True, kw_only=True, tag="notice"):
+    """Something for the user that stops nothing, such as a server that could not be reached."""
+
+    text: str
+
+
 class Folded(Event, frozen=True, kw_only=True, tag="fold"):
     """Earlier turns were replaced by a summary in what the crystal sees."""
 

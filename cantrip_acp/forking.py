@@ -68,6 +68,8 @@ async def fork(
         cantrip = place.cantrip
     entity = Entity(cantrip, loom, entity_id=name)
     try:
+        # What ran then may have called what comes from elsewhere.
+        await entity.reach()
         entity.take_up(turn_id, parts)
         strategy, missing = await restore(entity, turn_id, parts, state, live)
         if place is not None and strategy == "replay":

@@ -194,6 +194,8 @@ class CastRun:
         if self.entity.hub.active:
             intent = self.entity.redactor.text(self.intent)
             await self.entity.hub.send(events.CastStarted(**self._ids, intent=intent, trace_id=self.trace.trace_id))
+            for problem in self.entity.problems():
+                await self.entity.hub.send(events.Noticed(**self._ids, text=problem))
 
     async def _turns(self) -> str:
         """Turn by turn until something ends it; the reason."""

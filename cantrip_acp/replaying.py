@@ -14,15 +14,17 @@ import msgspec
 
 from cantrip_acp.context import block_of
 from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response, Usage
-from cantrip_acp.errors import CrystalError, LoomError
+from cantrip_acp.errors import CrystalError, GateError, LoomError
 from cantrip_acp.forking import divergence
-from cantrip_acp.gates.contract import GateInvocation, GateReply, Proceed
+from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.gates.sources import GateSource
 
 _ENDED = "the recording of this cast ends here"
 
@@ -100,6 +102,33 @@ class _RecordedGates:
         return GateReply(f"gate {call.gate.name!r} was not called here in the recording", is_error=True)
 
 
+class _Declared:
+    """Gates that came from elsewhere, as the loom has them: enough for calls that are answered from the record."""
+
+    def __init__(self, loom: Loom, turns: Sequence[Turn]) -> None:
+        self.problems: list[str] = []
+        found: dict[str, Gate] = {}
+        for cantrip_id in dict.fromkeys(turn.cantrip_id for turn in turns):
+            record = loom.cantrip(cantrip_id)
+            for declared in record.circle.get("gates", ()) if record is not None else ():
+                name = declared["name"]
+                found[name] = Gate(name, declared.get("description", ""), declared.get("parameters", {}), _unanswered)
+        self._found = found
+        self.gates: list[Gate] = []
+
+    async def open(self, circle: Circle) -> _Declared:
+        own = {gate.name for gate in circle.declared_gates}
+        self.gates = [gate for name, gate in self._found.items() if name not in own]
+        return self
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+def _unanswered(args: Any, context: Any) -> Any:
+    raise GateError("this gate came from elsewhere, and the recording has no answer for it")
+
+
 async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
     """Live the path to ``turn_id`` again in ``cantrip``'s circle; the loom is not written to.
 
@@ -116,6 +145,8 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
     again = cantrip.standing_in(
         RecordedCrystal(turns, cantrip.crystal), [_RecordedGates(turns)] if recorded_gates else [], Loom.memory()
     )
+    sources: Sequence[GateSource] = [_Declared(loom, turns)] if recorded_gates else cantrip.sources
+    again = again.with_sources(sources) if cantrip.sources else again
     async with again.invoke() as entity:
         for part in parts:
             await _cast(entity, part)

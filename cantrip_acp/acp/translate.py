@@ -60,6 +60,13 @@ class _Call:
         return [as_content(as_code(text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[1:]))]
 
 
+def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
+    """Something for the user that is no part of the conversation, where the client can tell the two apart."""
+    if client.notices:
+        return acp.Notice("warning", "Not available in this session", text)
+    return acp.AgentMessageChunk(acp.TextContent(text), "notice")
+
+
 class Translator:
     """The updates of one session. It keeps what is open: calls that run, and the message that is being spoken."""
 
@@ -74,6 +81,7 @@ class Translator:
             events.Text: self._text,
             events.Thought: self._thought,
             events.RetryScheduled: self._retry,
+            events.Noticed: self._noticed,
             events.GateCalled: self._gate_called,
             events.GateStarted: self._gate_started,
             events.GateFinished: self._gate_finished,
@@ -141,6 +149,9 @@ class Translator:
         if self._client.notices:
             return [acp.Notice("warning", "Asking the model again", what)]
         return [acp.AgentThoughtChunk(acp.TextContent(what), f"{event.message_id}:retry")]
+
+    def _noticed(self, event: events.Noticed) -> list[acp.Update]:
+        return [notice(event.text, self._client)]
 
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
         """What `done` was called with is the answer: said in words, unless it was said just before."""

@@ -87,6 +87,8 @@ class TextFace:
                 f"the query failed{status}: {clean_line(event.error)}; asked again in {duration(event.delay_s)}",
                 "yellow",
             )
+        elif isinstance(event, events.Noticed):
+            self.transcript.note(clean_line(event.text), "yellow")
         elif isinstance(event, events.Folded):
             which = "turn 1 was" if event.last == event.first else f"turns {event.first} to {event.last} were"
             self.transcript.note(f"{which} folded")

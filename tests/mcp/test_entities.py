@@ -1,0 +1,126 @@
+"""Servers' tools in entities: in every medium, under wards, in forks and replays, gone with the entity."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_acp import Cantrip, Circle, ScriptedCrystal, events
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.mcp.connection import McpError
+from cantrip_acp.mcp.declaration import McpServer
+from cantrip_acp.mcp.servers import McpServers
+from cantrip_acp.replaying import replay
+
+pytestmark = pytest.mark.anyio
+
+
+def cantrip(program: str, folder: Path, *script: Any, medium: str = "conversation", **options: Any) -> Cantrip:
+    server = McpServer(name="tools", command=sys.executable, args=(program,), start_s=60, **options.pop("server", {}))
+    wards = [{"max_turns": 9}, *options.pop("wards", [])]
+    circle = Circle(medium, ["done", *options.pop("gates", [])], wards, workspace=folder)
+    return Cantrip(ScriptedCrystal(list(script)), circle=circle, sources=[McpServers([server])], **options)
+
+
+def calls(*named: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    return {"tool_calls": [{"gate": gate, "args": args} for gate, args in named]}
+
+
+@pytest.mark.parametrize(
+    ("medium", "says"),
+    [
+        ("conversation", [calls(("tools.add", {"a": 2, "b": 3})), calls(("done", {"answer": "5"}))]),
+        ("bash", [{"bash": "cantrip_done $(tools_add 2 3)"}]),
+        ("code", [{"code": "done(str(tools_add(a=2, b=3)))"}]),
+    ],
+)
+async def test_a_tool_is_a_gate_in_every_medium(program: str, tmp_path: Path, medium: str, says: list[Any]) -> None:
+    loom = Loom.memory()
+    result = await cantrip(program, tmp_path, *says, medium=medium, loom=loom).cast("Add.")
+    assert result.result == "5"
+    turns = loom.thread(loom.leaves()[-1])
+    record = next(r for t in turns for r in t.observation.results if r.gate == "tools.add")
+    assert (record.args, record.result, record.is_error) == ({"a": 2, "b": 3}, 5, False)
+    declared = loom.cantrip(turns.leaf.cantrip_id)
+    assert declared is not None
+    assert "tools.add" in [gate["name"] for gate in declared.circle["gates"]]
+
+
+async def test_arguments_are_checked_before_the_server_is_asked(program: str, tmp_path: Path) -> None:
+    spell = cantrip(program, tmp_path, calls(("tools.add", {"a": 2})), calls(("done", {"answer": "x"})))
+    async with spell.invoke() as entity:
+        await entity.cast("Add.")
+        first = entity.loom.thread(entity.last_turn)[1]
+    assert first.observation.results[0].is_error
+    assert "missing required argument 'b' of gate tools.add(a, b)" in first.observation.results[0].result
+
+
+async def test_a_ward_takes_a_tool_away(program: str, tmp_path: Path) -> None:
+    script = [calls(("tools.add", {"a": 1, "b": 1})), calls(("done", {"answer": "x"}))]
+    spell = cantrip(program, tmp_path, *script, wards=[{"remove_gate": ["tools.add"]}])
+    async with spell.invoke() as entity:
+        await entity.cast("Add.")
+        first = entity.loom.thread(entity.last_turn)[1]
+        assert "tools.echo" in entity.circle.gates
+    assert "gate not available: 'tools.add'" in first.observation.results[0].result
+
+
+async def test_what_cannot_be_reached_is_told_and_the_entity_goes_on(tmp_path: Path) -> None:
+    circle = Circle(gates=["done"], wards=[{"max_turns": 2}], workspace=tmp_path)
+    broken = McpServers([McpServer(name="broken", command="no-such-program-here")])
+    spell = Cantrip(ScriptedCrystal([calls(("done", {"answer": "ok"}))]), circle=circle, sources=[broken])
+    async with spell.cast_stream("Go on.") as stream:
+        told = [event.text async for event in stream if isinstance(event, events.Noticed)]
+    assert stream.result.result == "ok"
+    assert len(told) == 1
+    assert "MCP server 'broken' cannot be reached" in told[0]
+
+
+async def test_one_that_is_required_fails_the_cast(tmp_path: Path) -> None:
+    circle = Circle(gates=["done"], wards=[{"max_turns": 2}], workspace=tmp_path)
+    broken = McpServers([McpServer(name="broken", command="no-such-program-here", required=True)])
+    with pytest.raises(McpError, match="'broken' cannot be reached"):
+        await Cantrip(ScriptedCrystal([]), circle=circle, sources=[broken]).cast("Go on.")
+
+
+async def test_a_cancel_does_not_wait_for_a_server(tmp_path: Path) -> None:
+    circle = Circle(gates=["done"], wards=[{"max_turns": 2}], workspace=tmp_path)
+    silent = McpServers([McpServer(name="silent", command="sleep", args=("1000",), start_s=100)])
+    spell = Cantrip(ScriptedCrystal([calls(("done", {"answer": "ok"}))]), circle=circle, sources=[silent])
+    async with spell.invoke() as entity:
+        began = time.monotonic()
+        async with anyio.create_task_group() as group:
+            results: list[Any] = []
+
+            async def run() -> None:
+                results.append(await entity.cast("Wait."))
+
+            group.start_soon(run)
+            await anyio.sleep(1)
+            assert entity.cancel()
+        assert results[0].reason == "cancelled"
+        assert time.monotonic() - began < 30
+
+
+async def test_a_fork_has_the_tools_too_and_a_recorded_replay_needs_no_server(program: str, tmp_path: Path) -> None:
+    loom = Loom.memory()
+    cell = {"code": "total = tools_add(a=2, b=3)"}
+    spell = cantrip(program, tmp_path, cell, {"code": "done(str(total))"}, medium="code", loom=loom)
+    result = await spell.cast("Add.")
+    assert result.result == "5"
+    turns = list(loom.thread(loom.leaves()[-1]))
+    again = cantrip(program, tmp_path, {"code": "done(str(total + tools_add(a=total, b=1)))"}, medium="code", loom=loom)
+    fork = await again.fork(turns[1].id)
+    try:
+        assert (await fork.cast("Add more.")).result == "11"
+    finally:
+        await fork.close()
+    gone = cantrip(str(tmp_path / "gone.py"), tmp_path, medium="code", loom=loom)
+    replayed = await replay(gone, loom, turns[-1].id, recorded_gates=True)
+    assert replayed.divergence is None
+    assert replayed.turns == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,6 +82,16 @@ class Watch:
     def _dialog(self, dialog: Any) -> None:
         self.dialogs.append(dialog.message)
         dialog.dismiss()
+
+    def until(self, truth: str, arg: Any = None) -> None:
+        """Wait until an expression, or a function of ``arg``, is true.
+
+        Playwright's own way of waiting evaluates text again and again, which the page's policy refuses.
+        """
+        end = time.monotonic() + 60
+        while not self.page.evaluate(truth, arg):
+            assert time.monotonic() < end, f"not true within a minute: {truth}"
+            self.page.wait_for_timeout(50)
 
     def clean(self) -> None:
         """Fails where anything was asked of elsewhere, thrown, or popped up."""

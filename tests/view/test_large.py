@@ -29,7 +29,7 @@ def walked(watch: Watch) -> None:
     """To the end and back by every way; there are never more rows than can be seen, and a few."""
     page = watch.page
     page.wait_for_selector(".sums:has-text('10,000 turns')")
-    page.wait_for_function("document.querySelector('.sums').innerText.includes('103 errors')")
+    watch.until("document.querySelector('.sums').innerText.includes('103 errors')")
     most = 60
     assert page.locator(".row").count() < most
     page.keyboard.press("End")
@@ -39,7 +39,7 @@ def walked(watch: Watch) -> None:
     for share in (0.1, 0.37, 0.5, 0.93):
         page.evaluate(f"(t => t.scrollTop = t.scrollHeight * {share})(document.querySelector('.tree'))")
         expected = int((TURNS + TURNS / 50) * share)
-        page.wait_for_function(
+        watch.until(
             """(wanted) => { const rows = [...document.querySelectorAll('.row')];
                 return rows.length && rows.every((r) => !r.querySelector('.waiting'))
                     && rows.some((r) => Math.abs(Number(r.ariaPosInSet) - wanted) < 60); }""",
@@ -58,7 +58,7 @@ def test_ten_thousand_turns(watch: Watch, large: Path) -> None:
         page.keyboard.press("/")
         page.keyboard.type("a needle in")
         page.wait_for_selector(".found:has-text('1 turn found')")
-        page.wait_for_function("!document.querySelector('.found').innerText.includes('searched')")
+        watch.until("!document.querySelector('.found').innerText.includes('searched')")
         page.keyboard.press("Enter")
         page.wait_for_selector("h2:text-is('Turn 49')")
         page.keyboard.press("Escape")
@@ -80,7 +80,7 @@ def test_frames_while_scrolling_do_bounded_work(watch: Watch, large: Path) -> No
     """What a frame costs is what it changes: rows come and go by the dozen, and elements are used again."""
     with serve(large) as view:
         page = watch.open(view.url)
-        page.wait_for_function("document.querySelector('.sums').innerText.includes('103 errors')")
+        watch.until("document.querySelector('.sums').innerText.includes('103 errors')")
         made = page.evaluate(
             """async () => {
                 const tree = document.querySelector('.tree');

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import modes
 from cantrip_acp.acp.store import FORK, Granted, Note, SessionStore
-from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.loom.turn import (
@@ -27,7 +26,6 @@ from cantrip_acp.loom.turn import (
     new_id,
     now,
 )
-from cantrip_acp.reopening import Kept, reopen
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.loom.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
+    from cantrip_acp.reopening import Kept
 
 CantripFactory = Callable[[Path], "Cantrip"]
 """Makes a session's cantrip for its folder. Runs in a thread; raises `MissingKey` where no crystal can be had."""
@@ -142,6 +141,8 @@ class Opening:
 
     def again(self, note: Note, cwd: Path, directories: Sequence[Path], interceptor: Interceptor) -> Opened:
         """A session from disk. Raises `LoomLocked` where another process works in it."""
+        from cantrip_acp.reopening import reopen
+
         note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, note)
         loom, lock = self._loom(cantrip, note.id, note)
@@ -171,6 +172,8 @@ class Opening:
 
         A loom that is a file is copied as far as the path to the turn goes: one session, one file, one writer.
         """
+        from cantrip_acp.reopening import reopen
+
         before = source.note
         note = Note(
             id=session_id,
@@ -293,6 +296,8 @@ def turn_named(entity: Entity, named: object) -> str | None:
     """The id of a turn by its id or its number (1 is the first); None where the entity has lived through no such turn."""
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return None
+    from cantrip_acp.loom.history import lived, spoken
+
     own = [turn.id for _, turn in spoken(lived(entity.loom, entity.last_turn))]
     if isinstance(named, int) and not isinstance(named, bool):
         return own[named - 1] if 1 <= named <= len(own) else None

@@ -21,7 +21,6 @@ from cantrip_acp.crystals import lease
 from cantrip_acp.errors import CantripError, UntrustedRecipe
 from cantrip_acp.loom.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.redaction import shared
-from cantrip_acp.reopening import reopen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,6 +175,8 @@ class Options:
 
     async def _take_recipe(self, session: Session) -> None:
         """Go on as an entity of another recipe."""
+        from cantrip_acp.reopening import reopen
+
         value = session.pending.pop(RECIPE, None)
         if value is None:
             return

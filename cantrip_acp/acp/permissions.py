@@ -11,18 +11,18 @@ from __future__ import annotations
 import logging
 import os.path
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.to_thread
+import msgspec
 
-from cantrip_acp.acp import commandline, modes
+from cantrip_acp.acp import modes
 from cantrip_acp.acp.store import Granted
 from cantrip_acp.errors import GateError
+from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
 
 if TYPE_CHECKING:
-    from cantrip_acp.events import Diff, Location
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall
     from cantrip_acp.wards import Wards
 
@@ -34,8 +34,7 @@ Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "
 ALL = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A call that needs its user's word. ``pattern`` is what would be remembered, ``shown`` how that is said to people.
 
     ``program`` is true of commands and cells, whose tool call nobody has heard of yet.
@@ -57,14 +56,14 @@ class Question:
     diffs: tuple[Diff, ...] = ()
 
 
-@dataclass(slots=True)
 class Permissions:
     """The permissions of one session. ``ask`` puts a question to its user; ``remember`` keeps what was said for good."""
 
-    ask: Callable[[Question], Awaitable[Answer]]
-    remember: Callable[[Granted], None]
-    mode: str = modes.DEFAULT
-    granted: list[Granted] = field(default_factory=list)
+    def __init__(self, ask: Callable[[Question], Awaitable[Answer]], remember: Callable[[Granted], None]) -> None:
+        self.ask = ask
+        self.remember = remember
+        self.mode = modes.DEFAULT
+        self.granted: list[Granted] = []
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
         """The link in the chain of a gate's call."""
@@ -82,6 +81,8 @@ class Permissions:
             return "refused: the session is in read-only mode, and this could change files"
         if self.mode != modes.ASK or not _asks(call):
             return None
+        from cantrip_acp.acp import commandline
+
         prefix = commandline.prefix(call.text) if call.tool == "bash" else None
         pattern = f"={call.text}" if call.tool == "bash" else ALL
         shown = "this very command" if call.tool == "bash" else "every cell"
@@ -192,6 +193,8 @@ def _asks(call: ProgramCall) -> bool:
     where it writes), and a cell that could write files."""
     if call.tool != "bash":
         return bool(call.circle.wards.code_writable_paths)
+    from cantrip_acp.acp import commandline
+
     words = commandline.plain(call.text)
     if words is None:
         return True
@@ -212,6 +215,8 @@ def _command_fits(command: str, pattern: str) -> bool:
     """A pattern is ``=`` and a whole command, or the words at the beginning and `` *``."""
     if pattern.startswith("="):
         return pattern[1:] == command
+    from cantrip_acp.acp import commandline
+
     words = pattern.removesuffix(f" {ALL}")
     return words != pattern and commandline.begins_with(command, words)
 

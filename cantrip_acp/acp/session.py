@@ -6,19 +6,18 @@ time, and a cancelled one leaves it ready for the next.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import Asked, ask_client
 from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError
-from cantrip_acp.acp.title import title_of
 from cantrip_acp.acp.translate import Translator
 from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.errors import CantripError
@@ -184,6 +183,8 @@ class Session:
         if self._stopped():
             return acp.PromptResult("cancelled")
         if self.note.title is None:
+            from cantrip_acp.acp.title import title_of
+
             self.note.title = title_of(intent)
             if self.note.title is not None:
                 self.show(acp.SessionInfoChanged(self.note.title))
@@ -208,7 +209,7 @@ class Session:
     async def ask(self, question: Question) -> Answer:
         """Put a question to the user, behind everything that the client was to see before; see `asking`."""
         mask = self.entity.redactor
-        question = dataclasses.replace(
+        question = msgspec.structs.replace(
             question,
             title=mask.text(question.title),
             text=mask.text(question.text),

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from cantrip_acp import telemetry
-from cantrip_acp.acp import commands, modes
+from cantrip_acp.acp import modes
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.content import read_prompt
 from cantrip_acp.acp.envelope import (
@@ -29,20 +29,17 @@ from cantrip_acp.acp.envelope import (
 )
 from cantrip_acp.acp.folder import check_folder
 from cantrip_acp.acp.handshake import AUTH_METHOD, OTHER_WAYS
-from cantrip_acp.acp.history import replayed
 from cantrip_acp.acp.opening import Opened, Opening, said, turn_named
 from cantrip_acp.acp.options import Options
 from cantrip_acp.acp.permissions import Permissions
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor, Granted
 from cantrip_acp.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
-from cantrip_acp.forking import restore
-from cantrip_acp.loom.history import lived
 from cantrip_acp.loom.turn import ConfigRecord, new_id, now
 from cantrip_acp.redaction import shared
-from cantrip_acp.reopening import TOLD
 
 if TYPE_CHECKING:
+    from cantrip_acp.acp.commands import Command
     from cantrip_acp.acp.permissions import Answer, Question
     from cantrip_acp.acp.wire import Connection, Request
 
@@ -109,6 +106,8 @@ class Sessions:
 
     async def load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         """``session/load``: the whole past goes out before the reply."""
+        from cantrip_acp.acp.history import replayed
+
         session = await self._found(params)
         updates = await anyio.to_thread.run_sync(lambda: list(replayed(session.entity)))
         for at in range(0, len(updates), 64):
@@ -168,6 +167,10 @@ class Sessions:
             return
         if getattr(live, "_session", None) is None:
             return
+        # What forks need is not loaded for sessions that begin.
+        from cantrip_acp.forking import restore
+        from cantrip_acp.loom.history import lived
+
         revive, entity.revive = entity.revive, None
         parts = await anyio.to_thread.run_sync(lived, entity.loom, turn_id)
         try:
@@ -212,6 +215,8 @@ class Sessions:
                 await self._options.trusted(self.connection, note.id, cwd, note.recipe)
                 opened = await self._in_thread(self._opening.again, note, cwd, folders, permissions)
             session = self._take(opened, permissions, _named(params.meta), params.meta)
+            from cantrip_acp.reopening import TOLD
+
             if opened.kept in TOLD:
                 session.told.append(f"This session was opened again in a new process: {TOLD[opened.kept]}.")
             return session
@@ -293,14 +298,20 @@ class Sessions:
             return self._trusted_first(waiting, params, request)
         session = self._session(params.session_id)
         intent, context = read_prompt(params.prompt)
-        command = commands.named(intent)
+        command = None
+        if intent.lstrip().startswith("/"):
+            from cantrip_acp.acp import commands
+
+            command = commands.named(intent)
         trace = telemetry.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
         trace = replace(trace, conversation=session.id)
         session.begin(request)
         work = session.cast(intent, context, trace) if command is None else self._answered(session, *command)
         return session.run(work, trace.trace_id)
 
-    async def _answered(self, session: Session, command: commands.Command, rest: str) -> acp.PromptResult:
+    async def _answered(self, session: Session, command: Command, rest: str) -> acp.PromptResult:
+        from cantrip_acp.acp import commands
+
         text = await commands.answer(session, command, rest, self._fork_of)
         session.show(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
         return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})
@@ -377,7 +388,7 @@ class Sessions:
     def _introduce(self, session: Session, request: Request, params: acp.NewSession | acp.LoadSession) -> None:
         """What follows the reply that names a session, which waits for nothing of it."""
         connection = session.connection
-        request.after.append(lambda: session.show(commands.available()))
+        request.after.append(lambda: _tell_commands(session))
         request.after.append(lambda: connection.beside(session.warm))
         refused = _not_supported(params)
         if refused:
@@ -436,6 +447,12 @@ def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Pat
             check_folder(path, f"additionalDirectories[{index}]") for index, path in enumerate(additional or ())
         )
     )
+
+
+def _tell_commands(session: Session) -> None:
+    from cantrip_acp.acp import commands
+
+    session.show(commands.available())
 
 
 def _named(meta: Any) -> telemetry.Trace | None:

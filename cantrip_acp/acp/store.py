@@ -19,7 +19,6 @@ from pathlib import Path
 import msgspec
 
 from cantrip_acp import folders
-from cantrip_acp.acp.title import title_of
 from cantrip_acp.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
@@ -78,9 +77,6 @@ class Listed(msgspec.Struct):
         return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_decoder = msgspec.json.Decoder(Note)
-
-
 class BadCursor(ValueError):
     """A cursor that no list of ours gave."""
 
@@ -109,7 +105,7 @@ class SessionStore:
         if not _ID.match(session_id):
             return None
         try:
-            note = _decoder.decode((self.folder / f"{session_id}{_NOTE}").read_bytes())
+            note = msgspec.json.decode((self.folder / f"{session_id}{_NOTE}").read_bytes(), type=Note)
             if note.id == session_id:
                 return note if note.title is not None else self._titled(note)
         except (OSError, msgspec.DecodeError, UnicodeError):
@@ -229,6 +225,8 @@ class SessionStore:
 
 def noted(session_id: str, loom: Loom) -> Note | None:
     """A session's note from its loom: the first cast's folder and intent, and what was chosen since; None of an empty one."""
+    from cantrip_acp.acp.title import title_of
+
     note: Note | None = None
     chosen: list[ConfigRecord] = []
     for record in loom.records():

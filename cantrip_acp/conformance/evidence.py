@@ -30,7 +30,16 @@ class Evidence:
     def turns(self) -> list[Turn]:
         """The crystal's turns in order of writing, each with the crystal's turn above it as its parent."""
         every = {turn.id: turn for turn in self.loom.turns()}
-        return [_visible(turn, every) for turn in every.values() if turn.role == "crystal"]
+        last = {turn.cast_id: turn.id for turn in every.values() if turn.role == "crystal"}
+        cut = {end.id: end for _, end in self.loom.casts() if end is not None and end.truncated}
+        seen = [_visible(turn, every) for turn in every.values() if turn.role == "crystal"]
+        # A written turn never changes: that a cast was cut off between two of them stands in its end.
+        return [
+            msgspec.structs.replace(turn, truncated=True, reason=cut[turn.cast_id or ""].reason)
+            if turn.cast_id in cut and last[turn.cast_id] == turn.id and not (turn.terminated or turn.truncated)
+            else turn
+            for turn in seen
+        ]
 
     @cached_property
     def threads(self) -> list[tuple[Turn, ...]]:

@@ -78,6 +78,9 @@ class GateExecutor:
         hub = self._hub
         gate = self._gates.get(name) or self.overlay.gates.get(name)
         parsed, problem = _parse(args)
+        if type(parsed) is list and gate is not None and gate.json_input:
+            # A batch alone, as a call of it is written in code.
+            parsed, problem = {gate.main_text: parsed}, None
         if gate is None:
             problem = self._unavailable(name)
         elif problem is None:

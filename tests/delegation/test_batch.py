@@ -65,6 +65,16 @@ async def test_one_childs_failure_is_its_places_error() -> None:
     assert record.result == ["A", {"is_error": True, "error": "the child failed: no B today"}, {"c": [1]}]
 
 
+async def test_a_list_alone_is_a_batch() -> None:
+    spell = parent(
+        {"tool_calls": [{"gate": "call_agent_batch", "args": '["a", {"intent": "b"}]'}]},
+        done(),
+        children=[[done(1)], [done(2)]],
+    )
+    await spell.cast("go")
+    assert of_root(spell)[1].observation.results[0].result == [1, 2]
+
+
 async def test_all_of_a_batch_hang_on_one_turn() -> None:
     spell = parent(call("call_agent_batch", requests=["a", "b", "c"]), done(), children=[[done(n)] for n in range(3)])
     await spell.cast("go")

@@ -185,6 +185,15 @@ class Circle:
         return {g.name: g for g in self.declared_gates if g.name in registry.DELEGATION and g.name not in self.gates}
 
     @cached_property
+    def construction(self) -> Mapping[str, Gate]:
+        """What children from values come to, where the medium has values and the circle ``call_agent``; never shown as tools."""
+        if "call_agent" not in self.gates:
+            return {}
+        from cantrip_acp.delegation.construction import construction_of
+
+        return construction_of(self)
+
+    @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The gates as tool definitions, under names that providers take (CALL-3)."""
         return tuple(

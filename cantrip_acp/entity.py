@@ -149,14 +149,20 @@ class Entity:
         lease.take(self.crystal, self)
         self._run = CastRun(self, intent, trace, context)
         self._scope = anyio.CancelScope()
+        whole = False
         try:
             with anyio.CancelScope() as self._reaching:
                 await self.reach()
             self._reaching = None
-            return await self._run.run(self._scope)
+            result = await self._run.run(self._scope)
+            whole = result.terminated
+            return result
         finally:
             self._run = None
             self._scope = None
+            if not whole and self._children is not None:
+                # What is cut off takes all below it along, those too that waited for their next intent (COMP-9).
+                await self._children.end()
 
     @asynccontextmanager
     async def stream(self, intent: str, *, buffer: int = BUFFER, **options: Any) -> AsyncIterator[CastStream]:
@@ -368,6 +374,14 @@ class Entity:
             self.last_turn = self.loom.begin(self.cantrip_id, call, circle, self.id, self.cantrip.shown, above=above)
 
     @property
+    def ends_when_cut(self) -> bool:
+        """Whether this entity ends where its running cast is cut off now: nothing of its medium's state is wanted then.
+
+        So it is with a child that is cast once, and with any child that is cut off from above.
+        """
+        return self.once or (self.birth is not None and self._scope is not None and not self._scope.cancel_called)
+
+    @property
     def children(self) -> Children:
         """The account of the entities below this one."""
         if self._children is None:
@@ -391,6 +405,8 @@ class Entity:
                 await self._warmed.wait()
         session, self._session = self._session, None
         with anyio.CancelScope(shield=True):
+            if self._children is not None:
+                await self._children.end()
             if session is not None:
                 await session.close()
             await self.executor.close()

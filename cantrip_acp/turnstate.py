@@ -12,7 +12,7 @@ import msgspec
 
 from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import Response, ToolCall
-from cantrip_acp.gates.registry import ALIASES, DELEGATION
+from cantrip_acp.gates.registry import ALIASES, CONSTRUCTED, DELEGATION
 from cantrip_acp.loom.turn import (
     TERMINATIONS,
     GateRecord,
@@ -141,7 +141,7 @@ class TurnState:
     @property
     def once(self) -> bool:
         """Whether the entity ends with this cast, so that nothing of its medium's state is wanted after it."""
-        return self._run.entity.once
+        return self._run.entity.ends_when_cut
 
     @asynccontextmanager
     async def spawning(self) -> AsyncIterator[str]:
@@ -190,7 +190,7 @@ class TurnState:
                 turn=self,
             )
         except anyio.get_cancelled_exc_class():
-            if name in DELEGATION and self.parts:
+            if (name in DELEGATION or name in CONSTRUCTED) and self.parts:
                 given = run.entity.executor.recorded(name, args)
                 self.results.append(GateRecord(name, given, CUT_OFF, True, tool_call_id))
             else:

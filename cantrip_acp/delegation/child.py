@@ -33,7 +33,7 @@ def judge(parent: Entity, request: Request, alike: dict[str, Circle]) -> Judged:
     ``alike`` holds the circles of a batch by what was asked of them: most of its children differ in what they work on alone.
     """
     of = parent.cantrip
-    call = of.call if request.system_prompt is None else replace(of.call, system_prompt=request.system_prompt)
+    call = _call(of.call, request)
     shape = repr((request.gates, request.wards, request.medium, request.max_depth))
     circle = alike.get(shape)
     if circle is None:
@@ -44,6 +44,20 @@ def judge(parent: Entity, request: Request, alike: dict[str, Circle]) -> Judged:
         known = ", ".join(of.crystals) or "none"
         raise ChildRefused("crystal", f"there is no crystal {request.crystal!r} for children (there are: {known})")
     return Judged(request, call, circle)
+
+
+def _call(own: Call, request: Request) -> Call:
+    if request.call is None:
+        return own if request.system_prompt is None else replace(own, system_prompt=request.system_prompt)
+    asked = {**own.record(), **request.call}
+    if request.system_prompt is not None:
+        asked["system_prompt"] = request.system_prompt
+    try:
+        made = Call.of(asked)
+    except (DefinitionError, TypeError) as error:
+        raise ChildRefused("call", f"the child cannot have this call: {error}") from None
+    # A restriction, which is never loosened.
+    return replace(made, require_done_tool=bool(made.require_done_tool) or own.require_done_tool)
 
 
 def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:

@@ -19,6 +19,8 @@ class Children:
         self._entity = entity
         self.born = 0
         self.below = 0
+        self.living: dict[str, Entity] = {}
+        """Children that were summoned and have not been dismissed, by id."""
         self._at_once: anyio.CapacityLimiter | None = None
 
     @property
@@ -28,8 +30,25 @@ class Children:
             self._at_once = anyio.CapacityLimiter(self._entity.circle.wards.max_concurrent_children)
         return self._at_once
 
-    def admit(self, count: int) -> int:
+    async def dismiss(self, child_id: str) -> None:
+        """End a child that was summoned; nothing where there is none of that id."""
+        child = self.living.pop(child_id, None)
+        if child is not None:
+            await child.close()
+
+    async def end(self) -> None:
+        """End all that were summoned, beside each other."""
+        children, self.living = list(self.living.values()), {}
+        if children:
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as group:
+                    for child in children:
+                        group.start_soon(child.close)
+
+    def admit(self, count: int, *, again: bool = False) -> int:
         """Count so many more children, for this entity and all above it; the number of the first of them, from 0.
+
+        ``again``: one more cast of a child that was born before.
 
         Raises `ChildRefused` where one of them may not have as many (``max_children_total``); then nothing is counted.
         """
@@ -48,5 +67,5 @@ class Children:
                 )
         for entity in line:
             entity.children.below += count
-        first, self.born = self.born, self.born + count
+        first, self.born = self.born, self.born + (0 if again else count)
         return first

@@ -21,35 +21,38 @@ MOST_IN_BATCH = 10_000
 
 
 async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
-    turn = _turn(context)
+    turn = turn_of(context)
     try:
         (planned,) = await spawning.plan(turn, [Request.of(args)])
-    except ChildRefused as refused:
-        return _refused(refused)
+    except ChildRefused as why:
+        return refused(why)
     return await spawning.run(turn, planned, context.call_id)
 
 
 async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> Any:
-    turn = _turn(context)
+    turn = turn_of(context)
     requests = [Request.of({"intent": each} if isinstance(each, str) else each) for each in args["requests"]]
     try:
         planned = await spawning.plan(turn, requests)
-    except ChildRefused as refused:
-        return _refused(refused)
+    except ChildRefused as why:
+        return refused(why)
     return await spawning.run_all(turn, planned, context.call_id)
 
 
-def _turn(context: GateContext) -> TurnState:
+def turn_of(context: GateContext) -> TurnState:
+    """The turn that spawns. Raises `GateError` outside of one."""
     if context.turn is None:
         raise GateError("a child can be spawned within a turn alone; no turn is under way here")
     return context.turn
 
 
-def _refused(refused: ChildRefused) -> GateReply:
-    return GateReply(str(refused), is_error=True, annotations={"child_refused": refused.ward})
+def refused(why: ChildRefused) -> GateReply:
+    """A refusal as the error observation of a call."""
+    return GateReply(str(why), is_error=True, annotations={"child_refused": why.ward})
 
 
-def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    """What an editor shows of a call."""
     if "requests" in args:
         return GateReply(None, title=f"{len(args['requests'])} children")
     return GateReply(None, title=f"child: {_line(args['intent'])}")
@@ -60,12 +63,12 @@ def _line(text: str) -> str:
     return line if len(line) <= 80 else line[:79] + "…"
 
 
-def _recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
+def recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Large data is the child's: the record of the call has its size, its hash and how it begins."""
     if "requests" in args:
         requests = args["requests"]
         if isinstance(requests, list):
-            return {**args, "requests": [_recorded(r) if isinstance(r, Mapping) else r for r in requests]}
+            return {**args, "requests": [recorded(r) if isinstance(r, Mapping) else r for r in requests]}
         return args
     return {**args, "context": given.kept(args["context"])} if "context" in args else args
 
@@ -102,8 +105,8 @@ CALL_AGENT = Gate(
     main_text="intent",
     json_input=True,
     kind="other",
-    preview=_preview,
-    recorded=_recorded,
+    preview=preview,
+    recorded=recorded,
     warded=_warded,
 )
 
@@ -128,7 +131,7 @@ CALL_AGENT_BATCH = Gate(
     main_text="requests",
     json_input=True,
     kind="other",
-    preview=_preview,
-    recorded=_recorded,
+    preview=preview,
+    recorded=recorded,
     warded=_warded,
 )

@@ -55,6 +55,7 @@ class Request:
     wards: tuple[Mapping[str, Any], ...] = ()
     crystal: str | None = None
     medium: str | None = None
+    call: Mapping[str, Any] | None = None
     max_depth: int | None = None
 
     @classmethod
@@ -72,5 +73,6 @@ class Request:
             wards=(wards,) if isinstance(wards, Mapping) else tuple(wards),
             crystal=args.get("crystal"),
             medium=args.get("medium"),
+            call=args.get("call"),
             max_depth=args.get("max_depth"),
         )

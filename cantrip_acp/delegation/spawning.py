@@ -6,7 +6,7 @@ are in the loom before the parent's are. What a child fails with is its parent's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,12 +20,21 @@ from cantrip_acp.errors import CantripError, GateError, LoomError
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
+    from cantrip_acp.entity import Entity
     from cantrip_acp.loop import CastResult
     from cantrip_acp.turnstate import TurnState
 
 
 _BETWEEN = 16
 """Children that are judged before others have their turn on the event loop."""
+
+
+class ChildFailed(GateError):
+    """A child that was cut off. ``account`` is what its cast came to, for a parent that asks for more than the answer."""
+
+    def __init__(self, message: str, account: Mapping[str, Any]) -> None:
+        self.account = account
+        super().__init__(message)
 
 
 class Planned:
@@ -63,13 +72,33 @@ async def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
     return [Planned(each, number) for number, each in enumerate(judged, first)]
 
 
-async def run(turn: TurnState, planned: Planned, call_id: str) -> Any:
-    """One child to its end; its answer. Raises `GateError` with what stopped it where it has none (COMP-8)."""
+def answer_of(result: CastResult) -> Any:
+    """A child's answer. Raises `ChildFailed` where it was cut off before it had one (COMP-8)."""
+    if result.terminated:
+        return result.result
+    raise ChildFailed(f"the child was cut off by {result.reason}. {result.summary or ''}".rstrip(), account(result))
+
+
+def account(result: CastResult) -> dict[str, Any]:
+    """How a child's cast ended beside its answer, as its parent's code has it."""
+    return {
+        "reason": result.reason,
+        "usage": result.usage.record(),
+        "turns": result.turns,
+        "entity_id": result.entity_id,
+    }
+
+
+async def run(turn: TurnState, planned: Planned, call_id: str, tell: Callable[[CastResult], Any] = answer_of) -> Any:
+    """One child to its end; its answer, or what ``tell`` makes of it. Raises `GateError` with what stopped it where it has
+    none (COMP-8)."""
     async with turn.spawning() as turn_id:
-        return await _live(turn, planned, turn_id, call_id, None)
+        return tell(await _live(turn, planned, turn_id, call_id, None))
 
 
-async def run_all(turn: TurnState, planned: Sequence[Planned], call_id: str) -> list[Any]:
+async def run_all(
+    turn: TurnState, planned: Sequence[Planned], call_id: str, tell: Callable[[CastResult], Any] = answer_of
+) -> list[Any]:
     """Children beside each other, at most ``max_concurrent_children`` at once; answers in the order of the requests.
 
     One that fails has ``{"is_error": true, "error": …}`` in its place (COMP-3, COMP-8).
@@ -82,9 +111,10 @@ async def run_all(turn: TurnState, planned: Sequence[Planned], call_id: str) -> 
     async def work(turn_id: str) -> None:
         for place, child in waiting:
             try:
-                answers[place] = await _live(turn, child, turn_id, call_id, place)
+                answers[place] = tell(await _live(turn, child, turn_id, call_id, place))
             except GateError as error:
-                answers[place] = {"is_error": True, "error": str(error)}
+                more = error.account if isinstance(error, ChildFailed) and tell is not answer_of else {}
+                answers[place] = {"is_error": True, "error": str(error), **more}
 
     async with turn.spawning() as turn_id:
         most = turn.entity.circle.wards.max_concurrent_children
@@ -101,7 +131,7 @@ async def run_all(turn: TurnState, planned: Sequence[Planned], call_id: str) -> 
     return answers
 
 
-async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, index: int | None) -> Any:
+async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, index: int | None) -> CastResult:
     from cantrip_acp.entity import Entity
 
     parent = turn.entity
@@ -109,19 +139,16 @@ async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, i
         birth = Birth(turn.run, turn_id, call_id, planned.number, index)
         child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
         child.once = True
-        try:
-            async with child:
-                result = await child.cast(planned.judged.request.intent, trace=turn.run.trace)
-        except LoomError:
-            # Nothing that is not kept may go on.
-            raise
-        except CantripError as error:
-            raise GateError(f"the child failed: {parent.redactor.diagnostic(str(error))}") from None
-    return answer_of(result)
+        async with child:
+            return await cast(parent, child, planned.judged.request.intent, turn)
 
 
-def answer_of(result: CastResult) -> Any:
-    """A child's answer. Raises `GateError` where it was cut off before it had one (COMP-8)."""
-    if result.terminated:
-        return result.result
-    raise GateError(f"the child was cut off by {result.reason}. {result.summary or ''}".rstrip())
+async def cast(parent: Entity, child: Entity, intent: str, turn: TurnState) -> CastResult:
+    """A child's cast for its parent's turn; what it fails with is its parent's to see. Raises `GateError` (COMP-8)."""
+    try:
+        return await child.cast(intent, trace=turn.run.trace)
+    except LoomError:
+        # Nothing that is not kept may go on.
+        raise
+    except CantripError as error:
+        raise GateError(f"the child failed: {parent.redactor.diagnostic(str(error))}") from None

@@ -76,7 +76,7 @@ class GateExecutor:
     ) -> GateRecord:
         """One call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the command that asked."""
         hub = self._hub
-        gate = self._gates.get(name) or self.overlay.gates.get(name)
+        gate = self._gates.get(name) or self.overlay.gates.get(name) or self._constructed(name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
             # A batch alone, as a call of it is written in code.
@@ -214,16 +214,19 @@ class GateExecutor:
             events.Diff(d.path, None if d.old_text is None else mask(d.old_text), mask(d.new_text)) for d in diffs
         )
 
+    def _constructed(self, name: str) -> Gate | None:
+        return self._circle.construction.get(name) if name in registry.CONSTRUCTED else None
+
     def recorded(self, name: str, args: Mapping[str, Any] | str) -> Any:
         """The arguments of a call that has no record of its own, as one would keep them."""
-        gate = self._gates.get(name)
+        gate = self._gates.get(name) or self._constructed(name)
         parsed, problem = _parse(args)
         if problem is None and gate is not None and gate.recorded is not None:
             parsed = gate.recorded(parsed)
         return self._redactor.data(parsed)
 
     def _unavailable(self, name: str) -> str:
-        if name in registry.DELEGATION and self._circle.wards.max_depth == 0:
+        if name in registry.DELEGATION | registry.CONSTRUCTED and self._circle.wards.max_depth == 0:
             return (
                 f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned: do the work with what this "
                 f"circle has: {', '.join(self._gates)} (COMP-6)."

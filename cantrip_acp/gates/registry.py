@@ -40,6 +40,11 @@ ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "ca
 DELEGATION: frozenset[str] = frozenset({"call_agent", "call_agent_batch"})
 """The gates that are taken away at ``max_depth`` 0 (COMP-6, D-009)."""
 
+CONSTRUCTED: frozenset[str] = frozenset(
+    {"cantrip.cast", "cantrip.cast_batch", "cantrip.summon", "cantrip.send", "cantrip.dismiss"}
+)
+"""What a cell's `Cantrip(...)` and its like call: no gates that a circle could declare (`delegation.construction`)."""
+
 
 RESERVED: frozenset[str] = frozenset(
     {*ALIASES, *DELEGATION, "read_context", "fetch", "plan", "git_commit", "run_tests"}

@@ -32,6 +32,7 @@ class CodeMedium:
     name = "code"
     tool: str | None = codetext.TOOL
     keeps_state = True
+    has_values = True
     remembers_folds = True
 
     def __init__(self, *, python: str | None = None, loom: bool = False, chunks: ChunkStore | None = None) -> None:

@@ -334,6 +334,7 @@ class CodeSession:
             ],
             "gained": [_spec(shown, gate) for shown, gate in self._gained.items()],
             "loom": self._loom,
+            **({"construction": True} if self._circle.construction else {}),
             "prefix": self._interpreter.prefix,
             "system_packages": self._interpreter.system_packages,
         }

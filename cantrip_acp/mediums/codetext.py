@@ -138,6 +138,7 @@ def present(circle: Circle, *, loom: bool) -> str:
             "arguments, return plain data at once (no `await`), and raise `GateError` when they fail; `help(NAME)` tells more:",
             *functions,
         ]
+    lines += construction_lines(circle)
     lines += ["", context_line(circle)]
     if loom:
         lines += [
@@ -150,6 +151,28 @@ def present(circle: Circle, *, loom: bool) -> str:
             "task at once. `submit_answer(answer)` is the same.",
         ]
     return "\n".join(lines)
+
+
+def construction_lines(circle: Circle) -> list[str]:
+    """How children are made of values, where they can be."""
+    if not circle.construction:
+        return []
+    lines = [
+        "",
+        "Children can be values too. `Cantrip(crystal=…, system_prompt=…, medium=…, gates=[…], wards={…}, max_depth=…)` "
+        "describes a kind of child; what is left out is as here.",
+        "- `r = cast(cantrip, intent, context=data)` runs one, once: `r.result`, `r.reason`, `r.usage`, `r.turns`.",
+    ]
+    if "cantrip.cast_batch" in circle.construction:
+        lines.append(
+            "- `cast_batch([(cantrip, intent, data), …])` runs several beside each other; results come in order, and one "
+            "that failed has `r.is_error` and `r.error`."
+        )
+    lines.append(
+        "- `child = summon(cantrip)` lives on and remembers: `send(child, intent)` as often as you like, then "
+        "`dismiss(child)`."
+    )
+    return lines
 
 
 def context_line(circle: Circle) -> str:

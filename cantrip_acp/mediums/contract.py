@@ -103,6 +103,7 @@ class Medium(Protocol):
 
     A medium may also have ``classify(response) -> Response``: it then says what a response that calls nothing is, before
     the loop takes it for words alone (LOOP-6). The calls that it makes get ids of their own from the loop.
+    With ``has_values`` true children can be made of values in it (`delegation.construction`).
     With ``keeps_state`` true its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks; with
     ``remembers_folds`` true they offer the turns that were folded (`TurnContext.folded`) as a variable.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.mediums.codetext import context_line, functions_of, seconds
+from cantrip_acp.mediums.codetext import construction_lines, context_line, functions_of, seconds
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
@@ -77,6 +77,7 @@ def present(circle: Circle) -> str:
             "and raise `GateError` when they fail (here another name for RuntimeError):",
             *functions,
         ]
+    lines += construction_lines(circle)
     lines += ["", context_line(circle)]
     if "done" in circle.gates:
         lines += [

@@ -89,7 +89,7 @@ class Gates:
         gate = spec["name"]
 
         def function(*args: Any, **named: Any) -> Any:
-            return self._call(gate, arguments(shown, properties, required, args, named))
+            return self.call(gate, arguments(shown, properties, required, args, named))
 
         function.__name__ = function.__qualname__ = shown
         function.__module__ = "gates"
@@ -97,7 +97,12 @@ class Gates:
         self.functions[shown] = function
         self._specs[shown] = spec
 
-    def _call(self, gate: str, args: dict[str, Any]) -> Any:
+    def size(self, data: Any) -> int:
+        """Bytes of the data on its way to the host. Raises TypeError, ValueError for what has no JSON form."""
+        return self._wire.size(data)
+
+    def call(self, gate: str, args: dict[str, Any]) -> Any:
+        """Ask the host for a gate by its own name. Raises `GateError`, and what stops the cell once ``done`` succeeded."""
         if not self._wire.here:
             raise GateError(f"{gate} cannot be called from a forked process; call it in the cell, or run its command")
         self._flush()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _NAMES = 200
 _STARTED = "GateError = RuntimeError\ncontext = []"
 """The language has no inheritance, so no exception of one's own: a gate's failure has another name for an error it knows."""
+_CONSTRUCTED = ("Cantrip", "Child", "Result", "cast", "cast_batch", "summon", "send", "dismiss")
 _INPUT = re.compile(r"<python-input-(\d+)>")
 _BINDS = re.compile(r"=|\b(?:def|class|import|for|as|exec|eval)\b")
 """What there is in every cell that gives a name to something."""
@@ -83,6 +84,10 @@ class Restricted:
         self._refused = ""
         self._open()
         self._feed(_STARTED)
+        self._constructs = bool(settings.get("construction"))
+        if self._constructs:
+            self._feed(_construction())
+        self._feeds_fresh = self._feeds
         self._fresh = self._state()
         self._rest()
         threading.Thread(target=self._watch, daemon=True).start()
@@ -134,7 +139,7 @@ class Restricted:
             self._open()
             session: Any = self._session
             session.load_session(state or self._kept or self._fresh)
-            self._feeds = self._feeds_kept if self._kept is not None else 1
+            self._feeds = self._feeds_kept if self._kept is not None else self._feeds_fresh
             return
         _signal(self._pid, signal.SIGCONT)
 
@@ -244,7 +249,7 @@ class Restricted:
 
     def _looked_up(self, step: Any) -> Any:
         name = step.variable_name
-        if step.object_id is not None or name not in self._gates:
+        if step.object_id is not None or not (name in self._gates or (self._constructs and name in ("_ask", "_size"))):
             return step.resume()
 
         def gate() -> None:
@@ -263,6 +268,8 @@ class Restricted:
                 self._stopped.wait(max(0.0, float(step.args[0])))
                 return step.resume({"return_value": None})
             return step.resume_not_handled()
+        if self._constructs and name in ("_ask", "_size"):
+            return self._asked(step, name)
         spec = self._gates.get(name) if step.object_id is None else None
         if spec is None:
             return step.resume({"exc_type": "NameError", "message": f"name {name!r} is not defined"})
@@ -272,10 +279,23 @@ class Restricted:
             args = arguments(name, properties, frozenset(schema.get("required") or ()), step.args, step.kwargs)
         except TypeError as error:
             return step.resume({"exc_type": "TypeError", "message": str(error)})
+        return self._answered(step, spec["name"], args)
+
+    def _asked(self, step: Any, name: str) -> Any:
+        """What children from values come to: how large a request is, or the request itself."""
         try:
-            reply = self._wire.ask({"t": "call", "gate": spec["name"], "args": args})
+            if name == "_size":
+                return step.resume({"return_value": self._wire.size(step.args[0])})
+            gate, args = step.args
+        except (TypeError, ValueError, IndexError, RecursionError) as error:
+            return self._failed(step, f"what a child is given is not JSON data: {error}")
+        return self._answered(step, gate, args)
+
+    def _answered(self, step: Any, gate: str, args: Any) -> Any:
+        try:
+            reply = self._wire.ask({"t": "call", "gate": gate, "args": args})
         except (TypeError, ValueError, RecursionError) as error:
-            return self._failed(step, f"arguments of {spec['name']} are not JSON data: {error}")
+            return self._failed(step, f"arguments of {gate} are not JSON data: {error}")
         if reply.get("stop"):
             self._done = True
             return step.resume({"exception": SystemExit("done")})
@@ -320,7 +340,7 @@ class Restricted:
         except self._monty.MontyError:
             # A cell may have given `locals` another meaning.
             return None
-        hidden = {"context", "GateError", *self._gates}
+        hidden = {"context", "GateError", *self._gates, *(_CONSTRUCTED if self._constructs else ())}
         return [n[:100] for n in found if isinstance(n, str) and n[:1] != "_" and n not in hidden][:_NAMES]
 
     # Snapshots
@@ -358,6 +378,12 @@ class Restricted:
         except (self._monty.MontyError, ValueError, KeyError, TypeError, AttributeError) as failure:
             error = f"{type(failure).__name__}: {failure}"[:300]
         self._wire.send({"t": "state", "error": error, "size": len(data), "names": names})
+
+
+def _construction() -> str:
+    """The part of `children` that the language reads."""
+    with open(os.path.join(os.path.dirname(__file__), "children.py"), encoding="utf-8") as file:
+        return file.read().partition("# What Monty reads begins here.\n")[2]
 
 
 def _is_exit(failure: BaseException) -> bool:

@@ -61,6 +61,9 @@ class Wire:
         """Whether this is the worker's own process, not one that was forked from it."""
         return os.getpid() == self._owner
 
+    def size(self, data: Any) -> int:
+        return len(self._codec.encode(data))
+
     def send(self, data: dict[str, Any]) -> None:
         self._write(b"j", self._codec.encode(data))
 
@@ -86,7 +89,9 @@ class Wire:
                     self._waiting[number] = waiting
                 body = self._codec.encode({**data, "id": number})
                 if len(body) > LARGEST:
-                    raise ValueError(f"over {LARGEST} bytes at once do not go through a gate")
+                    raise ValueError(
+                        f"they are {len(body):,} bytes as JSON, and {LARGEST:,} go through a gate at once: give less"
+                    )
                 self._write(b"j", body)
             return self._await(waiting)
         finally:

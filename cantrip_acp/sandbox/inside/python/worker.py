@@ -60,6 +60,11 @@ class Worker:
         del self.scope["__loader__"], self.scope["__spec__"], self.scope["__package__"], self.scope["__doc__"]
         self.gates = Gates(settings["gates"], wire, interrupts, self._streams.flush)
         self.fixed: dict[str, Any] = {**self.gates.functions, "GateError": GateError}
+        if settings.get("construction"):
+            from .children import offer
+
+            # A gate of the circle's that has such a name is what its presentation says it is.
+            self.fixed = {**offer(self.gates), **self.fixed}
         if settings.get("loom"):
             from .loom import LoomView
 

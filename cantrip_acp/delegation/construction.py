@@ -1,0 +1,138 @@
+"""Children from values: what the code medium's `Cantrip(...)`, `cast`, `cast_batch`, `summon` and `send` come to on the host.
+
+They are calls of the executor as gates are, and pass the same checks as ``call_agent``. No circle declares them and no
+crystal is shown them as tools: whoever has ``call_agent`` in a medium that has values has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from cantrip_acp.delegation import spawning, summoned
+from cantrip_acp.delegation.gate import MOST_IN_BATCH, preview, recorded, refused, turn_of
+from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.request import CHILD, Request
+from cantrip_acp.errors import GateError
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+
+if TYPE_CHECKING:
+    from cantrip_acp.circle import Circle
+    from cantrip_acp.loop import CastResult
+
+_VALUE: Mapping[str, Any] = {
+    **CHILD,
+    "call": {
+        "type": "object",
+        "properties": {
+            "temperature": {"type": "number"},
+            "top_p": {"type": "number"},
+            "max_tokens": {"type": "integer", "minimum": 1},
+            "stop": {"type": "array", "items": {"type": "string"}, "maxItems": 16},
+            "tool_choice": {"enum": ["auto", "required", "none"]},
+            "require_done_tool": {"type": "boolean"},
+        },
+        "additionalProperties": False,
+    },
+}
+"""What a child may be made of."""
+
+
+def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def told(result: CastResult) -> dict[str, Any]:
+    """How a child's cast ended, as its parent's code has it. Raises `ChildFailed` where it was cut off (COMP-8)."""
+    answer = spawning.answer_of(result)
+    return {"result": answer, **spawning.account(result)}
+
+
+async def _cast(args: Mapping[str, Any], context: GateContext) -> Any:
+    turn = turn_of(context)
+    try:
+        (planned,) = await spawning.plan(turn, [Request.of(args)])
+    except ChildRefused as why:
+        return refused(why)
+    return await spawning.run(turn, planned, context.call_id, told)
+
+
+async def _cast_batch(args: Mapping[str, Any], context: GateContext) -> Any:
+    turn = turn_of(context)
+    try:
+        planned = await spawning.plan(turn, [Request.of(each) for each in args["requests"]])
+    except ChildRefused as why:
+        return refused(why)
+    return await spawning.run_all(turn, planned, context.call_id, told)
+
+
+async def _summon(args: Mapping[str, Any], context: GateContext) -> Any:
+    turn = turn_of(context)
+    try:
+        child = await summoned.summon(turn, Request.of({"intent": "summoned", **args}), context.call_id)
+    except ChildRefused as why:
+        return refused(why)
+    return {"child": child.id}
+
+
+async def _send(args: Mapping[str, Any], context: GateContext) -> Any:
+    turn, intent = turn_of(context), args["intent"]
+    if not intent.strip():
+        raise GateError("intent is required: say what the child is to do (INTENT-1)")
+    try:
+        return told(await summoned.send(turn, args["child"], intent, context.call_id))
+    except ChildRefused as why:
+        return refused(why)
+
+
+async def _dismiss(args: Mapping[str, Any], context: GateContext) -> Any:
+    with anyio.CancelScope(shield=True):
+        return await turn_of(context).entity.children.dismiss(args["child"])
+
+
+def _titled(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    return GateReply(None, title=f"child {args['child']}")
+
+
+def _gate(name: str, parameters: Mapping[str, Any], handler: Any, **more: Any) -> Gate:
+    return Gate(f"cantrip.{name}", "", parameters, handler, kind="other", **more)
+
+
+_CHILD_ID = {"child": {"type": "string", "maxLength": 200}}
+_INTENT = CHILD["intent"]
+_ONE = _schema(_VALUE, "intent")
+
+CONSTRUCTION: Mapping[str, Gate] = {
+    gate.name: gate
+    for gate in (
+        _gate("cast", _ONE, _cast, preview=preview, recorded=recorded),
+        _gate(
+            "cast_batch",
+            _schema({"requests": {"type": "array", "maxItems": MOST_IN_BATCH, "items": _ONE}}, "requests"),
+            _cast_batch,
+            preview=preview,
+            recorded=recorded,
+        ),
+        _gate("summon", _schema({k: v for k, v in _VALUE.items() if k != "intent"}), _summon, recorded=recorded),
+        _gate("send", _schema({**_CHILD_ID, "intent": _INTENT}, "child", "intent"), _send, preview=preview),
+        _gate("dismiss", _schema(_CHILD_ID, "child"), _dismiss, preview=_titled),
+    )
+}
+"""The calls, by the names that the loom has of them."""
+
+
+def construction_of(circle: Circle) -> Mapping[str, Gate]:
+    """What of it a circle has: nothing without ``call_agent``, no batches without ``call_agent_batch``."""
+    if not getattr(circle.medium, "has_values", False) or "call_agent" not in circle.gates:
+        return {}
+    taken = {*circle.gates, *circle.wards.remove_gate}
+    if "call_agent_batch" not in circle.gates:
+        taken.add("cantrip.cast_batch")
+    return {name: gate for name, gate in CONSTRUCTION.items() if name not in taken}

@@ -1,0 +1,77 @@
+"""A child that was summoned: it keeps its state from one intent to the next, and ends with its parent at the latest.
+
+It is cast in the task of the call that sends it something, as every child is. A call that is cut off ends its child, and a
+cast of the parent that is cut off ends all of them (COMP-9).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from cantrip_acp.delegation import spawning
+from cantrip_acp.delegation.birth import Birth
+from cantrip_acp.delegation.child import cantrip_of
+from cantrip_acp.delegation.refusal import ChildRefused, report
+from cantrip_acp.errors import GateError
+
+if TYPE_CHECKING:
+    from cantrip_acp.delegation.request import Request
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.loop import CastResult
+    from cantrip_acp.turnstate import TurnState
+
+
+async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
+    """A child that waits for its first intent; nothing of it is in the loom before. Raises `ChildRefused`."""
+    from cantrip_acp.entity import Entity
+
+    parent = turn.entity
+    living = parent.children.living
+    most = parent.circle.wards.max_concurrent_children
+    if len(living) >= most:
+        # Each may keep a process and its memory.
+        full = ChildRefused(
+            "max_concurrent_children",
+            f"child refused by max_concurrent_children: {len(living)} summoned children live already, and {most} may; "
+            "dismiss one first, or use cast for what needs no state",
+        )
+        report(full, entity_id=parent.id, depth=parent.depth)
+        raise full
+    (planned,) = await spawning.plan(turn, [request])
+    birth = Birth(turn.run, turn.id, call_id, planned.number)
+    child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
+    living[child.id] = child
+    return child
+
+
+async def send(turn: TurnState, child_id: str, intent: str, call_id: str) -> CastResult:
+    """One more cast of a child that lives. Raises `GateError` for one that does not, or that is busy or has failed, and
+    `ChildRefused` where ``max_children_total`` is spent: each cast of a child counts."""
+    parent = turn.entity
+    child = parent.children.living.get(child_id)
+    if child is None:
+        known = ", ".join(parent.children.living) or "none"
+        raise GateError(
+            f"there is no child {child_id!r} here: it was dismissed, its cast was cut off, or it lived with another "
+            f"entity (living: {known}); summon another"
+        )
+    birth = child.birth
+    assert birth is not None
+    if child.last_turn:
+        try:
+            parent.children.admit(1, again=True)
+        except ChildRefused as why:
+            report(why, entity_id=parent.id, depth=parent.depth)
+            raise
+    try:
+        async with turn.spawning() as turn_id, parent.children.at_once:
+            if child.busy:
+                raise GateError(f"child {child_id!r} is busy with another intent; wait for it")
+            birth.run, birth.turn_id, birth.call_id = turn.run, turn_id, call_id
+            return await spawning.cast(parent, child, intent, turn)
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            await parent.children.dismiss(child_id)
+        raise

@@ -1,0 +1,258 @@
+"""Children from values: `Cantrip(...)`, `cast`, `cast_batch`, `summon`, `send` and `dismiss` in a cell.
+
+All of it is plain data here: what a child may be is judged by the host when it is asked for, and lives there. The part below
+the line is read by Monty too, as it stands: no inheritance, no properties, no generators.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+from .gates import GateError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .gates import Gates
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+
+def offer(gates: Gates) -> dict[str, Any]:
+    """What there is to call, by name; it asks the host as gates do."""
+    global _ask, _size
+    _ask, _size = gates.call, gates.size
+    return {"Cantrip": Cantrip} | {f.__name__: f for f in (cast, cast_batch, summon, send, dismiss)}
+
+
+def _ask(gate: Any, args: Any) -> Any:
+    raise RuntimeError("no host to ask")
+
+
+def _size(data: Any) -> Any:
+    raise RuntimeError("no host to ask")
+
+
+# What Monty reads begins here.
+
+_MOST_AT_ONCE = 8 * 1024 * 1024 - 65536
+
+
+class Cantrip:
+    """A child as a value: nothing runs until it is cast or summoned.
+
+    Cantrip(crystal=None, system_prompt=None, medium=None, gates=None, wards=None, max_depth=None). What is left out is this
+    circle's own. crystal is the name of one of the recipe's crystals; gates are names, or {"name": …, "root": …}; wards can
+    only be tighter. call={"system_prompt": …, "temperature": …} and circle={"medium": …, "gates": …, "wards": …} say the same.
+    """
+
+    def __init__(
+        self,
+        crystal: Any = None,
+        call: Any = None,
+        circle: Any = None,
+        *,
+        system_prompt: Any = None,
+        medium: Any = None,
+        gates: Any = None,
+        wards: Any = None,
+        max_depth: Any = None,
+    ) -> None:
+        asked: Any = {}
+        if isinstance(call, str):
+            asked["system_prompt"] = call
+        elif call is not None:
+            rest = dict(call)
+            if "system_prompt" in rest:
+                asked["system_prompt"] = rest.pop("system_prompt")
+            if rest:
+                asked["call"] = rest
+        if circle is not None:
+            for key, value in dict(circle).items():
+                if key not in ("medium", "gates", "wards"):
+                    raise TypeError(f"a circle has medium, gates and wards, not {key!r}")
+                asked[key] = value
+        named = {"crystal": crystal, "system_prompt": system_prompt, "medium": medium, "gates": gates, "wards": wards}
+        for key, value in {**named, "max_depth": max_depth}.items():
+            if value is not None:
+                asked[key] = value
+        if "gates" in asked:
+            asked["gates"] = list(asked["gates"])
+        self.asked = asked
+
+    def cast(self, intent: Any, context: Any = ...) -> Any:
+        """Run a child of this kind on an intent, once; its `Result`. Raises GateError where it has none."""
+        return cast(self, intent, context)
+
+    def cast_batch(self, intents: Any) -> Any:
+        """Several of this kind beside each other: intents, or (intent, context) pairs."""
+        made = [(self, each) if isinstance(each, str) else (self, *each) for each in intents]
+        return cast_batch(made)
+
+    def summon(self, context: Any = ...) -> Any:
+        """A child of this kind that lives on: `send` it intents."""
+        return summon(self, context)
+
+    def invoke(self, context: Any = ...) -> Any:
+        """The same as summon."""
+        return summon(self, context)
+
+    def __repr__(self) -> Any:
+        return "Cantrip(" + ", ".join([f"{key}={value!r}" for key, value in self.asked.items()]) + ")"
+
+
+class Result:
+    """How a child's cast ended: result, reason, usage, turns; in a batch is_error and error where it failed."""
+
+    def __init__(self, told: Any) -> None:
+        self.result = told.get("result")
+        self.reason = told.get("reason")
+        self.usage = told.get("usage") or {}
+        self.turns = told.get("turns") or 0
+        self.entity_id = told.get("entity_id")
+        self.is_error = bool(told.get("is_error"))
+        self.error = told.get("error")
+
+    def keys(self) -> Any:
+        """The names of its parts: dict(result) is plain data."""
+        return ["result", "reason", "usage", "turns", "entity_id", "is_error", "error"]
+
+    def __getitem__(self, key: Any) -> Any:
+        return getattr(self, key)
+
+    def __repr__(self) -> Any:
+        if self.is_error:
+            return f"Result(is_error=True, error={self.error!r})"
+        return f"Result(result={self.result!r}, reason={self.reason!r}, turns={self.turns})"
+
+
+class Child:
+    """A child that was summoned. It keeps what it knows and what its medium holds from one send to the next."""
+
+    def __init__(self, entity_id: Any) -> None:
+        self.entity_id = entity_id
+
+    def send(self, intent: Any) -> Any:
+        """Give it an intent and wait; its `Result`. Raises GateError where it has none."""
+        return send(self, intent)
+
+    def cast(self, intent: Any) -> Any:
+        """The same as send."""
+        return send(self, intent)
+
+    def close(self) -> Any:
+        """End it."""
+        dismiss(self)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> Any:
+        dismiss(self)
+
+    def __repr__(self) -> Any:
+        return f"Child({self.entity_id!r})"
+
+
+def cast(cantrip: Any, intent: Any = None, context: Any = ...) -> Any:
+    """Run a child on an intent, once; its `Result`. Raises GateError where it has none.
+
+    cast("intent") is a child as this entity is. context is data for the child, which is never in its prompt.
+    """
+    if isinstance(cantrip, Child):
+        if context is not ...:
+            raise TypeError("a child that lives has its context already; put what is new into the intent")
+        return send(cantrip, intent)
+    if isinstance(cantrip, str) and intent is None:
+        cantrip, intent = Cantrip(), cantrip
+    return Result(_ask("cantrip.cast", _request(cantrip, intent, context)))
+
+
+def cast_batch(cantrip: Any, intents: Any = None) -> Any:
+    """Run several children beside each other; a list of `Result`, in order, with is_error and error where one failed.
+
+    cast_batch(cantrip, [intent, …]), or cast_batch([request, …]), each an intent, (cantrip, intent), (cantrip, intent, context)
+    or {"cantrip": …, "intent": …, "context": …}.
+    """
+    if intents is not None:
+        return cantrip.cast_batch(intents)
+    requests = [_item(each) for each in cantrip]
+    results: Any = []
+    page: Any = []
+    size = 0
+    for request in [*requests, None]:
+        more = _size(request) if request is not None else 0
+        if more > _MOST_AT_ONCE:
+            raise ValueError(
+                f"the request of child {len(results) + len(page)} is {more:,} bytes as JSON, and {_MOST_AT_ONCE:,} go to a "
+                "child: give it a smaller part of the data"
+            )
+        if page and (request is None or size + more > _MOST_AT_ONCE):
+            results = results + _answered(page, len(results))
+            page, size = [], 0
+        page.append(request)
+        size += more + 1
+    return results
+
+
+def _answered(page: Any, before: Any) -> Any:
+    try:
+        told = _ask("cantrip.cast_batch", {"requests": page})
+    except GateError as error:
+        if not before:
+            raise
+        # What came before has been done and paid for.
+        told = [{"is_error": True, "error": str(error)}] * len(page)
+    return [Result(each) for each in told]
+
+
+def summon(cantrip: Any = None, context: Any = ...) -> Any:
+    """A child that lives on until it is dismissed, or this entity ends; give it intents by `send`."""
+    asked = dict(_value(cantrip).asked)
+    if context is not ...:
+        asked["context"] = context
+    return Child(_ask("cantrip.summon", asked)["child"])
+
+
+def send(child: Any, intent: Any) -> Any:
+    """Give a child that was summoned an intent and wait; its `Result`. Raises GateError where it has none."""
+    if not isinstance(child, Child):
+        raise TypeError("send takes a child that was summoned: child = summon(Cantrip(...))")
+    return Result(_ask("cantrip.send", {"child": child.entity_id, "intent": intent}))
+
+
+def dismiss(child: Any) -> Any:
+    """End a child that was summoned; one that has ended already stays so."""
+    _ask("cantrip.dismiss", {"child": child.entity_id})
+
+
+def _value(cantrip: Any) -> Any:
+    if cantrip is None:
+        return Cantrip()
+    if isinstance(cantrip, dict):
+        return Cantrip(**cantrip)
+    if not isinstance(cantrip, Cantrip):
+        raise TypeError(f"a child is described by a Cantrip(...), not by {cantrip!r}")
+    return cantrip
+
+
+def _request(cantrip: Any, intent: Any, context: Any) -> Any:
+    if not isinstance(intent, str):
+        raise TypeError(f"intent is required, as text that says what the child is to do (INTENT-1), not {intent!r}")
+    made = {"intent": intent, **_value(cantrip).asked}
+    if context is not ...:
+        made["context"] = context
+    return made
+
+
+def _item(each: Any) -> Any:
+    if isinstance(each, str):
+        return _request(None, each, ...)
+    if isinstance(each, dict):
+        rest = dict(each)
+        intent = rest.pop("intent", None)
+        context = rest.pop("context", ...)
+        return _request(rest.pop("cantrip") if "cantrip" in rest else rest, intent, context)
+    cantrip, intent, *context = each
+    return _request(cantrip, intent, context[0] if context else ...)

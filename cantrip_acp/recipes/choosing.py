@@ -36,7 +36,7 @@ class Choice:
 
 def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
     """The crystals that a session can be switched to, its own first. Asks no keyring: a session's start waits for this."""
-    from cantrip_acp.crystals import keys, table
+    from cantrip_acp.crystals import keys
 
     now = value_of(current)
     if recipe is None:
@@ -49,6 +49,8 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
     for provider, names in KEYS.items():
         if keys.find(names, keyring=False) is None:
             continue
+        from cantrip_acp.crystals import table
+
         for count, (_, model, _info) in enumerate(table.listed(provider)):
             if count == OFFERED:
                 break

@@ -8,6 +8,7 @@ by which a command begins; a command that is more than one plain command is reme
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os.path
 from collections.abc import Awaitable, Callable, Mapping
@@ -65,8 +66,13 @@ class Permissions:
         self.mode = modes.DEFAULT
         self.granted: list[Granted] = []
 
+    lend: Callable[[GateInvocation], GateInvocation] | None = None
+    """Gives a call over to the client where it has something better than we do: the files that are open in it."""
+
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
         """The link in the chain of a gate's call."""
+        if self.lend is not None:
+            invocation = self.lend(invocation)
         gate = invocation.gate
         if modes.changes_something(gate):
             why = await self._gate(invocation)
@@ -251,6 +257,9 @@ async def _proposed(invocation: GateInvocation) -> tuple[Diff, ...]:
         return ()
     args: Mapping[str, Any] = invocation.args
     try:
-        return await anyio.to_thread.run_sync(proposes, args, invocation.context)
+        if inspect.iscoroutinefunction(proposes):
+            found: tuple[Diff, ...] = await proposes(args, invocation.context)
+            return found
+        return await anyio.to_thread.run_sync(proposes, args, invocation.context)  # type: ignore[arg-type]
     except (GateError, OSError, UnicodeError):
         return ()

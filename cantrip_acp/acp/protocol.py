@@ -386,16 +386,28 @@ class ClientAbilities(msgspec.Struct, frozen=True):
     notices: bool = False
     display_terminal: bool = False
     request_ids: bool = False
+    reads_files: bool = False
+    writes_files: bool = False
+    terminals: bool = False
+    compaction: bool = False
+    forms: bool = False
+    auth_terminal: bool = False
 
     @classmethod
     def of(cls, capabilities: Any) -> ClientAbilities:
         """Read from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
-        session = _mapping(_mapping(capabilities).get("session"))
-        meta = _mapping(_mapping(capabilities).get("_meta"))
+        given = _mapping(capabilities)
+        session, meta, files = (_mapping(given.get(name)) for name in ("session", "_meta", "fs"))
         return cls(
             notices=isinstance(session.get("notices"), dict),
             display_terminal=meta.get("terminal_output") is True,
             request_ids=bool(meta.get("ai.prime.acp/semantic-edges-v1")),
+            reads_files=files.get("readTextFile") is True,
+            writes_files=files.get("writeTextFile") is True,
+            terminals=given.get("terminal") is True,
+            compaction=isinstance(session.get("compaction"), dict),
+            forms=isinstance(_mapping(given.get("elicitation")).get("form"), dict),
+            auth_terminal=_mapping(given.get("auth")).get("terminal") is True or meta.get("terminal-auth") is True,
         )
 
 

@@ -32,6 +32,7 @@ from cantrip_acp.acp.handshake import AUTH_METHOD, OTHER_WAYS
 from cantrip_acp.acp.opening import Opened, Opening, said, turn_named
 from cantrip_acp.acp.options import Options
 from cantrip_acp.acp.permissions import Permissions
+from cantrip_acp.acp.services import services
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor, Granted
 from cantrip_acp.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
@@ -376,6 +377,7 @@ class Sessions:
         session.before = self._options.before
         session.after = self._after
         permissions.mode, permissions.granted = opened.note.mode, list(opened.note.granted)
+        permissions.lend = services(session)
         opened.entity.names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(EDGES)))
         self._live[session.id] = session
         return session

@@ -123,7 +123,7 @@ class Gate:
     the same result. ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard
     input fills. ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
     ``preview`` gives locations and a title from the arguments alone, before the call; ``proposes`` the changes of files that
-    it would make, for whoever is asked whether it may.
+    it would make, for whoever is asked whether it may; one that is no coroutine function is called in a thread.
     ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.
     ``recorded`` gives the arguments as loom and events keep them, where a part of them is data that has no place there.
     ``json_input``: a command's standard input may be a JSON object of all arguments.
@@ -144,7 +144,7 @@ class Gate:
     main_text: str | None = None
     blocking: bool = False
     preview: Callable[[Mapping[str, Any], GateContext], GateReply] | None = None
-    proposes: Callable[[Mapping[str, Any], GateContext], tuple[Diff, ...]] | None = None
+    proposes: Callable[[Mapping[str, Any], GateContext], tuple[Diff, ...] | Awaitable[tuple[Diff, ...]]] | None = None
     opens: Callable[[Overlay, Circle], GateSession] | None = None
     warded: Callable[[Gate, Wards], Gate] | None = None
     recorded: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None

@@ -26,10 +26,7 @@ def replace_file(place: Place, data: bytes) -> None:
     stands as it was.
     """
     old = place.status
-    if old is not None and not stat.S_ISREG(old.st_mode):
-        place.open_file()
-    if old is not None and not os.access(place.name, os.W_OK, dir_fd=place.folder, **_ITSELF):
-        raise GateError(f"{place.shown!r} is read-only: permission denied; the file was not changed")
+    check_writable(place)
     place.make_parents()
     draft = f".cantrip-{secrets.token_hex(8)}.tmp"
     made = False
@@ -56,6 +53,15 @@ def replace_file(place: Place, data: bytes) -> None:
         if made:
             with suppress(OSError):
                 os.unlink(draft, dir_fd=place.folder)
+
+
+def check_writable(place: Place) -> None:
+    """Raise `GateError` where what is at ``place`` is no regular file, or one that may not be written."""
+    old = place.status
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        place.open_file()
+    if old is not None and not os.access(place.name, os.W_OK, dir_fd=place.folder, **_ITSELF):
+        raise GateError(f"{place.shown!r} is read-only: permission denied; the file was not changed")
 
 
 # Of the file itself, and as who we are, where the system can tell.

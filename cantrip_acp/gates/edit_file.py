@@ -13,8 +13,9 @@ from cantrip_acp.events import Diff
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.draft import replace_file
+from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
-from cantrip_acp.gates.replacement import replace_exactly
+from cantrip_acp.gates.replacement import Replaced, replace_exactly
 from cantrip_acp.gates.roots import Root
 from cantrip_acp.gates.write_file import MAX_BYTES, MAX_DIFF, read_whole, shown_diff
 
@@ -49,12 +50,17 @@ def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
         if len(written) > largest:
             raise GateError(f"the file would have {len(written):,} bytes; this gate writes up to {largest:,}")
         replace_file(place, written)
-        return GateReply(
-            _said(place.shown, replaced.lines),
-            locations=(place.location(replaced.lines[0]),),
-            diffs=shown_diff(place, before, replaced.text),
-            title=f"Edit {place.shown}",
-        )
+        return edited(place, replaced, before)
+
+
+def edited(place: Place, replaced: Replaced, before: str, note: str = "") -> GateReply:
+    """What there is to say of a file that was edited."""
+    return GateReply(
+        _said(place.shown, replaced.lines) + note,
+        locations=(place.location(replaced.lines[0]),),
+        diffs=shown_diff(place, before, replaced.text),
+        title=f"Edit {place.shown}",
+    )
 
 
 def _said(shown: str, lines: tuple[int, ...]) -> str:

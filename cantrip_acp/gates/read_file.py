@@ -31,7 +31,7 @@ _SECONDS = 30.0
 
 
 def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
-    offset, limit = _range(args)
+    offset, limit = asked_lines(args)
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     with Root.of(context).find(args["path"]) as place:
         descriptor, status = place.open_file()
@@ -49,6 +49,8 @@ class _Reading:
         self.descriptor, self.size = descriptor, size
         self.offset, self.limit, self.largest = offset, limit, largest
         self.title = _title(place.shown, offset, limit)
+        self.before = 0
+        """Lines of the file that stand before what is read here."""
         self.stopped = threading.Event()
         self.mine = threading.Lock()
         """Who gets it reads and closes the descriptor: the thread, or the call that is cancelled before that begins."""
@@ -89,7 +91,7 @@ class _Reading:
 
     def _lines(self, head: bytes) -> str:
         taken = bytearray()
-        skip, wanted, end_of_last = self.offset - 1, self.limit, b"\n"
+        skip, wanted, end_of_last = self.offset - 1 - self.before, self.limit, b"\n"
         for chunk in text.as_utf8(self._chunks(head)):
             start = 0
             if skip:
@@ -134,6 +136,37 @@ class _Reading:
         )
 
 
+class _Given(_Reading):
+    """A text that is at hand already, from somewhere else than the disk."""
+
+    def __init__(self, place: Place, data: bytes, size: int, offset: int, limit: int | None, largest: int) -> None:
+        super().__init__(place, -1, size, offset, limit, largest)
+        self._data = data
+
+    def take(self) -> GateReply:
+        kind = text.binary_kind(self._data)
+        if kind is not None:
+            raise GateError(f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text")
+        return GateReply(self._lines(self._data), locations=(self.location,), title=self.title)
+
+    def _chunks(self, head: bytes) -> Iterator[bytes]:
+        yield head
+
+
+def excerpt(place: Place, given: str, context: GateContext, args: Mapping[str, Any], *, before: int = 0) -> GateReply:
+    """What `read_file` gives of a file whose text is known, ``before`` lines of it left out at the beginning.
+
+    Raises `GateError` as the gate does.
+    """
+    offset, limit = asked_lines(args)
+    data = given.encode("utf-8", "replace")
+    on_disk = place.status.st_size if place.status is not None else 0
+    size = max(on_disk, len(data)) if before or limit is not None else len(data)
+    reading = _Given(place, data, size, offset, limit, int(context.dependencies.get("max_bytes", MAX_BYTES)))
+    reading.before = before
+    return reading.take()
+
+
 def _after(chunk: bytes, count: int, start: int = 0) -> int:
     """The position after the ``count``-th newline from ``start``; there are that many."""
     low, step = start, 65_536
@@ -162,7 +195,8 @@ def _whole_characters(piece: bytes) -> bytes:
     return piece
 
 
-def _range(args: Mapping[str, Any]) -> tuple[int, int | None]:
+def asked_lines(args: Mapping[str, Any]) -> tuple[int, int | None]:
+    """The first line that is wanted, from 1, and how many; None for all."""
     limit = args.get("limit")
     # JSON's 2.0 is an integer too.
     return int(args.get("offset", 1)), int(limit) if limit is not None else None
@@ -175,7 +209,7 @@ def _title(shown: str, offset: int, limit: int | None) -> str:
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    offset, limit = _range(args)
+    offset, limit = asked_lines(args)
     shown, locations = located(args["path"], context, line=offset if offset > 1 else None)
     return GateReply(None, title=_title(shown, offset, limit), locations=locations)
 

@@ -56,13 +56,27 @@ def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
             verb = "unchanged:"
         else:
             replace_file(place, data)
-        lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
-        return GateReply(
-            f"{verb} {place.shown} ({lines:,} line{'' if lines == 1 else 's'}, {len(data):,} bytes{note})",
-            locations=(place.location(),),
-            diffs=shown_diff(place, before, content) if verb != "unchanged:" else (),
-            title=f"Write {place.shown}",
-        )
+        return written(verb, place, content, before, len(data), note)
+
+
+def written(verb: str, place: Place, content: str, before: str | None, size: int, note: str) -> GateReply:
+    """What there is to say of a file that was written: ``verb`` is created, updated or ``unchanged:``."""
+    lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
+    return GateReply(
+        f"{verb} {place.shown} ({lines:,} line{'' if lines == 1 else 's'}, {size:,} bytes{note})",
+        locations=(place.location(first_change(before, content)),),
+        diffs=shown_diff(place, before, content) if verb != "unchanged:" else (),
+        title=f"Write {place.shown}",
+    )
+
+
+def first_change(before: str | None, after: str) -> int | None:
+    """The first line, from 1, that is not as it was; None where the file is new or nothing changed."""
+    if before is None or before == after or len(before) + len(after) > MAX_DIFF:
+        return None
+    pairs = zip(before.split("\n"), after.split("\n"), strict=False)
+    shorter = min(before.count("\n"), after.count("\n"))
+    return next((number for number, (old, new) in enumerate(pairs, 1) if old != new), shorter + 1)
 
 
 def read_whole(place: Place, largest: int) -> bytes | None:

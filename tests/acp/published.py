@@ -17,6 +17,7 @@ _SCHEMA = json.loads((Path(__file__).parent / "schema" / "v1.json").read_text())
 RESULTS = {
     "initialize": "InitializeResponse",
     "authenticate": "AuthenticateResponse",
+    "logout": "LogoutResponse",
     "session/new": "NewSessionResponse",
     "session/load": "LoadSessionResponse",
     "session/resume": "ResumeSessionResponse",
@@ -29,6 +30,27 @@ RESULTS = {
     "session/set_config_option": "SetSessionConfigOptionResponse",
     "session/prompt": "PromptResponse",
 }
+
+LENT = {
+    "fs/read_text_file": ("ReadTextFileRequest", ("fs", "readTextFile")),
+    "fs/write_text_file": ("WriteTextFileRequest", ("fs", "writeTextFile")),
+    "terminal/create": ("CreateTerminalRequest", ("terminal",)),
+    "terminal/output": ("TerminalOutputRequest", ("terminal",)),
+    "terminal/release": ("ReleaseTerminalRequest", ("terminal",)),
+    "terminal/wait_for_exit": ("WaitForTerminalExitRequest", ("terminal",)),
+    "terminal/kill": ("KillTerminalRequest", ("terminal",)),
+    "elicitation/create": ("CreateElicitationRequest", ("elicitation", "form")),
+}
+"""What a client may be asked, and the capability by which it says so."""
+
+
+def offered(capabilities: Any, method: str) -> bool:
+    """Whether a client with these capabilities may be sent this."""
+    value = capabilities
+    for name in LENT[method][1]:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value is True or isinstance(value, dict)
+
 
 # What the schema of unstable parts adds to the stable one and we say of ourselves.
 _SCHEMA["$defs"]["SessionCapabilities"]["properties"]["fork"] = {"type": "object", "maxProperties": 0}
@@ -76,7 +98,7 @@ def check(definition: str, value: Any) -> None:
         )
 
 
-def check_message(message: Any, asked: dict[Any, str]) -> None:
+def check_message(message: Any, asked: dict[Any, str], capabilities: Any = None) -> None:
     """Check one message of the agent; ``asked`` has the method of each request by its id."""
     assert isinstance(message, dict), message
     assert message.get("jsonrpc") == "2.0", message
@@ -85,6 +107,11 @@ def check_message(message: Any, asked: dict[Any, str]) -> None:
         if message["method"] == "session/request_permission":
             assert "id" in message
             check("RequestPermissionRequest", message["params"])
+            return
+        if message["method"] in LENT:
+            assert "id" in message
+            assert offered(capabilities, message["method"]), f"{message['method']}, which nobody offered"
+            check(LENT[message["method"]][0], message["params"])
             return
         if message["method"] == "$/cancel_request":
             assert "id" not in message

@@ -43,6 +43,14 @@ class Silence(AssertionError):
     """Nothing came in time."""
 
 
+class Problem(Exception):
+    """An error that a client answers with."""
+
+    def __init__(self, message: str, code: int = -32603) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class RawClient:
     """One agent process. Requests get their ids here unless a test gives one."""
 
@@ -68,6 +76,9 @@ class RawClient:
         )
         self.seen: list[dict[str, Any]] = []
         """Every message, in order."""
+        self.services: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        """What this client does for the agent, by method: parameters to result; a `Problem` is raised for an error."""
+        self._capabilities: Mapping[str, Any] = {}
         self._checked = checked
         self.permit = permit
         self._asked: dict[str, str] = {}
@@ -105,9 +116,22 @@ class RawClient:
         deadline = time.monotonic() + timeout
         while True:
             message = self._take(deadline, timeout)
+            if message.get("method") in self.services:
+                self.serve(message)
+                continue
             if message.get("method") != "session/request_permission" or self.permit is None:
                 return message
             self.decide(message, self.permit)
+
+    def serve(self, message: Mapping[str, Any]) -> None:
+        """Do what the agent asks."""
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        try:
+            reply["result"] = self.services[message["method"]](message["params"])
+        except Problem as problem:
+            reply["error"] = {"code": problem.code, "message": str(problem)}
+        with suppress(BrokenPipeError, ValueError):
+            self.send(reply)
 
     def decide(self, message: Mapping[str, Any], kind: str) -> None:
         """Answer a permission request with its option of that kind, or as cancelled."""
@@ -135,7 +159,7 @@ class RawClient:
             self._unread.extend(json.loads(line) for line in lines)
         message = self._unread.popleft()
         if self._checked:
-            check_message(message, self._asked)
+            check_message(message, self._asked, self._capabilities)
         self.seen.append(message)
         return message
 
@@ -174,6 +198,7 @@ class RawClient:
     # --- the usual
 
     def initialize(self, **capabilities: Any) -> Any:
+        self._capabilities = capabilities
         return self.call("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
 
     def session(self, cwd: Path | str, **params: Any) -> str:

@@ -6,7 +6,7 @@ name and place, never passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from cantrip_acp.recipes.rules import gate_name
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.context import Contributor
+    from cantrip_acp.gates.sources import GateSource
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.scoring import Scorer
@@ -75,6 +76,7 @@ def build(
             folding=_folding(recipe),
             contributors=_memory(recipe, workspace),
             crystals=crystals.Named(recipe),
+            sources=_servers(recipe),
         )
     except DefinitionError as error:
         raise recipe.error(("circle",), str(error), at_key=True) from None
@@ -239,6 +241,14 @@ def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
         database = store if address.is_address(store) else None
         found.append(Sessions(workspace, looms, memory["sessions"], database=database))
     return found
+
+
+def _servers(recipe: Recipe) -> Sequence[GateSource]:
+    if not recipe.data.get("mcp_servers"):
+        return ()
+    from cantrip_acp.recipes import servers
+
+    return servers.sources(recipe)
 
 
 def _retry(recipe: Recipe) -> RetryPolicy | None:

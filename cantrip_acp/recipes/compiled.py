@@ -101,4 +101,6 @@ def _keep(kept: Path, data: dict[str, Any]) -> None:
 
 def _may_be_secret(data: dict[str, Any]) -> bool:
     crystals = [data.get("crystal"), *data.get("crystals", {}).values()]
+    if any(not {"headers", "env", "url"}.isdisjoint(server) for server in data.get("mcp_servers", ())):
+        return True
     return any(isinstance(c, dict) and not {"headers", "base_url"}.isdisjoint(c) for c in crystals)

@@ -37,6 +37,34 @@ def breaches(data: Any) -> Iterator[Breach]:
         yield from _of_code(circle)
         yield from _gates(circle, call)
         yield from _wards(circle)
+    servers = data.get("mcp_servers")
+    if isinstance(servers, list):
+        yield from _servers(servers)
+
+
+def _servers(servers: list[Any]) -> Iterator[Breach]:
+    for index, server in enumerate(servers):
+        if not isinstance(server, dict):
+            continue
+        path: KeyPath = ("mcp_servers", index)
+        yield from _both(server, path, "command", "url")
+        if "command" not in server and "url" not in server:
+            yield path, "a server needs a command (a program) or a url", False
+        wrong = _OF_AN_ADDRESS if "command" in server else _OF_A_PROGRAM if "url" in server else ()
+        for key in wrong:
+            if key in server:
+                which = "a url, not of a command" if "command" in server else "a command, not of a url"
+                yield (*path, key), f"{key} is a matter of {which}", True
+
+
+_OF_A_PROGRAM = ("args", "env", "env_names", "sandbox")
+_OF_AN_ADDRESS = ("transport", "headers", "header_env")
+SERVERS = {
+    "oneOf": [
+        {"required": ["command"], "not": {"anyOf": [{"required": [key]} for key in ("url", *_OF_AN_ADDRESS)]}},
+        {"required": ["url"], "not": {"anyOf": [{"required": [key]} for key in ("command", *_OF_A_PROGRAM)]}},
+    ]
+}
 
 
 def _both(mapping: dict[str, Any], path: KeyPath, first: str, second: str) -> Iterator[Breach]:

@@ -23,6 +23,7 @@ def recipe_schema() -> dict[str, Any]:
     parts = schema.pop("$defs")
     parts["Call"]["allOf"] = rules.BOTH_CALL
     parts["ScriptedCrystal"] |= rules.SCRIPTED
+    parts["McpServer"] |= rules.SERVERS
     parts["Circle"] |= rules.OF_CODE
     parts["Circle"]["properties"]["gates"] |= rules.gates_schema()
     parts["Circle"]["properties"]["wards"] |= rules.WARDS_SCHEMA

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +104,7 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
                 yield (*at, key), "it sets up another package's gate"
         elif "root" in options and outside(options["root"], workspace):
             yield (*at, "root"), "the folder is outside the workspace"
+    yield from _servers(data, outside, workspace)
     if "score" in data["circle"]:
         yield ("circle", "score", "python"), "its code would run on this machine, outside the sandbox"
     for index, ward in enumerate(data["circle"]["wards"]):
@@ -119,6 +120,26 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
                 for item in value:
                     if outside(item, workspace):
                         yield at, f"{item} is outside the workspace"
+
+
+def _servers(
+    data: Mapping[str, Any], outside: Callable[[str, Path], bool], workspace: Path
+) -> Iterator[tuple[KeyPath, str]]:
+    """What a server asks for beyond the sandbox of the circle's own commands."""
+    for index, server in enumerate(data.get("mcp_servers", ())):
+        at: KeyPath = ("mcp_servers", index)
+        if "url" in server:
+            yield (*at, "url"), "it is reached over the network"
+        if not server.get("sandbox", True):
+            yield (*at, "sandbox"), "its program would run on this machine, outside the sandbox"
+        for key in ("env_names", "header_env"):
+            if server.get(key):
+                yield (*at, key), "it gets the content of your variables"
+        if server.get("trusted"):
+            yield (*at, "trusted"), "what it says of its own tools would be believed"
+        command = server.get("command", "")
+        if ("/" in command or command[:1] in ("~", ".")) and outside(command, workspace):
+            yield (*at, "command"), "the program is outside the workspace"
 
 
 def _crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:

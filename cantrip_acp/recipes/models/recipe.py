@@ -9,6 +9,7 @@ from pydantic import Field
 from cantrip_acp.recipes.models.base import Model
 from cantrip_acp.recipes.models.circle import Circle
 from cantrip_acp.recipes.models.crystal import Crystal
+from cantrip_acp.recipes.models.servers import McpServer
 from cantrip_acp.recipes.values import Flag, Line, PathText, Text, number, one_of, text, texts, whole
 
 
@@ -112,3 +113,6 @@ class Recipe(Model):
     retry: Retry = Retry()
     loom: Loom = Loom()
     memory: Memory = Memory()
+    mcp_servers: list[McpServer] = Field(
+        default_factory=list, description="Servers whose tools are gates beside the circle's."
+    )

@@ -160,6 +160,27 @@ def test_two_processes_on_one_session(again: Open, folder: Path) -> None:
     assert second.prompt(session)["stopReason"] == "end_turn"
 
 
+def test_a_session_in_a_database(again: Open, folder: Path, tmp_path: Path) -> None:
+    first = again(loom={"store": f"sqlite:{tmp_path}/looms.db"})
+    session, other = first.session(folder), first.session(folder)
+    first.prompt(session, "Kept with others.")
+    first.prompt(other, "Somebody else's.")
+    second = again()
+    assert second.error("session/load", named(session, folder))["data"]["reason"] == "session_in_use"
+    first.hang_up()
+    second.call("session/load", named(session, folder))
+    assert words(second, "user_message_chunk") == ["Kept with others."]
+    forked = second.call("session/fork", named(session, folder))
+    assert forked["_meta"]["cantrip"]["turns"] == 2
+    second.prompt(session, "On.")
+    assert words(second)[-1] == "Second."
+    assert {each["sessionId"] for each in second.call("session/list")["sessions"]} == {
+        session,
+        other,
+        forked["sessionId"],
+    }
+
+
 def test_loading_a_session_that_lives_here(again: Open, folder: Path) -> None:
     agent = again()
     session = agent.session(folder)

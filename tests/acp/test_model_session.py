@@ -115,6 +115,33 @@ def test_the_first_word_comes_before_the_last_is_sent(start: Start, folder: Path
     assert turns(result)[0]["metadata"]["cost"] == pytest.approx(cost)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_ids_of_requests_where_a_harness_asks_for_them(start: Start, folder: Path, asked: bool) -> None:
+    with Wire([echo(10), sse_reply([*words("Done."), *end()])]) as wire:
+        agent = start(wire)
+        meta = {"_meta": {"ai.prime.acp/semantic-edges-v1": True}} if asked else {}
+        agent.prompt(agent.session(folder, **meta))
+    ids = [request.headers.get("x-acp-model-request-id") for request in wire.requests]
+    assert len(ids) == 2
+    assert (all(ids) and len(set(ids)) == 2) if asked else ids == [None, None]
+
+
+def test_effort_and_crystal_for_the_next_prompt(start: Start, folder: Path) -> None:
+    with Wire([sse_reply([*words("One."), *end()]), sse_reply([*words("Two."), *end()])]) as wire:
+        agent = start(wire)
+        session = agent.session(folder)
+        agent.prompt(session)
+        params = {"sessionId": session, "configId": "effort", "value": "low"}
+        options = agent.call("session/set_config_option", params)["configOptions"]
+        assert {each["id"]: each["currentValue"] for each in options}["effort"] == "low"
+        agent.prompt(session)
+    first, second = (request.json() for request in wire.requests)
+    assert first.get("reasoning_effort") != "low"
+    assert second["reasoning_effort"] == "low"
+    assert second["messages"][-1]["content"] == "go"
+    assert len(second["messages"]) > len(first["messages"])
+
+
 def test_a_cancel_closes_the_stream(start: Start, folder: Path) -> None:
     with Wire([sse_reply([*words("Hel"), Hold()])]) as wire:
         agent = start(wire)

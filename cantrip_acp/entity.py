@@ -18,6 +18,7 @@ from cantrip_acp.events import BUFFER, ChildHub, Event, EventHub, Subscription
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.gates.sources import Reached
+from cantrip_acp.lineage import Lineage
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import new_id
 from cantrip_acp.loop import CastResult, CastRun
@@ -80,8 +81,9 @@ class Entity:
         self.sequence = 0
         self.trail = TokenTrail()
         self.last_turn = ""
-        self.names_requests = False
+        self.names_requests = birth is not None and birth.run.entity.names_requests
         """Whether each query has an id of its own, which providers send along as a header (`Query.request_id`)."""
+        self.lineage = Lineage(None if birth is None else birth.run.entity.lineage)
         self.revive: Callable[[], Awaitable[None]] | None = None
         """Gives a medium that was just opened what it had held before, where this entity lived in another process."""
         self.closed = False

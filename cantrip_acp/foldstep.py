@@ -97,6 +97,7 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
     summary = await _summary(run, keep)
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
     shown = entity.redactor.text(context.fold(keep, summary, variable))
+    entity.lineage.folded()
     loom = entity.loom
     loom.append(
         FoldRecord(new_id("f"), entity.id, run.id, tuple(i for _, turn in gone for i in _ids(loom, turn)), shown, now())
@@ -147,13 +148,20 @@ async def _summary(run: CastRun | _Between, keep: int) -> str | None:
     messages = [Message("user", "\n\n".join(parts))]
     if entity.call.system_prompt is not None:
         messages.insert(0, Message("system", entity.call.system_prompt, kind="call"))
-    query = Query(messages, intent=run.intent, entity_id=entity.id, trace_id=run.trace.trace_id)
+    query = Query(
+        messages,
+        intent=run.intent,
+        entity_id=entity.id,
+        trace_id=run.trace.trace_id,
+        request_id=new_id("q") if entity.names_requests else "",
+    )
     try:
         response = await crystal.query(query, _silently)
     except CrystalError as error:
         _log.warning("the summarizer failed, a digest by rule stands in: %s", entity.redactor.diagnostic(str(error)))
         return None
     run.spend(response.usage)
+    entity.lineage.folded(query.request_id)
     return response.content
 
 

@@ -161,6 +161,8 @@ class CastRun:
     async def _begin(self) -> None:
         entity = self.entity
         loom = entity.loom
+        if entity.birth is not None:
+            entity.lineage.called(entity.birth.run.entity.lineage)
         if not telemetry.prepared():
             await anyio.to_thread.run_sync(telemetry.prepare)
         for contributor in entity.contributors:
@@ -282,6 +284,7 @@ class CastRun:
             emit = sink.emit if span is None else span.emit
             response = await ask(entity.crystal, query, emit, entity.retry, sink.notice)
             await sink.finish()
+            entity.lineage.answered(query.request_id)
             if span is not None:
                 span.answered(response, sink.attempt)
             return response
@@ -400,6 +403,8 @@ class CastRun:
 
     def _end(self, reason: str, error: BaseException | None) -> CastResult:
         entity = self.entity
+        if entity.birth is not None:
+            entity.lineage.returned(entity.birth.run.entity.lineage)
         terminated = reason in TERMINATIONS
         summary = None if terminated else self._digest(reason)
         result = CastResult(

@@ -380,6 +380,10 @@ class PermissionAnswer(msgspec.Struct):
 # --- what a client can do --------------------------------------------------------------------------------------------
 
 
+EDGES = "ai.prime.acp/semantic-edges-v1"
+"""A client that names this asks for ids of model requests (``X-ACP-Model-Request-ID``), and how they led to each other."""
+
+
 class ClientAbilities(msgspec.Struct, frozen=True):
     """The client's capabilities that matter here; whatever is absent or of a wrong type is not there."""
 
@@ -401,7 +405,7 @@ class ClientAbilities(msgspec.Struct, frozen=True):
         return cls(
             notices=isinstance(session.get("notices"), dict),
             display_terminal=meta.get("terminal_output") is True,
-            request_ids=bool(meta.get("ai.prime.acp/semantic-edges-v1")),
+            request_ids=bool(meta.get(EDGES)),
             reads_files=files.get("readTextFile") is True,
             writes_files=files.get("writeTextFile") is True,
             terminals=given.get("terminal") is True,

@@ -200,7 +200,10 @@ class Session:
             raise RpcError(
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
-        return acp.PromptResult(reason, _about(result))
+        about = _about(result)
+        if self.entity.names_requests:
+            about[acp.EDGES] = {"edges": self.entity.lineage.take()}
+        return acp.PromptResult(reason, about)
 
     def _stopped(self) -> bool:
         """Whether a cancel came; it may have come while something was waited for."""

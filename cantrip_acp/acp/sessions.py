@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 
 _UNNAMED = telemetry.Trace("")
 
-EDGES = "ai.prime.acp/semantic-edges-v1"
-"""A client that names this asks for ids of model requests (``X-ACP-Model-Request-ID``)."""
-
 
 class Waiting:
     """A session whose recipe its user has to trust first: it has no entity, and its first prompt asks."""
@@ -378,7 +375,7 @@ class Sessions:
         session.after = self._after
         permissions.mode, permissions.granted = opened.note.mode, list(opened.note.granted)
         permissions.lend = services(session)
-        opened.entity.names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(EDGES)))
+        opened.entity.names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(acp.EDGES)))
         self._live[session.id] = session
         return session
 

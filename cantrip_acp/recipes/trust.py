@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -217,44 +217,70 @@ class Ledger:
 
     def folders(self) -> dict[str, dict[str, Any]]:
         """Every folder with its entry: digest, files, when."""
+        return self._read()["folders"]
+
+    def commands(self) -> dict[str, dict[str, Any]]:
+        """Every trusted command of an MCP server, as the JSON list of its words, with its entry: when."""
+        return self._read()["commands"]
+
+    def trusts_command(self, argv: Sequence[str]) -> bool:
+        """Whether the user said that exactly these words may run outside the sandbox."""
+        return _words(argv) in self.commands()
+
+    def _read(self) -> dict[str, dict[str, dict[str, Any]]]:
         try:
             data = json.loads(self.path.read_bytes())
         except FileNotFoundError:
-            return {}
+            return {"folders": {}, "commands": {}}
         except (OSError, ValueError) as error:
             # Never guessed: what cannot be read trusts nobody, and is not written over.
             raise DefinitionError(f"cannot be read ({error}); mend or remove it", where=str(self.path)) from None
-        folders = data.get("folders") if isinstance(data, dict) else None
-        if not isinstance(folders, dict) or not all(isinstance(entry, dict) for entry in folders.values()):
-            raise DefinitionError("is not a list of trusted folders; mend or remove it", where=str(self.path))
-        return folders
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for part in ("folders", "commands"):
+            entries = data.get(part, {} if part == "commands" else None) if isinstance(data, dict) else None
+            if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+                raise DefinitionError(f"is not a list of trusted {part}; mend or remove it", where=str(self.path))
+            found[part] = entries
+        return found
 
     def grant(self, workspace: Path) -> Content:
         """Trust a workspace's recipes as they are now."""
         what = content(workspace, Files())
         entry = {"digest": what.digest, "files": dict(what.files), "when": now()}
-        self._change(os.path.realpath(workspace), entry)
+        self._change("folders", os.path.realpath(workspace), entry)
         return what
 
     def revoke(self, workspace: Path) -> bool:
         """Trust it no longer; False where it was not trusted."""
-        return self._change(os.path.realpath(workspace), None)
+        return self._change("folders", os.path.realpath(workspace), None)
 
-    def _change(self, folder: str, entry: dict[str, Any] | None) -> bool:
+    def grant_command(self, argv: Sequence[str]) -> None:
+        """Let an MCP server's program run outside the sandbox when it is started with exactly these words."""
+        self._change("commands", _words(argv), {"when": now()})
+
+    def revoke_command(self, argv: Sequence[str]) -> bool:
+        """Trust a command no longer; False where it was not trusted."""
+        return self._change("commands", _words(argv), None)
+
+    def _change(self, part: str, name: str, entry: dict[str, Any] | None) -> bool:
         import fcntl
 
         private(self.path.parent)
         with open(self.path.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            folders = self.folders()
-            had = folders.pop(folder, None) is not None
+            data = self._read()
+            had = data[part].pop(name, None) is not None
             if entry is not None:
-                folders[folder] = entry
-            part = self.path.with_suffix(".new")
-            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                data[part][name] = entry
+            new = self.path.with_suffix(".new")
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"version": 1, "folders": folders}, file, indent=1, ensure_ascii=False)
+                json.dump({"version": 1, **data}, file, indent=1, ensure_ascii=False)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, self.path)
+            os.replace(new, self.path)
         return had
+
+
+def _words(argv: Sequence[str]) -> str:
+    return json.dumps(list(argv), ensure_ascii=False)

@@ -118,3 +118,26 @@ def test_a_server_in_the_sandbox_needs_no_trust(tmp_path: Path) -> None:
     harmless: list[Any] = ["{name: a, command: npx, args: [server]}", "{name: a, command: ./tools/serve, env: {A: b}}"]
     for server in harmless:
         trust.require(recipe.load(written(folder, f"  - {server}")), tmp_path, tmp_path / "state")
+
+
+def trusting(state: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "cantrip_acp.cli.main", "trust", "--state-dir", str(state), *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+
+
+def test_a_command_is_trusted_by_exactly_its_words(tmp_path: Path) -> None:
+    ledger = trust.Ledger(tmp_path)
+    workspace = tmp_path / "project"
+    workspace.mkdir()
+    ledger.grant(workspace)
+    said = trusting(tmp_path, "--mcp", "--", "npx", "-y", "a server")
+    assert said.stdout == "may run outside the sandbox as an MCP server: npx -y 'a server'\n"
+    assert ledger.trusts_command(["npx", "-y", "a server"])
+    assert not ledger.trusts_command(["npx", "-y", "a", "server"])
+    assert not ledger.trusts_command(["npx", "-y"])
+    assert ledger.state(workspace) == "trusted"
+    assert "MCP server: npx -y 'a server'" in trusting(tmp_path, "--list").stdout
+    assert trusting(tmp_path, "--mcp", "--revoke", "--", "npx", "-y", "a server").stdout.startswith("no longer trusted")
+    assert not ledger.trusts_command(["npx", "-y", "a server"])
+    assert trusting(tmp_path, "--mcp").returncode == 2
+    assert trusting(tmp_path, "one", "two").returncode == 2

@@ -121,6 +121,8 @@ class Context:
         self._opening: _Opening | None = None
         self._entries: list[_Entry] = []
         self._digest = Digest()
+        self._digested: _Opening | None = None
+        """The cast of the last turn that went into the digest."""
         self._summary: str | None = None
         self._counted = 0
         """Tokens of the context up to the last query, by the provider's count; 0 where it gave none."""
@@ -204,15 +206,14 @@ class Context:
     def _take(self, count: int) -> _Opening | None:
         """Move the first ``count`` turns into the digest; the cast of the last of them."""
         gone, self._entries = self._entries[:count], self._entries[count:]
-        last: _Opening | None = None
         for entry in gone:
-            first_of_cast = entry.opening is not None and entry.opening is not last
+            first_of_cast = entry.opening is not None and entry.opening is not self._digested
             self._digest.add(
                 entry.number, entry.turn, entry.opening.intent if first_of_cast and entry.opening else None
             )
-            last = entry.opening
+            self._digested = entry.opening
         self.folded += len(gone)
-        return last
+        return gone[-1].opening if gone else None
 
     def _rebuild(self, last: _Opening | None) -> None:
         """The messages anew: head, intent, summary, turns. ``last`` is the cast of the last turn that was folded."""

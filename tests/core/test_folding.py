@@ -249,3 +249,15 @@ async def test_an_ephemeral_result_is_data_in_the_loom_and_a_placeholder_in_sigh
     assert contents(worker.seen[-1]).count("[ephemeral:fetch]") == 2
     turns = [t for t in cantrip.loom.turns() if t.role == "crystal"]
     assert "x" * 500 in turns[0].observation.results[0].result
+
+
+async def test_an_intent_is_told_once_however_often_its_cast_is_folded() -> None:
+    crystal = Worker(3, None)
+    cantrip = spell(crystal, folding={"trigger_after_turns": 2, "keep_turns": 1})
+    async with cantrip.invoke() as entity:
+        await entity.cast("The first thing.")
+        crystal.turns = 40
+        await entity.cast("The second thing.")
+    folds = [t.utterance.content or "" for t in cantrip.loom.turns() if t.role == "fold"]
+    assert len(folds) > 20
+    assert [folds[-1].count(f"- The {which} thing.") for which in ("first", "second")] == [1, 1]

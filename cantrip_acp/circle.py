@@ -25,6 +25,10 @@ NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "NOTHING", "__bool_
 """The ``data`` of a circle that has none; None would be data."""
 
 
+LARGEST_DATA = 64 * 1024 * 1024
+"""Characters of text that an entity can be given as data."""
+
+
 class Circle:
     """A circle is a value: nothing runs until an entity acts in it.
 
@@ -87,6 +91,11 @@ class Circle:
 
     def _offer_data(self) -> None:
         """A medium without a place for data has a gate that shows it."""
+        if isinstance(self.data, str) and len(self.data) > LARGEST_DATA:
+            raise DefinitionError(
+                f"an entity can be given {LARGEST_DATA:,} characters of data, not {len(self.data):,}: give a part of it, or a "
+                "folder to read it from"
+            )
         if self.medium.tool is None and all(gate.name != "read_context" for gate in self.declared_gates):
             from cantrip_acp.delegation.given import read_context
 

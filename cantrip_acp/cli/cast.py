@@ -10,9 +10,10 @@ import click
 
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import (
-    context_blocks,
+    Given,
     context_option,
     cwd_option,
+    given,
     loom_option,
     open_recipe,
     state_option,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from cantrip_acp.cli.castview import JsonFace, TextFace
     from cantrip_acp.cli.opening import Opening
     from cantrip_acp.cli.running import Ended
-    from cantrip_acp.context import ContextBlock
 
 
 @click.command(
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         "cantrip recipe new greeter",
         'cantrip cast greeter "Say hello."',
         "echo 'Say hello.' | cantrip cast greeter - --json",
+        'cantrip cast longtext "Which requests failed, and why?" --context access.log',
     ),
 )
 @click.argument("recipe")
@@ -63,7 +64,7 @@ def cast(
     words = sys.stdin.read() if intent == "-" else intent
     if not words.strip():
         raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
-    context = context_blocks(context_files)
+    context = given(context_files)
     opening = open_recipe(recipe, cwd, loom_file, state_dir)
     try:
         return _run(opening, words, context, as_json=as_json, full=full)
@@ -71,7 +72,7 @@ def cast(
         opening.loom.close()
 
 
-def _run(opening: Opening, intent: str, context: tuple[ContextBlock, ...], *, as_json: bool, full: bool) -> int:
+def _run(opening: Opening, intent: str, context: Given, *, as_json: bool, full: bool) -> int:
     from cantrip_acp.cli.castview import JsonFace, TextFace
     from cantrip_acp.cli.running import running
     from cantrip_acp.cli.screen import Screen
@@ -79,10 +80,10 @@ def _run(opening: Opening, intent: str, context: tuple[ContextBlock, ...], *, as
     face: JsonFace | TextFace = JsonFace() if as_json else TextFace(Screen(), opening.workspace, full=full)
     if not isinstance(face, JsonFace):
         face.intent(intent)
-    entity = opening.cantrip.invoke(loom=opening.loom)
+    entity = context.to(opening.cantrip).invoke(loom=opening.loom)
     try:
         with running(entity) as run:
-            ended = run.cast(intent, face, context)
+            ended = run.cast(intent, face, context.blocks)
     except CantripError as error:
         if isinstance(face, JsonFace):
             face.failed(str(error), entity_id=entity.id, usage=entity.usage, loom=opening.loom.location)

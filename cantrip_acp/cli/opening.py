@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from cantrip_acp.recipes.recipe import Recipe
 
 CONTEXT_BYTES = 10 * 1024 * 1024
+"""Bytes of a picture, sound or PDF that goes with a prompt."""
+PROMPT_BYTES = 64 * 1024
+"""Bytes up to which a text is put before the intent. A longer one is data: it is never in a prompt."""
 
 cwd_option = click.option(
     "--cwd",
@@ -46,7 +49,8 @@ context_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Give the entity this file (text, a picture, sound or PDF) beside the intent; repeatable.",
+    help="Give the entity this file (text, a picture, sound or PDF) beside the intent; repeatable. Text of over 64 KiB is "
+    "not put in the prompt: it is the variable `context` in code, $CANTRIP_CONTEXT in bash, read_context in conversation.",
 )
 
 
@@ -122,29 +126,52 @@ def _loom(settings: Mapping[str, Any], file: Path | str | None, state: Path) -> 
     return Loom.open(folder / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
 
 
-def context_blocks(files: tuple[Path, ...]) -> tuple[ContextBlock, ...]:
-    """The files as blocks of context: text, or a picture, sound or PDF as an attachment.
+@dataclass(frozen=True)
+class Given:
+    """What was given with ``--context``: blocks that stand before the intent, and data that stands in no prompt."""
 
-    Raises `DefinitionError` for other binary data, and for what is too large for a prompt.
+    blocks: tuple[ContextBlock, ...] = ()
+    data: Any = None
+
+    def to(self, cantrip: Cantrip) -> Cantrip:
+        """The cantrip with the data to work on."""
+        return cantrip if self.data is None else cantrip.with_circle(cantrip.circle.given(self.data))
+
+
+def given(files: tuple[Path, ...]) -> Given:
+    """The files of ``--context``: text, or a picture, sound or PDF as an attachment.
+
+    A text of over `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises `DefinitionError` for other
+    binary data, and for what is too large.
     """
+    from cantrip_acp.circle import LARGEST_DATA
     from cantrip_acp.context import ContextBlock
 
     blocks = []
+    texts: dict[str, str] = {}
+    left = LARGEST_DATA
     for file in files:
         with open(file, "rb") as opened:
-            raw = opened.read(CONTEXT_BYTES + 1)
-        if len(raw) > CONTEXT_BYTES:
-            raise DefinitionError(f"larger than {CONTEXT_BYTES:,} bytes: too much for a prompt", where=str(file))
+            raw = opened.read(left + 1)
+        left -= len(raw)
+        if left < 0:
+            mend = "leave it in the folder and let the entity open it there, or give a part of it"
+            raise DefinitionError(f"--context takes {LARGEST_DATA:,} bytes of text in all; {mend}", where=str(file))
         attachment = _attachment(file, raw)
         if attachment is not None:
+            if len(raw) > CONTEXT_BYTES:
+                raise DefinitionError(f"larger than {CONTEXT_BYTES:,} bytes: too much for a prompt", where=str(file))
             blocks.append(ContextBlock(title=file.name, uri=attachment.uri, attachment=attachment))
             continue
         if b"\0" in raw:
             mend = "--context takes text files, pictures, sound and PDF"
             raise DefinitionError(f"holds binary data; {mend}", where=str(file))
         text = raw.decode("utf-8-sig", "replace")
+        if len(raw) > PROMPT_BYTES:
+            texts[file.name if file.name not in texts else str(file)] = text
+            continue
         blocks.append(ContextBlock(text, title=file.name, source="user", uri=file.resolve().as_uri()))
-    return tuple(blocks)
+    return Given(tuple(blocks), None if not texts else texts if len(texts) > 1 else next(iter(texts.values())))
 
 
 _ATTACHED = {

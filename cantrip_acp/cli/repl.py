@@ -14,10 +14,11 @@ import click
 
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import (
+    Given,
     Opening,
-    context_blocks,
     context_option,
     cwd_option,
+    given,
     loom_option,
     open_recipe,
     state_option,
@@ -76,7 +77,7 @@ def repl(
     """
     from cantrip_acp.recipes import DEFAULT
 
-    context = context_blocks(context_files)
+    context = given(context_files)
     entity = None
     if session_id is not None:
         if loom_file is not None:
@@ -93,7 +94,7 @@ def repl(
         opening.loom.close()
 
 
-def _talk(opening: Opening, context: tuple[ContextBlock, ...], *, full: bool, entity: Entity | None = None) -> int:
+def _talk(opening: Opening, given_with: Given, *, full: bool, entity: Entity | None = None) -> int:
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.castview import TextFace
     from cantrip_acp.cli.running import running
@@ -102,7 +103,7 @@ def _talk(opening: Opening, context: tuple[ContextBlock, ...], *, full: bool, en
     screen = Screen()
     asked = sys.stdin.isatty() and screen.terminal
     face = TextFace(screen, opening.workspace, full=full)
-    cantrip = opening.cantrip
+    cantrip, context = given_with.to(opening.cantrip), given_with.blocks
     _greet(screen, opening)
     face.transcript.begun()
     status = DONE

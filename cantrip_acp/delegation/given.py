@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -48,11 +48,11 @@ def kept(data: Any) -> Any:
 
 def read_context(data: Any) -> Gate:
     """The gate that shows it."""
-    return READ_CONTEXT.bind(data=data)
+    return READ_CONTEXT.bind(data=_Held(data))
 
 
 def _read(args: Mapping[str, Any], context: GateContext) -> Any:
-    text = _text(_Held(context.dependencies.get("data", "")))
+    text = context.dependencies["data"].text
     offset = min(int(args.get("offset", 0)), len(text))
     page = text[offset : offset + int(args.get("limit", PAGE))]
     end = offset + len(page)
@@ -63,23 +63,14 @@ def _read(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 class _Held:
-    """Data by identity, so that a page does not render all of it anew."""
-
-    __slots__ = ("data",)
+    """Data with its text, which a page does not render anew. It goes with its circle."""
 
     def __init__(self, data: Any) -> None:
-        self.data = data
+        self._data = data
 
-    def __hash__(self) -> int:
-        return id(self.data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.data is self.data
-
-
-@lru_cache(maxsize=8)
-def _text(held: _Held) -> str:
-    return as_text(held.data)
+    @cached_property
+    def text(self) -> str:
+        return as_text(self._data)
 
 
 READ_CONTEXT = Gate(

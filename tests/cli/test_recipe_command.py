@@ -134,7 +134,7 @@ def test_list(tmp_path: Path) -> None:
     run("recipe", "new", "greeter", cwd=tmp_path)
     done = run("recipe", "list", cwd=tmp_path)
     listed = [line.split()[:2] for line in done.out.splitlines()]
-    for row in (["coding", "built-in"], ["familiar", "built-in"], ["greeter", "workspace"]):
+    for row in (["coding", "built-in"], ["familiar", "built-in"], ["longtext", "built-in"], ["greeter", "workspace"]):
         assert row in listed
 
 

@@ -222,6 +222,9 @@ class Session:
         if self.entity.hub.active:
             await self.entity.hub.send(asked)
             await asked.shown.wait()
+        who = self.translator.asked_by(question)
+        if who is not None:
+            question = msgspec.structs.replace(question, title=f"{who}: {question.title}")
         answer = await ask_client(self.connection, self.id, question)
         if answer is None:
             # The client says that the turn is over; where it did not say so by session/cancel, this is the same.
@@ -244,10 +247,10 @@ class Session:
                     event.shown.set()
                     continue
                 updates = translator.translate(event)
-                if updates:
-                    await self.send(updates)
-                elif translator.dirty:
+                if translator.dirty:
                     self._output.set()
+                # Without updates too: a client that does not read slows what only its views tell of.
+                await self.send(updates)
             tasks.cancel_scope.cancel()
 
     async def _show_output(self) -> None:

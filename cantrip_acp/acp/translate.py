@@ -3,7 +3,8 @@
 Every gate call and every command is a tool call: pending when it is asked for, in progress when it runs, and completed
 or failed at its end. A command's output goes into a display terminal where the client offers one
 (``_meta.terminal_output``) and into the tool call's content elsewhere; since an update replaces that content, it is sent
-at intervals and holds the end of a long output.
+at intervals and holds the end of a long output. What children do is content of the call that spawned them (`family`),
+shown at the same intervals; the calls of theirs that the user is asked about are tool calls of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.family import Family
 from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, headline, places, pretty, shortened
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class Translator:
         self._calls: dict[str, _Call] = {}
         self._message_id: str | None = None
         self._said: list[str] = []
+        self._family = Family()
+        self._used: tuple[int, int] | None = None
+        self._spent: float | None = None
         self.dirty = False
         """Whether output of a command waits to be shown by `flush`."""
         self._makers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
@@ -91,6 +96,7 @@ class Translator:
             events.CommandFinished: self._command_finished,
             events.UsageReported: self._usage,
             events.CastEnded: self._cast_ended,
+            events.ChildEvent: self._child,
         }
 
     def translate(self, event: events.Event) -> list[acp.Update]:
@@ -106,6 +112,10 @@ class Translator:
             if call.dirty:
                 call.dirty = False
                 updates.append(acp.ToolCallUpdate(tool_call_id=call_id, content=call.shown()))
+        for call_id in list(self._family.dirty):
+            children, locations = self._family.content(call_id)
+            if call_id in self._calls:
+                updates.append(acp.ToolCallUpdate(tool_call_id=call_id, content=children, locations=locations))
         return updates
 
     def close(self) -> list[acp.Update]:
@@ -117,11 +127,12 @@ class Translator:
                 acp.ToolCallUpdate(
                     tool_call_id=call_id,
                     status="failed",
-                    content=None if call.terminal else call.shown(),
+                    content=self._family.end(call_id) or (None if call.terminal else call.shown()),
                     meta={"terminal_exit": exit_info} if call.terminal else None,
                 )
             )
         self._calls.clear()
+        self._family.clear()
         self._message_id = None
         self._said.clear()
         self.dirty = False
@@ -164,18 +175,41 @@ class Translator:
 
     def _usage(self, event: events.UsageReported) -> list[acp.Update]:
         cost = event.cumulative.get("cost")
-        spent = acp.Cost(float(cost)) if isinstance(cost, int | float) else None
-        if not event.size and spent is None:
+        self._spent = float(cost) if isinstance(cost, int | float) else None
+        # At least as large as what it held; better than hiding what has been spent.
+        self._used = event.used, event.size or event.used
+        if not event.size and self._spent is None:
             # The size of the window is required, and nobody knows it.
             return []
-        # At least as large as what it held; better than hiding what has been spent.
-        size = event.size or event.used
-        return [acp.UsageUpdate(event.used, size, spent)]
+        return [acp.UsageUpdate(*self._used, None if self._spent is None else acp.Cost(self._spent))]
+
+    # --- children ----------------------------------------------------------------------------------------------------
+
+    def _child(self, event: events.ChildEvent) -> list[acp.Update]:
+        inner = event.inner
+        updates = self._family.heard(event)
+        self.dirty = self.dirty or bool(self._family.dirty)
+        if isinstance(inner, events.UsageReported):
+            # The window is the session's entity's; what children cost, it pays.
+            cost = inner.usage.get("cost")
+            if isinstance(cost, int | float) and cost and self._used is not None:
+                self._spent = (self._spent or 0.0) + cost
+                updates.append(acp.UsageUpdate(*self._used, acp.Cost(self._spent)))
+        elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
+            # The user was asked about it, so it is a tool call.
+            updates += self._makers[type(inner)](inner)
+        return updates
+
+    def asked_by(self, question: Question) -> str | None:
+        """What people call the child that a question comes from; None where it is the session's own entity's."""
+        found = self._family.spawner(question.entity_id)
+        return found[1] if found is not None else None
 
     # --- gates -------------------------------------------------------------------------------------------------------
 
     def _gate_called(self, event: events.GateCalled) -> list[acp.Update]:
         self._calls[event.call_id] = _Call(event.kind)
+        self._family.batch(event)
         return [
             acp.ToolCall(
                 tool_call_id=event.call_id,
@@ -204,6 +238,7 @@ class Translator:
         # A call that was refused before it ran goes through the same states: clients may count on each.
         begun = [] if call is None or call.started else self._gate_started(event)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
+        children = self._family.end(event.call_id)
         if event.is_error or (not content and event.gate != "done"):
             text = shortened(event.result if isinstance(event.result, str) else pretty(event.result))
             if text:
@@ -215,22 +250,42 @@ class Translator:
                 tool_call_id=event.call_id,
                 title=headline(event.title) if event.title else None,
                 status="failed" if event.is_error else "completed",
-                content=content or None,
+                content=[*children, *content] or None,
                 locations=places(event.locations),
                 raw_output=event.result,
             ),
         ]
 
     def _plan(self, event: events.PlanChanged) -> list[acp.Update]:
-        return [acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in event.entries])]
+        return self._family.planned(event.entries)
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def proposed(self, question: Question) -> list[acp.Update]:
-        """A command or cell that waits for its user's word: a call that is pending."""
-        if not question.program or question.call_id in self._calls:
+        """A command or cell that waits for its user's word, or any call of a child that does: a call that is pending."""
+        if question.call_id in self._calls:
             return []
-        return [self._command(question.call_id, question.tool, question.text, question.cwd)]
+        made = None
+        if question.program:
+            made = self._command(question.call_id, question.tool, question.text, question.cwd)
+        spawner = self._family.spawner(question.entity_id)
+        if spawner is None:
+            return [made] if made is not None else []
+        call_id, who = spawner
+        if made is None:
+            self._calls[question.call_id] = _Call(question.kind)
+            made = acp.ToolCall(
+                tool_call_id=question.call_id,
+                title=question.title,
+                name=question.tool,
+                kind=question.kind,
+                status="pending",
+                locations=places(tuple(question.locations)),
+                raw_input=question.raw_input,
+            )
+        made.title = headline(f"{who}: {made.title}")
+        made.meta = {**(made.meta or {}), "cantrip": {"via": call_id, "child": question.entity_id}}
+        return [made]
 
     def _command_started(self, event: events.CommandStarted) -> list[acp.Update]:
         known = event.call_id in self._calls

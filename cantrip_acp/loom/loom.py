@@ -313,11 +313,6 @@ class Loom:
         """The ids of all casts, in the order in which they began."""
         return tuple(self._tree.casts)
 
-    @property
-    def cast_ids(self) -> tuple[str, ...]:
-        """The ids of all casts, in the order in which they began."""
-        return tuple(self._tree.casts)
-
     def cast_of(self, cast_id: str) -> tuple[CastRecord | None, tuple[ContextRecord, ...]]:
         """The start of a cast, None where it is not here, and what was pinned before its intent."""
         start: CastRecord | None = None

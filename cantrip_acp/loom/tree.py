@@ -94,7 +94,9 @@ class Tree(msgspec.Struct, array_like=True):
         parent = turn.parent_id
         # One text for the turns of a cast, not one a turn.
         cast_id = sys.intern(turn.cast_id) if type(turn.cast_id) is str else None
-        self.turns[turn.id] = Place(parent, position, turn.role, turn.entity_id, turn.cantrip_id, cast_id, turn.continues)
+        self.turns[turn.id] = Place(
+            parent, position, turn.role, turn.entity_id, turn.cantrip_id, cast_id, turn.continues
+        )
         if turn.reward is not None:
             self.rewards[turn.id] = turn.reward
         if turn.role == "call" and parent is None:

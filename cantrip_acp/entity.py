@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.circle import Circle
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
     from cantrip_acp.delegation.birth import Birth
     from cantrip_acp.delegation.children import Children
@@ -81,9 +82,9 @@ class Entity:
         self.sequence = 0
         self.trail = TokenTrail()
         self.last_turn = ""
-        self.names_requests = birth is not None and birth.run.entity.names_requests
+        self.names_requests: bool = birth is not None and birth.run.entity.names_requests
         """Whether each query has an id of its own, which providers send along as a header (`Query.request_id`)."""
-        self.lineage = Lineage(None if birth is None else birth.run.entity.lineage)
+        self.lineage: Lineage = Lineage(None if birth is None else birth.run.entity.lineage)
         self.revive: Callable[[], Awaitable[None]] | None = None
         """Gives a medium that was just opened what it had held before, where this entity lived in another process."""
         self.closed = False
@@ -95,7 +96,7 @@ class Entity:
         self._reached = Reached(cantrip.sources if birth is None else ())
         self._reaching: anyio.CancelScope | None = None
         self._parts: Sequence[CastPart] = ()
-        self._held: Wards | None = None
+        self._held: Wards | Callable[[Circle], Wards | None] | None = None
         pins = bool(cantrip.loom_settings.get("files")) and self.circle.workspace is not None
         self._files: Pinning | None = _pinning(self) if pins else None
         self._session: MediumSession | None = None
@@ -258,13 +259,15 @@ class Entity:
             with anyio.CancelScope(shield=True):
                 await old.close()
 
-    def hold_to(self, wards: Wards | None) -> None:
+    def hold_to(self, wards: Wards | Callable[[Circle], Wards | None] | None) -> None:
         """Put further wards in force, from the next call and the next program on; None gives the cantrip's own again.
 
+        Wards that depend on what gates there are come as a function of the circle, which may yet get more of them.
         What the crystal was told of its circle stays as it is; whoever changes it says so in the context (LOOM-6).
         """
         self._held = wards
-        circle = self.cantrip.circle if wards is None else self.cantrip.circle.within(wards)
+        more = wards(self.cantrip.circle) if callable(wards) else wards
+        circle = self.cantrip.circle if more is None else self.cantrip.circle.within(more)
         before, self.circle = self.circle.wards, circle
         self.executor.hold_to(circle)
         if any(getattr(before, name) != getattr(circle.wards, name) for name in _OF_THE_SANDBOX):

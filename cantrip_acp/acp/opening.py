@@ -245,7 +245,7 @@ class Opening:
 
 def hold(entity: Entity, mode: str) -> None:
     """Put a mode's wards in force."""
-    entity.hold_to(modes.wards_of(mode, entity.cantrip.circle))
+    entity.hold_to(lambda circle: modes.wards_of(mode, circle))
 
 
 def chosen(note: Note) -> dict[str, str]:

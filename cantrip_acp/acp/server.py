@@ -18,7 +18,8 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.envelope import INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.acp.handshake import AUTH_METHOD, accepts_version, initialize_result
 from cantrip_acp.acp.opening import CantripFactory, Opening, Recipes
-from cantrip_acp.acp.sessions import Sessions, auth_required
+from cantrip_acp.acp.refusals import auth_required
+from cantrip_acp.acp.sessions import Sessions
 from cantrip_acp.acp.store import SessionStore
 from cantrip_acp.acp.streams import byte_streams
 from cantrip_acp.acp.wire import Connection, Method, Request

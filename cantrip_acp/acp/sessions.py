@@ -5,6 +5,7 @@ Whatever reads files runs in a thread; what a request that was cancelled meanwhi
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -20,18 +21,16 @@ from cantrip_acp.acp import modes
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.content import read_prompt
 from cantrip_acp.acp.envelope import (
-    AUTH_REQUIRED,
     INTERNAL_ERROR,
     INVALID_REQUEST,
-    RESOURCE_NOT_FOUND,
     RpcError,
     invalid_params,
 )
 from cantrip_acp.acp.folder import check_folder
-from cantrip_acp.acp.handshake import AUTH_METHOD, OTHER_WAYS
 from cantrip_acp.acp.opening import Opened, Opening, said, turn_named
 from cantrip_acp.acp.options import Options
 from cantrip_acp.acp.permissions import Permissions
+from cantrip_acp.acp.refusals import auth_required, busy, unknown
 from cantrip_acp.acp.services import services
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor, Granted
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.commands import Command
     from cantrip_acp.acp.permissions import Answer, Question
     from cantrip_acp.acp.wire import Connection, Request
+
+log = logging.getLogger(__name__)
 
 _UNNAMED = telemetry.Trace("")
 
@@ -186,7 +187,7 @@ class Sessions:
         live = self._live.get(params.session_id)
         if live is not None:
             if live.running:
-                raise _busy(live.id)
+                raise busy(live.id)
             same = live.note.cwd == str(cwd) and live.note.directories == [str(f) for f in folders]
             if same and (live.entity.loom.location is not None or live.entity.last_turn == ""):
                 return live
@@ -198,12 +199,12 @@ class Sessions:
 
     async def _from_disk(self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path]) -> Session:
         if params.session_id in self._opening_now:
-            raise _busy(params.session_id)
+            raise busy(params.session_id)
         self._opening_now.add(params.session_id)
         try:
             note = await anyio.to_thread.run_sync(self._store.find, params.session_id)
             if note is None:
-                raise _unknown(params.session_id)
+                raise unknown(params.session_id)
             permissions = self._permissions(note.id)
             permissions.mode, permissions.granted = note.mode, list(note.granted)
             try:
@@ -250,7 +251,7 @@ class Sessions:
             return {}
         session = self._live.get(params.session_id)
         if session is None:
-            raise _unknown(params.session_id)
+            raise unknown(params.session_id)
         await self._end(session)
         return {}
 
@@ -350,7 +351,7 @@ class Sessions:
                     "Invalid request: the session's recipe is not trusted yet; its first prompt asks for that",
                     {"sessionId": session_id, "reason": "untrusted_recipe"},
                 )
-            raise _unknown(session_id)
+            raise unknown(session_id)
         return session
 
     def _permissions(self, session_id: str) -> Permissions:
@@ -381,8 +382,13 @@ class Sessions:
 
     def _after(self, session: Session) -> None:
         """Behind a prompt: its title is known, and the time of its last activity."""
-        if not session.closing:
+        if session.closing:
+            return
+        try:
             self._opening.keep(session.opened)
+        except OSError as problem:
+            # The loom has it all; the note is rebuilt from it.
+            log.warning("the note of session %s could not be written: %s", session.id, problem)
 
     def _introduce(self, session: Session, request: Request, params: acp.NewSession | acp.LoadSession) -> None:
         """What follows the reply that names a session, which waits for nothing of it."""
@@ -458,25 +464,6 @@ def _named(meta: Any) -> telemetry.Trace | None:
     """The trace that a request names; None where it names none."""
     trace = telemetry.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
     return trace if trace is not _UNNAMED else None
-
-
-def _unknown(session_id: str) -> RpcError:
-    shown = session_id[:100]
-    return RpcError(RESOURCE_NOT_FOUND, f"Resource not found: there is no session {shown!r}", {"sessionId": shown})
-
-
-def _busy(session_id: str) -> RpcError:
-    return RpcError(
-        INVALID_REQUEST,
-        f"Invalid request: session {session_id[:100]} is busy; wait for its reply or send session/cancel",
-        {"sessionId": session_id[:100], "reason": "prompt_in_progress"},
-    )
-
-
-def auth_required(missing: MissingKey) -> RpcError:
-    """No crystal can be had: what is missing, and what to set; said once."""
-    text = shared().diagnostic(str(missing)).rstrip(".")
-    return RpcError(AUTH_REQUIRED, f"Authentication required: {text}. {OTHER_WAYS}", {"methodId": AUTH_METHOD})
 
 
 def _not_supported(params: acp.NewSession | acp.LoadSession) -> str:

@@ -103,7 +103,8 @@ def test_tightening_binds_in_the_middle_of_a_prompt(start: Start, folder: Path) 
     prompt = agent.start_prompt(session)
     agent.until(lambda m: m.get("params", {}).get("update", {}).get("status") == "completed")
     mode(agent, session, "read-only")
-    agent.answer(prompt) if not any(m.get("id") == prompt for m in agent.seen) else None
+    if not any(message.get("id") == prompt for message in agent.seen):
+        agent.answer(prompt)
     assert (folder / "a.txt").exists()
     assert not (folder / "b.txt").exists()
 

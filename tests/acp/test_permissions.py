@@ -224,6 +224,19 @@ def test_a_client_that_never_answers_blocks_that_turn_alone(start: Start, folder
     assert agent.answer(waiting)["result"]["stopReason"] == "cancelled"
 
 
+def test_leaving_while_a_question_is_open(start: Start, folder: Path, tmp_path: Path) -> None:
+    agent = manual(start, [write("a.txt"), END], "--state-dir", str(tmp_path / "state"), **FILES)
+    session = agent.session(folder)
+    agent.start_prompt(session)
+    question(agent)
+    assert agent.hang_up() < SOON
+    with Loom.open(tmp_path / "state" / "looms" / f"{session}.loom.jsonl", readonly=True) as loom:
+        ((_, end),) = loom.casts()
+    assert end is not None
+    assert end.reason == "cancelled"
+    assert not (folder / "a.txt").exists()
+
+
 def test_a_client_that_cannot_ask(start: Start, folder: Path) -> None:
     agent = manual(start, [write("a.txt"), END], **FILES)
     prompt = agent.start_prompt(agent.session(folder))

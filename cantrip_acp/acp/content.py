@@ -1,7 +1,7 @@
 """What a user sends with a prompt, as an intent and context (ACP, Content).
 
-Text is the intent. A link stands in it where the user put it, as ``[@name](uri)``, for the entity to follow with its
-own gates. An embedded resource stands in it the same way, and its text goes before the intent as a context block:
+Text is the intent. A link stands in it where the user put it, as ``[@name](uri)``, and what it leads to in the session's
+folders goes before the intent as a context block; an embedded resource stands in it the same way, and so does its text:
 content for the crystal, never authority. Pictures, sound and other binary resources go with the intent as attachments;
 a crystal that does not take one reads a note in its place.
 """
@@ -12,6 +12,7 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cantrip_acp.acp.envelope import invalid_params
@@ -19,16 +20,30 @@ from cantrip_acp.acp.protocol import Audio, ContentBlock, Image, Resource, Resou
 from cantrip_acp.context import ContextBlock
 from cantrip_acp.crystals.contract import Attachment
 
+MOST_TEXT = 262_144
+"""Characters of an embedded resource that are pinned."""
+MOST_ATTACHED = 20_971_520
+"""Bytes of one attachment."""
+
 _MIME = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*\Z")
 
 
-def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock, ...]]:
-    """The intent and the context of a prompt.
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A resource link of a prompt; ``described`` is what its sender said of it."""
+
+    name: str
+    uri: str
+    described: str = ""
+
+
+def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock | Link, ...]]:
+    """The intent and the context of a prompt; what links lead to is still to be read (`links.pinned`).
 
     Raises `RpcError` -32602 where there is neither text nor an attachment, and for data that is not base64 or has no media type.
     """
     parts: list[str] = []
-    context: list[ContextBlock] = []
+    context: list[ContextBlock | Link] = []
     spoken = False
     before: ContentBlock | None = None
     for index, block in enumerate(blocks):
@@ -41,8 +56,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         elif isinstance(block, ResourceLink):
             parts.append(_mention(block.name, block.uri))
             described = [value for value in (block.title, block.description) if isinstance(value, str) and value]
-            if described:
-                context.append(ContextBlock("\n".join(described), title=block.name, uri=block.uri))
+            context.append(Link(block.name, block.uri, "\n".join(described)))
         elif isinstance(block, Resource):
             name = _name(block.resource.uri)
             parts.append(_mention(name, block.resource.uri))
@@ -50,13 +64,19 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         else:
             context.append(_attached(block, place))
         before = block
-    if not spoken and any(block.attachment is not None for block in context):
+    if not spoken and any(isinstance(block, ContextBlock) and block.attachment is not None for block in context):
         # A picture alone, as editors send what was pasted: it is the question.
         parts.append("See what is attached.")
         spoken = True
     if not spoken:
         raise invalid_params("intent is required: the prompt holds no text", "prompt")
     return "".join(parts), tuple(context)
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= MOST_TEXT:
+        return text
+    return f"{text[:MOST_TEXT]}\n[cut: {len(text) - MOST_TEXT:,} more characters of this resource are not shown]"
 
 
 def _mention(name: str, uri: str) -> str:
@@ -77,14 +97,15 @@ def _embedded(block: Resource, name: str, place: str) -> ContextBlock:
     """Text as context that can be read; what is no text as an attachment of its kind."""
     resource = block.resource
     if resource.text is not None:
-        return ContextBlock(resource.text, title=name, uri=resource.uri)
+        return ContextBlock(_bounded(resource.text), title=name, uri=resource.uri)
     if resource.blob is None:
         raise invalid_params("a resource has a text or a blob", f"{place}.resource")
     mime = resource.mime_type if isinstance(resource.mime_type, str) and resource.mime_type else ""
     family = mime.lower().partition("/")[0]
     if family not in ("image", "audio") and mime.lower() != "application/pdf":
         try:
-            return ContextBlock(base64.b64decode(resource.blob, validate=True).decode(), title=name, uri=resource.uri)
+            text = base64.b64decode(resource.blob, validate=True).decode()
+            return ContextBlock(_bounded(text), title=name, uri=resource.uri)
         except binascii.Error:
             raise _not_base64(f"{place}.resource.blob") from None
         except ValueError:
@@ -105,6 +126,13 @@ def _attachment(kind: Any, mime: str, data: str, uri: str | None, where: str, pl
     if not size:
         raise invalid_params("holds no data", where)
     title = _name(uri) if uri else ""
+    if size > MOST_ATTACHED:
+        what = f"{kind} ({mime}, {size:,} bytes)"
+        return ContextBlock(
+            f"[Left out: {'a' if kind == 'document' else 'an'} {what}: more than the {MOST_ATTACHED:,} bytes that are taken]",
+            title,
+            uri=uri,
+        )
     return ContextBlock(title=title, uri=uri, attachment=Attachment(kind, mime, data, uri, title))
 
 

@@ -24,6 +24,7 @@ from cantrip_acp.errors import CantripError
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
+    from cantrip_acp.acp.content import Link
     from cantrip_acp.acp.opening import Opened
     from cantrip_acp.acp.permissions import Answer, Permissions, Question
     from cantrip_acp.acp.store import Note
@@ -176,8 +177,11 @@ class Session:
                 finally:
                     self._patience.discard(scope)
 
-    async def cast(self, intent: str, context: Sequence[ContextBlock], trace: telemetry.Trace) -> acp.PromptResult:
+    async def cast(
+        self, intent: str, context: Sequence[ContextBlock | Link], trace: telemetry.Trace
+    ) -> acp.PromptResult:
         """A prompt as a cast of the entity."""
+        context = await self._pinned(context)
         if self.before is not None:
             context = (*context, *await self.before(self))
         if self._stopped():
@@ -204,6 +208,21 @@ class Session:
         if self.entity.names_requests:
             about[acp.EDGES] = {"edges": self.entity.lineage.take()}
         return acp.PromptResult(reason, about)
+
+    async def _pinned(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
+        """The context with its links read; a cancel ends the reading."""
+        if not context or self._cancelled:
+            return ()
+        from cantrip_acp.acp.links import pinned
+
+        blocks: tuple[ContextBlock, ...] = ()
+        with anyio.CancelScope() as scope:
+            self._patience.add(scope)
+            try:
+                blocks = await pinned(self, context)
+            finally:
+                self._patience.discard(scope)
+        return blocks
 
     def _stopped(self) -> bool:
         """Whether a cancel came; it may have come while something was waited for."""

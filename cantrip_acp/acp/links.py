@@ -1,0 +1,183 @@
+"""Links in a prompt as pinned context: what they lead to is read once, before the cast, and recorded with it (ACP, Content).
+
+It is read as the gates read: below the session's folders, by the same rules, through the client where that lends its files.
+What cannot be had is named in the block's place and fails nothing. Sizes are bounded, and what is left out is said.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from cantrip_acp.acp.content import Link
+from cantrip_acp.acp.uris import Target, target_of
+from cantrip_acp.context import ContextBlock
+from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.errors import CantripError, GateError
+from cantrip_acp.gates.contract import GateContext, GateInvocation
+from cantrip_acp.gates.roots import Root
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.session import Session
+    from cantrip_acp.gates.contract import Gate
+    from cantrip_acp.gates.place import Place
+
+MOST = 65_536
+"""Bytes of one file that are pinned; the rest is for `read_file`."""
+MOST_TOGETHER = 262_144
+"""Characters of all links of a prompt."""
+MOST_LINKS = 64
+MOST_ATTACHED = 5_242_880
+"""Bytes of a picture, a sound or a document behind a link."""
+
+_ENTRIES = 300
+_SIGNS = (
+    (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
+    (b"\xff\xd8\xff", 0, "image/jpeg"),
+    (b"GIF8", 0, "image/gif"),
+    (b"WEBP", 8, "image/webp"),
+    (b"WAVE", 8, "audio/wav"),
+    (b"ID3", 0, "audio/mpeg"),
+    (b"%PDF-", 0, "application/pdf"),
+)
+
+
+async def pinned(session: Session, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
+    """The context of a prompt with every link read. Links that lead nowhere we know stay what their sender said of them."""
+    blocks: list[ContextBlock] = []
+    seen: set[str] = set()
+    left = MOST_TOGETHER
+    reader = _Reader(session)
+    for part in context:
+        if not isinstance(part, Link):
+            blocks.append(part)
+            continue
+        target = target_of(part.uri)
+        if target is None or part.uri in seen:
+            if part.described:
+                blocks.append(ContextBlock(part.described, title=part.name, uri=part.uri))
+            continue
+        if left <= 0 or len(seen) >= MOST_LINKS:
+            blocks.append(_named(part, "not shown here: this prompt has more pinned to it than there is room for"))
+            continue
+        seen.add(part.uri)
+        block = await _one(reader, part, target)
+        left -= len(block.text)
+        blocks.append(block)
+    return tuple(blocks)
+
+
+async def _one(reader: _Reader, link: Link, target: Target) -> ContextBlock:
+    try:
+        found = await reader.read(target)
+    except (GateError, CantripError) as problem:
+        return _named(link, str(problem))
+    except OSError as problem:
+        return _named(link, f"cannot be read: {problem.strerror or problem}")
+    if isinstance(found, bytes):
+        mime = _mime(found)
+        assert mime is not None
+        data = base64.b64encode(found).decode()
+        return ContextBlock(title=link.name, uri=link.uri, attachment=Attachment.of(mime, data, link.uri, link.name))
+    text = f"{link.described}\n{found}" if link.described else found
+    return ContextBlock(text, title=_title(link, target), uri=link.uri)
+
+
+def _named(link: Link, why: str) -> ContextBlock:
+    text = f"[{why}]"
+    return ContextBlock(f"{link.described}\n{text}" if link.described else text, title=link.name, uri=link.uri)
+
+
+def _title(link: Link, target: Target) -> str:
+    if target.diff:
+        return f"{link.name}: what differs from {target.base or 'the last commit'}"
+    if target.first is None:
+        return link.name
+    lines = f"line {target.first}" if target.first == target.last else f"lines {target.first} to {target.last}"
+    return f"{link.name}: {target.symbol + ', ' if target.symbol else ''}{lines}"
+
+
+class _Reader:
+    """Reads as the gates of a session do."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        entity = session.entity
+        circle = entity.circle
+        workspace = circle.workspace
+        self._context = GateContext({}, circle.wards, workspace, entity.id, "", "", "link", circle.folders)
+
+    async def read(self, target: Target) -> str | bytes:
+        """Text, or the bytes of something to attach."""
+        if target.diff:
+            from cantrip_acp.chores.git_read import GIT_DIFF
+
+            named = {"base": target.base, "path": target.path}
+            return await self._by(GIT_DIFF, {name: value for name, value in named.items() if value})
+        attached = await anyio.to_thread.run_sync(self._kind, target.path)
+        if isinstance(attached, bytes):
+            return attached
+        if attached == "folder":
+            from cantrip_acp.gates.list_dir import LIST_DIR
+
+            return await self._by(LIST_DIR, {"path": target.path, "depth": 2}, max_entries=_ENTRIES)
+        from cantrip_acp.gates.read_file import READ_FILE
+
+        args: dict[str, Any] = {"path": target.path}
+        if target.first is not None and target.last is not None:
+            args |= {"offset": target.first, "limit": target.last - target.first + 1}
+        return await self._by(READ_FILE, args, max_bytes=MOST)
+
+    def _kind(self, path: str) -> str | bytes:
+        """What is there: ``folder``, the bytes of something to attach, or ``file`` for all else, errors among it."""
+        with Root.of(self._context).find(path) as place:
+            if place.status is not None and stat.S_ISDIR(place.status.st_mode):
+                return "folder"
+            if place.status is None or not stat.S_ISREG(place.status.st_mode):
+                return "file"
+            return _attachable(place) or "file"
+
+    async def _by(self, gate: Gate, args: Mapping[str, Any], **bound: Any) -> str:
+        context = self._context
+        gate = gate.bind(**bound)
+        context = GateContext(
+            gate.dependencies, context.wards, context.workspace, context.entity_id, "", "", "link", context.folders
+        )
+        invocation = GateInvocation(gate, args, "link", None, context)
+        lend = self._session.permissions.lend
+        invocation = lend(invocation) if lend is not None else invocation
+        handler, blocking = invocation.gate.handler, invocation.gate.blocking
+        if blocking:
+            reply = await anyio.to_thread.run_sync(handler, args, context, abandon_on_cancel=True)
+        else:
+            reply = handler(args, context)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        result = getattr(reply, "result", reply)
+        if isinstance(result, list):
+            return "\n".join(map(str, result))
+        return result if isinstance(result, str) else str(result)
+
+
+def _attachable(place: Place) -> bytes | None:
+    """The content of a picture, a sound or a PDF. Raises `GateError` for one that is too large."""
+    descriptor, status = place.open_file()
+    with os.fdopen(descriptor, "rb") as file:
+        head = file.read(16)
+        if _mime(head) is None:
+            return None
+        if status.st_size > MOST_ATTACHED:
+            raise GateError(
+                f"{place.shown!r} has {status.st_size:,} bytes, more than the {MOST_ATTACHED:,} that are attached by a link"
+            )
+        return head + file.read(MOST_ATTACHED)
+
+
+def _mime(head: bytes) -> str | None:
+    return next((mime for sign, at, mime in _SIGNS if head[at : at + len(sign)] == sign), None)

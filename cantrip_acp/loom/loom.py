@@ -236,8 +236,8 @@ class Loom:
     ) -> None:
         """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3).
 
-        ``kind``, ``group`` and ``grade`` are as in `RewardRecord`. Raises `TurnNotFound`, and `LoomError` for what is no finite
-        number.
+        ``kind``, ``group`` and ``grade`` are as in `RewardRecord`; secrets in ``by`` and ``note`` are masked.
+        Raises `TurnNotFound`, and `LoomError` for what is no finite number.
         """
         self._found(turn_id)
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
@@ -245,7 +245,9 @@ class Loom:
         about: dict[str, Any] = {"grade": True} if grade else {}
         if group is not None:
             about["group"] = group
-        self.append(RewardRecord(turn_id, float(reward), by, note, now(), kind, **about))
+        mask = shared().text
+        note = None if note is None else mask(note)
+        self.append(RewardRecord(turn_id, float(reward), mask(by), note, now(), kind, **about))
 
     def delete_turn(self, turn_id: str) -> NoReturn:
         """There is no deleting (LOOM-3): always raises `LoomAppendOnly`."""

@@ -163,3 +163,13 @@ async def test_no_piece_of_a_stream_gives_a_secret_away(monkeypatch: pytest.Monk
     async with make({"content": "".join(halves), "chunks": halves}).cast_stream("go") as stream:
         texts = [event.delta async for event in stream if isinstance(event, Text)]
     assert "".join(texts) == f"It is {MASK} indeed"
+
+
+def test_what_is_said_of_a_reward_gives_no_secret_away() -> None:
+    shared().add(SECRET)
+    cantrip = make(done())
+    cantrip.cast_sync("go")
+    leaf = cantrip.loom.leaves()[0]
+    cantrip.loom.annotate_reward(leaf, 1, by=f"me {SECRET}", note=f"it said {SECRET}")
+    (record,) = cantrip.loom.assigned()
+    assert (record.by, record.note) == (f"me {MASK}", f"it said {MASK}")

@@ -13,6 +13,7 @@ import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.shown import as_code, as_content, headline, places, pretty, shortened
+from cantrip_acp.acp.translate import folded
 from cantrip_acp.context import block_of
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateContext, as_text
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn
 
 
-def replayed(entity: Entity) -> Iterator[acp.Update]:
-    """Every update of what an entity lived through, oldest first. Reads the loom as it goes."""
+def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update]:
+    """Every update of what an entity lived through, oldest first; folds where the client shows compactions.
+
+    Reads the loom as it goes.
+    """
     used: tuple[int, Turn] | None = None
     for part in past(entity):
         yield from _asked(part)
@@ -33,6 +37,8 @@ def replayed(entity: Entity) -> Iterator[acp.Update]:
             if turn.role == "crystal":
                 yield from _turn(entity, part, turn)
                 used = (turn.metadata.tokens_prompt + turn.metadata.tokens_completion, turn)
+            elif turn.role == "fold" and compaction:
+                yield folded(turn.id, turn.utterance.content or "")
     size = entity.crystal.context_window
     if used is not None and size:
         cost = entity.usage.cost

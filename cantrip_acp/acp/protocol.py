@@ -329,6 +329,14 @@ class AvailableCommands(Update, tag="available_commands_update"):
     available_commands: list[AvailableCommand]
 
 
+class CompactionUpdate(Update, tag="compaction_update"):
+    """Earlier turns were folded; only for clients that ask for these."""
+
+    compaction_id: str
+    status: Literal["in_progress", "completed", "failed", "cancelled"]
+    summary: list[TextContent] | None = None
+
+
 class Notice(Update, tag="notice"):
     severity: Literal["info", "warning", "error"]
     title: str

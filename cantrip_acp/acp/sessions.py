@@ -108,7 +108,8 @@ class Sessions:
         from cantrip_acp.acp.history import replayed
 
         session = await self._found(params)
-        updates = await anyio.to_thread.run_sync(lambda: list(replayed(session.entity)))
+        compaction = self.client.compaction
+        updates = await anyio.to_thread.run_sync(lambda: list(replayed(session.entity, compaction=compaction)))
         for at in range(0, len(updates), 64):
             await session.send(updates[at : at + 64])
             await anyio.lowlevel.checkpoint()

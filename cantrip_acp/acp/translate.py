@@ -95,6 +95,7 @@ class Translator:
             events.CommandOutput: self._command_output,
             events.CommandFinished: self._command_finished,
             events.UsageReported: self._usage,
+            events.Folded: self._folded,
             events.CastEnded: self._cast_ended,
             events.ChildEvent: self._child,
         }
@@ -204,6 +205,16 @@ class Translator:
         """What people call the child that a question comes from; None where it is the session's own entity's."""
         found = self._family.spawner(question.entity_id)
         return found[1] if found is not None else None
+
+    def _folded(self, event: events.Folded) -> list[acp.Update]:
+        """A fold, as the client can show it: a compaction, a notice, or a thought."""
+        if self._client.compaction:
+            return [folded(f"{event.cast_id}:fold:{event.last}", event.summary)]
+        turns = f"turns {event.first} to {event.last}" if event.last > event.first else f"turn {event.last}"
+        what = f"A summary stands for {turns} from now on; nothing is lost of them in the loom."
+        if self._client.notices:
+            return [acp.Notice("info", "Earlier turns were folded", what)]
+        return [acp.AgentThoughtChunk(acp.TextContent(what), f"{event.cast_id}:fold:{event.last}")]
 
     # --- gates -------------------------------------------------------------------------------------------------------
 
@@ -351,6 +362,11 @@ class Translator:
                 meta={"terminal_exit": exit_info} if call.terminal else None,
             ),
         ]
+
+
+def folded(fold_id: str, summary: str) -> acp.CompactionUpdate:
+    """A fold that has been made, with what stands for the turns now."""
+    return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(shortened(summary))])
 
 
 def _piece(call_id: str, data: str) -> acp.ToolCallUpdate:

@@ -37,7 +37,7 @@ def initialize_result() -> dict[str, Any]:
             "loadSession": True,
             # Of any session's crystal: one that takes no pictures or sound reads a note in their place.
             "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
-            "mcpCapabilities": {"http": False, "sse": False},
+            "mcpCapabilities": {"http": True, "sse": True},
             "sessionCapabilities": {
                 "list": {},
                 "resume": {},

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.entity import Entity
     from cantrip_acp.gates.contract import Interceptor
+    from cantrip_acp.gates.sources import GateSource
     from cantrip_acp.loom.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.reopening import Kept
@@ -122,9 +123,16 @@ class Opening:
         self.recipes = recipes
         self.store = store
 
-    def new(self, session_id: str, cwd: Path, directories: Sequence[Path], interceptor: Interceptor) -> Opened:
+    def new(
+        self,
+        session_id: str,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
+    ) -> Opened:
         """A session that nobody has said anything in."""
-        cantrip, recipe = self._cantrip(cwd, directories, interceptor)
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
         loom, lock = self._loom(cantrip, session_id)
         entity = cantrip.invoke(loom=loom)
         note = Note(
@@ -139,12 +147,19 @@ class Opening:
         self.keep(opened)
         return opened
 
-    def again(self, note: Note, cwd: Path, directories: Sequence[Path], interceptor: Interceptor) -> Opened:
+    def again(
+        self,
+        note: Note,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
+    ) -> Opened:
         """A session from disk. Raises `LoomLocked` where another process works in it."""
         from cantrip_acp.reopening import reopen
 
         note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
-        cantrip, recipe = self._cantrip(cwd, directories, interceptor, note)
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, note.id, note)
         try:
             begun = loom.last_turn(note.entity_id) is not None
@@ -167,6 +182,7 @@ class Opening:
         cwd: Path,
         directories: Sequence[Path],
         interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
     ) -> Opened:
         """A session that goes on from a turn of another one, which stays as it is (LOOM-4).
 
@@ -190,7 +206,7 @@ class Opening:
             effort=before.effort,
             granted=list(before.granted),
         )
-        cantrip, recipe = self._cantrip(cwd, directories, interceptor, note)
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, session_id)
         try:
             if loom.location is None or loom.location != source.entity.loom.location:
@@ -219,11 +235,17 @@ class Opening:
             self.store.save(opened.note)
 
     def _cantrip(
-        self, cwd: Path, directories: Sequence[Path], interceptor: Interceptor, note: Note | None = None
+        self,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource],
+        note: Note | None = None,
     ) -> tuple[Cantrip, Recipe | None]:
         chosen = (note.recipe, note.crystal, note.effort) if note is not None else (None, None, None)
         cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
-        return cantrip.reaching(directories, interceptor), recipe
+        made = cantrip.reaching(directories, interceptor)
+        return (made.with_sources(sources) if sources else made), recipe
 
     def _loom(self, cantrip: Cantrip, session_id: str, note: Note | None = None) -> tuple[Loom, int]:
         """The loom of a session, and a lock where it is not the file itself that only one may write."""

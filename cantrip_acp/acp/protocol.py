@@ -33,13 +33,23 @@ class Authenticate(Incoming, kw_only=True):
     method_id: str
 
 
+class NameValue(Incoming, kw_only=True):
+    """A variable of an environment, or a header."""
+
+    name: str
+    value: str
+
+
 class McpServer(Incoming, kw_only=True):
     """A server that the client would like to be used; ``command`` for stdio, ``url`` for http and sse."""
 
     name: str
     type: str = "stdio"
     command: str | None = None
+    args: list[str] | None = None
+    env: list[NameValue] | None = None
     url: str | None = None
+    headers: list[NameValue] | None = None
 
 
 class NewSession(Incoming, kw_only=True):

@@ -18,7 +18,7 @@ from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import Asked, ask_client
 from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError
-from cantrip_acp.acp.translate import Translator
+from cantrip_acp.acp.translate import Translator, notice
 from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.errors import CantripError
 from cantrip_acp.redaction import shared
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.wire import Connection, Request
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import CastStream, Entity
+    from cantrip_acp.gates.sources import GateSource
     from cantrip_acp.loop import CastResult
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class Session:
         self.translator = Translator(client)
         self.before: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
         self.after: Callable[[Session], None] | None = None
+        self.sources: Sequence[GateSource] = ()
+        """What the client named for this session beside the recipe: MCP servers."""
         self.pending: dict[str, str] = {}
         """What was chosen while a prompt ran, for the next one: option and value."""
         self.told: list[str] = []
@@ -147,6 +150,8 @@ class Session:
         prepare_beside(self.entity.crystal)
         try:
             await self.entity.warm()
+            for text in self.entity.problems():
+                self.show(notice(text, self.client))
         except Exception:
             # The first prompt meets it again, and says it where it can be seen.
             log.warning("session %s could not be prepared", self.id, exc_info=True)

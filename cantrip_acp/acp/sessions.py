@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.commands import Command
     from cantrip_acp.acp.permissions import Answer, Question
     from cantrip_acp.acp.wire import Connection, Request
+    from cantrip_acp.gates.sources import GateSource
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +95,15 @@ class Sessions:
             self._waiting[session_id] = Waiting(session_id, params, trace)
             about = {"untrusted": shared().diagnostic(str(problem))}
             return acp.SessionState(session_id=session_id, modes=modes.state(modes.DEFAULT), meta={"cantrip": about})
-        self._introduce(session, request, params)
+        self._introduce(session, request)
         return self._state(session, session_id=session_id)
 
     async def _begun(self, session_id: str, params: acp.NewSession, trace: telemetry.Trace | None) -> Session:
         cwd, folders = _folders(params.cwd, params.additional_directories)
         permissions = self._permissions(session_id)
-        opened = await self._in_thread(self._opening.new, session_id, cwd, folders, permissions)
-        return self._take(opened, permissions, trace, params.meta)
+        sources = await self._sources(params)
+        opened = await self._in_thread(self._opening.new, session_id, cwd, folders, permissions, sources)
+        return self._take(opened, permissions, trace, params.meta, sources)
 
     async def load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         """``session/load``: the whole past goes out before the reply."""
@@ -113,13 +115,13 @@ class Sessions:
         for at in range(0, len(updates), 64):
             await session.send(updates[at : at + 64])
             await anyio.lowlevel.checkpoint()
-        self._introduce(session, request, params)
+        self._introduce(session, request)
         return self._state(session)
 
     async def resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         """``session/resume``: as `load`, and nothing is replayed."""
         session = await self._found(params)
-        self._introduce(session, request, params)
+        self._introduce(session, request)
         return self._state(session)
 
     async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
@@ -138,27 +140,33 @@ class Sessions:
                 turn_id = await anyio.to_thread.run_sync(turn_named, source.entity, wanted)
                 if turn_id is None:
                     raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
-            session = await self._forked(source, turn_id, cwd, folders, params.meta)
+            session = await self._forked(source, turn_id, cwd, folders, await self._sources(params), params.meta)
         finally:
             if borrowed:
                 await self._end(source)
-        self._introduce(session, request, params)
+        self._introduce(session, request)
         return self._state(session, session_id=session.id)
 
     async def _forked(
-        self, source: Session, turn_id: str | None, cwd: Path, folders: Sequence[Path], meta: Any = None
+        self,
+        source: Session,
+        turn_id: str | None,
+        cwd: Path,
+        folders: Sequence[Path],
+        sources: Sequence[GateSource],
+        meta: Any = None,
     ) -> Session:
         session_id = f"sess_{os.urandom(12).hex()}"
         permissions = self._permissions(session_id)
         if turn_id is None or turn_id not in source.entity.loom:
             # Nothing was said yet: the fork of nothing is a new session.
-            opened = await self._in_thread(self._opening.new, session_id, cwd, folders, permissions)
+            opened = await self._in_thread(self._opening.new, session_id, cwd, folders, permissions, sources)
         else:
             opened = await self._in_thread(
-                self._opening.forked, session_id, source.opened, turn_id, cwd, folders, permissions
+                self._opening.forked, session_id, source.opened, turn_id, cwd, folders, permissions, sources
             )
             await self._living_state(source, opened, turn_id)
-        return self._take(opened, permissions, source.trace, meta)
+        return self._take(opened, permissions, source.trace, meta, sources)
 
     async def _living_state(self, source: Session, opened: Opened, turn_id: str) -> None:
         """A source that stands at that very turn gives its variables as they are."""
@@ -190,6 +198,7 @@ class Sessions:
             if live.running:
                 raise busy(live.id)
             same = live.note.cwd == str(cwd) and live.note.directories == [str(f) for f in folders]
+            same = same and list(live.sources) == list(await self._sources(params))
             if same and (live.entity.loom.location is not None or live.entity.last_turn == ""):
                 return live
             if live.entity.loom.location is None:
@@ -206,15 +215,15 @@ class Sessions:
             note = await anyio.to_thread.run_sync(self._store.find, params.session_id)
             if note is None:
                 raise unknown(params.session_id)
-            permissions = self._permissions(note.id)
+            permissions, sources = self._permissions(note.id), await self._sources(params)
             permissions.mode, permissions.granted = note.mode, list(note.granted)
             try:
-                opened = await self._in_thread(self._opening.again, note, cwd, folders, permissions)
+                opened = await self._in_thread(self._opening.again, note, cwd, folders, permissions, sources)
             except UntrustedRecipe:
                 assert self.connection is not None
                 await self._options.trusted(self.connection, note.id, cwd, note.recipe)
-                opened = await self._in_thread(self._opening.again, note, cwd, folders, permissions)
-            session = self._take(opened, permissions, _named(params.meta), params.meta)
+                opened = await self._in_thread(self._opening.again, note, cwd, folders, permissions, sources)
+            session = self._take(opened, permissions, _named(params.meta), params.meta, sources)
             from cantrip_acp.reopening import TOLD
 
             if opened.kept in TOLD:
@@ -321,7 +330,7 @@ class Sessions:
         if source.entity.loom.location is None:
             raise RpcError(INVALID_REQUEST, "This session's loom is in memory; only one that is kept can be forked so.")
         folders = [Path(folder) for folder in source.note.directories]
-        session = await self._forked(source, turn_id, Path(source.note.cwd), folders)
+        session = await self._forked(source, turn_id, Path(source.note.cwd), folders, source.sources)
         await self._end(session)
         return session.id
 
@@ -332,7 +341,7 @@ class Sessions:
         if self._waiting.pop(waiting.id, None) is None:
             return await self.prompt(params, request)
         session = await self._begun(waiting.id, waiting.params, waiting.trace)
-        self._introduce(session, request, waiting.params)
+        self._introduce(session, request)
         session.show(acp.ConfigOptionsChanged(self._options.listed(session)))
         return await self.prompt(params, request)
 
@@ -370,9 +379,28 @@ class Sessions:
 
         return Permissions(ask, remember)
 
-    def _take(self, opened: Opened, permissions: Permissions, trace: telemetry.Trace | None, meta: Any) -> Session:
+    async def _sources(self, params: acp.NewSession | acp.LoadSession) -> Sequence[GateSource]:
+        """The MCP servers that a client names for a session; they are reached behind the reply."""
+        if not params.mcp_servers:
+            return ()
+        from cantrip_acp.acp.servers import sources
+
+        try:
+            return await anyio.to_thread.run_sync(sources, params.mcp_servers, self._store.folder.parent)
+        except CantripError as problem:
+            raise RpcError(INTERNAL_ERROR, f"The session cannot be opened: {problem}") from None
+
+    def _take(
+        self,
+        opened: Opened,
+        permissions: Permissions,
+        trace: telemetry.Trace | None,
+        meta: Any,
+        sources: Sequence[GateSource],
+    ) -> Session:
         assert self.connection is not None
         session = Session(opened, permissions, self.connection, self.client, trace)
+        session.sources = sources
         session.before = self._options.before
         session.after = self._after
         permissions.mode, permissions.granted = opened.note.mode, list(opened.note.granted)
@@ -391,14 +419,11 @@ class Sessions:
             # The loom has it all; the note is rebuilt from it.
             log.warning("the note of session %s could not be written: %s", session.id, problem)
 
-    def _introduce(self, session: Session, request: Request, params: acp.NewSession | acp.LoadSession) -> None:
+    def _introduce(self, session: Session, request: Request) -> None:
         """What follows the reply that names a session, which waits for nothing of it."""
         connection = session.connection
         request.after.append(lambda: _tell_commands(session))
         request.after.append(lambda: connection.beside(session.warm))
-        refused = _not_supported(params)
-        if refused:
-            request.after.append(lambda: session.show(_notice(refused, self.client)))
 
     def _state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:
         entity, opened = session.entity, session.opened
@@ -465,17 +490,3 @@ def _named(meta: Any) -> telemetry.Trace | None:
     """The trace that a request names; None where it names none."""
     trace = telemetry.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
     return trace if trace is not _UNNAMED else None
-
-
-def _not_supported(params: acp.NewSession | acp.LoadSession) -> str:
-    """What the client asked for and this version does not have, in words for its user; empty where there is nothing."""
-    if not params.mcp_servers:
-        return ""
-    names = ", ".join(server.name for server in params.mcp_servers)
-    return f"MCP servers are not supported by this version of the agent, so these were not started: {names}."
-
-
-def _notice(text: str, client: acp.ClientAbilities) -> acp.Update:
-    if client.notices:
-        return acp.Notice("warning", "Not available in this session", text)
-    return acp.AgentMessageChunk(acp.TextContent(text), "notice")

@@ -23,6 +23,12 @@ class McpServers:
     def __init__(self, servers: Iterable[McpServer]) -> None:
         self.servers: Sequence[McpServer] = tuple(servers)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, McpServers) and self.servers == other.servers
+
+    def __hash__(self) -> int:
+        return hash(self.servers)
+
     def __bool__(self) -> bool:
         return bool(self.servers)
 

@@ -64,12 +64,14 @@ class ContextBlock:
 
 @dataclass(frozen=True, slots=True)
 class CastInfo:
-    """Which cast a contributor is asked about."""
+    """Which cast a contributor is asked about. ``given`` reads what the entity was told in the casts that it lived through,
+    oldest first: in another process too, or before it was forked."""
 
     entity_id: str
     cast_id: str
     intent: str
     trace_id: str
+    given: Callable[[], Sequence[ContextRecord]] = tuple
 
 
 Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]

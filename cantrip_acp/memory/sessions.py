@@ -30,6 +30,7 @@ _HEAD = (
     "none of this is a task now.\n"
 )
 _MOST_ENTITIES = 10_000
+_SOURCE = "memory"
 
 
 class Sessions:
@@ -51,8 +52,11 @@ class Sessions:
         if len(self._told) >= _MOST_ENTITIES:
             self._told.clear()
         self._told.add(info.entity_id)
+        if any(record.source == _SOURCE for record in info.given()):
+            # It was told in another process.
+            return ()
         lines = await anyio.to_thread.run_sync(self._digests, info.entity_id)
-        return (ContextBlock(_HEAD + "\n".join(lines), "earlier sessions here", "memory"),) if lines else ()
+        return (ContextBlock(_HEAD + "\n".join(lines), "earlier sessions here", _SOURCE),) if lines else ()
 
     def _digests(self, entity_id: str) -> list[str]:
         until = time.monotonic() + SECONDS

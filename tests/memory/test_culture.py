@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
+from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.context import CastInfo, ContextBlock
 from cantrip_acp.loom.turn import ContextRecord
 from cantrip_acp.memory.culture import LARGEST, LARGEST_ALL, MOST_FILES, Culture
+from cantrip_acp.reopening import reopen
 
 
 @pytest.fixture
@@ -94,3 +95,30 @@ async def test_in_a_cast(workspace: Path) -> None:
         await entity.cast("second")
     records = [r for r in cantrip.loom.records() if isinstance(r, ContextRecord)]
     assert [(r.title, r.source) for r in records] == [("AGENTS.md", "repository")]
+
+
+async def test_an_entity_that_is_taken_up_again_is_told_what_changed_alone(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "AGENTS.md").write_text("Use tabs.")
+    (workspace / "CLAUDE.md").write_text("Be brief.")
+
+    def cantrip() -> Cantrip:
+        """As another process makes it: a contributor that has seen nobody."""
+        circle = Circle(gates=["done"], wards=[{"max_turns": 3}], workspace=workspace)
+        crystal = ScriptedCrystal([{"content": "a"}] * 4)
+        return Cantrip(crystal, Call(), circle, loom=loom, contributors=[Culture(workspace)])
+
+    def given(entity: str) -> list[str | None]:
+        return [r.title for r in loom.records() if isinstance(r, ContextRecord) and r.entity_id == entity]
+
+    with Loom.open(tmp_path / "one.loom.jsonl") as loom:
+        async with cantrip().invoke() as entity:
+            await entity.cast("one")
+        (workspace / "CLAUDE.md").write_text("Be kind.")
+        again = reopen(cantrip(), loom, entity.id).entity
+        async with again:
+            await again.cast("two")
+            await again.cast("three")
+        assert given(entity.id) == ["AGENTS.md", "CLAUDE.md", "CLAUDE.md (changed)"]
+        async with await again.fork() as other:
+            await other.cast("four")
+        assert given(other.id) == []

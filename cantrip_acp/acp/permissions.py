@@ -2,8 +2,9 @@
 
 It stands in the chain of every entity of the session, children among them, and knows nothing of the wire: it makes a
 `Question` and waits for an `Answer`. A refusal is an observation. What is allowed or refused for good holds for a gate and
-a pattern of paths (a folder and what is below it; at the top of the workspace that folder's own files), or for the words
-by which a command begins; a command that is more than one plain command is remembered by its whole text alone.
+a pattern of paths (a folder and what is below it; at the top of the workspace that folder's own files), for a host that is
+fetched from, or for the words by which a command begins; a command that is more than one plain command is remembered by its
+whole text alone.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Permissions:
         if self.mode == modes.SANDBOXED and paths and _free(paths, context.wards):
             return None
         top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
-        pattern, shown = _pattern(paths, top)
+        pattern, shown = _pattern(paths, top) if gate.covers is None else gate.covers(invocation.args)
         question = Question(
             call_id=invocation.call_id,
             tool=gate.name,
@@ -136,7 +137,12 @@ class Permissions:
             locations=locations,
             diffs=await _proposed(invocation),
         )
-        verdict = self._said(gate.name, lambda p: p == ALL or (bool(paths) and all(_fits(path, p) for path in paths)))
+        if gate.covers is not None:
+            verdict = self._said(gate.name, lambda p: p in (ALL, pattern))
+        else:
+            verdict = self._said(
+                gate.name, lambda p: p == ALL or (bool(paths) and all(_fits(path, p) for path in paths))
+            )
         why = await self._decided(question, verdict)
         if why is None and self._now() == modes.READ_ONLY:
             return f"{gate.name} is refused: the session was switched to read-only mode meanwhile"

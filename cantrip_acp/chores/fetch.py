@@ -95,6 +95,19 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=_title(args))
 
 
+def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
+    """A permission for good is one for a host: what is sent to another goes to somebody else."""
+    from cantrip_acp.chores.download import target_of
+
+    try:
+        target = target_of(args["url"])
+    except GateError:
+        return f"={args['url']}", "from this very address"
+    # By http everybody on the way reads and writes along, so its host is another one.
+    scheme = "" if target.secure else "http://"
+    return f"host {scheme}{target.header}", f"from {scheme}{target.header}"
+
+
 FETCH = Gate(
     name="fetch",
     description=(
@@ -122,4 +135,5 @@ FETCH = Gate(
     writes=True,
     kind="fetch",
     preview=_preview,
+    covers=_covers,
 )

@@ -222,6 +222,11 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"Run the tests{by}{': ' + what[:120] if what else ''}", locations=places)
 
 
+def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
+    """Tests are the workspace's own code, whichever of them are named."""
+    return "*", "(any of the workspace's tests)"
+
+
 RUN_TESTS = Gate(
     name="run_tests",
     description=(
@@ -252,5 +257,6 @@ RUN_TESTS = Gate(
     writes=True,
     kind="execute",
     preview=_preview,
+    covers=_covers,
     opens=_opens,
 )

@@ -124,6 +124,8 @@ class Gate:
     input fills. ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
     ``preview`` gives locations and a title from the arguments alone, before the call; ``proposes`` the changes of files that
     it would make, for whoever is asked whether it may; one that is no coroutine function is called in a thread.
+    ``covers`` says what a user's word for good on a call holds for, where that is no folder: a pattern that is the same for all
+    calls that it holds for, and its words for people ("from example.org").
     ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.
     ``recorded`` gives the arguments as loom and events keep them, where a part of them is data that has no place there.
     ``json_input``: a command's standard input may be a JSON object of all arguments.
@@ -145,6 +147,7 @@ class Gate:
     blocking: bool = False
     preview: Callable[[Mapping[str, Any], GateContext], GateReply] | None = None
     proposes: Callable[[Mapping[str, Any], GateContext], tuple[Diff, ...] | Awaitable[tuple[Diff, ...]]] | None = None
+    covers: Callable[[Mapping[str, Any]], tuple[str, str]] | None = None
     opens: Callable[[Overlay, Circle], GateSession] | None = None
     warded: Callable[[Gate, Wards], Gate] | None = None
     recorded: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None

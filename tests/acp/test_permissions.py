@@ -280,3 +280,28 @@ def test_a_document_that_goes_on_behind_its_end_is_no_plain_command() -> None:
         "w <<'E'; rm\nE",
     ):
         assert commandline.plain(command) is None
+
+
+def test_always_to_fetch_is_for_a_host(start: Start, folder: Path) -> None:
+    urls = ("http://127.0.0.1/a", "http://127.0.0.1:80/b?c", "http://127.0.0.1:8080/", "http://127.1.0.1/", "file:///x")
+    fetches = [{"tool_calls": [{"gate": "fetch", "args": {"url": url}}]} for url in urls]
+    agent = start([*fetches, END], gates=["done", "fetch"])
+    agent.permit = "allow_always"
+    agent.prompt(agent.session(folder))
+    words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
+    assert words == [
+        "Always allow fetch from http://127.0.0.1", "Always allow fetch from http://127.0.0.1:8080",
+        "Always allow fetch from http://127.1.0.1", "Always allow fetch from this very address",
+    ]  # fmt: skip
+
+
+@pytest.mark.sandbox
+def test_always_to_run_tests_and_to_commit(start: Start, folder: Path) -> None:
+    (folder / "test_a.py").write_text("def test_a():\n    pass\n")
+    runs = [{"tool_calls": [{"gate": "run_tests", "args": args}]} for args in ({}, {"targets": ["test_a.py"]})]
+    commit = {"tool_calls": [{"gate": "git_commit", "args": {"paths": ["."], "message": "All"}}]}
+    agent = start([*runs, commit, END], gates=["done", "run_tests", "git_commit"])
+    agent.permit = "allow_always"
+    agent.prompt(agent.session(folder))
+    words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
+    assert words == ["Always allow run_tests (any of the workspace's tests)", "Always allow git_commit (any call)"]

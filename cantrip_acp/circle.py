@@ -180,7 +180,7 @@ class Circle:
     @cached_property
     def gates(self) -> Mapping[str, Gate]:
         """The gates that the wards leave, by name."""
-        removed = set(self.wards.remove_gate)
+        removed = {registry.ALIASES.get(name, name) for name in self.wards.remove_gate}
         if self.wards.max_depth == 0:
             removed |= registry.DELEGATION
         left = [g for g in self.declared_gates if g.name not in removed]

@@ -273,6 +273,8 @@ class Entity:
         self.executor.hold_to(circle)
         if any(getattr(before, name) != getattr(circle.wards, name) for name in _OF_THE_SANDBOX):
             self._outdated = True
+        if self._children is not None:
+            self._children.hold_to(circle.wards)
 
     async def refused(self, call: ToolCall, cast_id: str) -> str | None:
         """Why a program may not run, by the first interceptor that says so; None where it may."""

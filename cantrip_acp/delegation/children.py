@@ -10,6 +10,7 @@ from cantrip_acp.delegation.refusal import ChildRefused
 
 if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
+    from cantrip_acp.wards import Wards
 
 
 class Children:
@@ -21,6 +22,8 @@ class Children:
         self.below = 0
         self.living: dict[str, Entity] = {}
         """Children that were summoned and have not been dismissed, by id."""
+        self.at_work: set[Entity] = set()
+        """Children that were called and have not answered."""
         self._at_once: anyio.CapacityLimiter | None = None
 
     @property
@@ -29,6 +32,11 @@ class Children:
         if self._at_once is None:
             self._at_once = anyio.CapacityLimiter(self._entity.circle.wards.max_concurrent_children)
         return self._at_once
+
+    def hold_to(self, wards: Wards) -> None:
+        """What tightens for an entity while it lives tightens for all below it at once."""
+        for child in (*self.living.values(), *self.at_work):
+            child.hold_to(wards)
 
     async def dismiss(self, child_id: str) -> None:
         """End a child that was summoned; nothing where there is none of that id."""

@@ -15,7 +15,6 @@ from cantrip_acp.delegation import spawning, summoned
 from cantrip_acp.delegation.gate import MOST_IN_BATCH, preview, recorded, refused, turn_of
 from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import CHILD, Request
-from cantrip_acp.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
@@ -83,11 +82,9 @@ async def _summon(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 async def _send(args: Mapping[str, Any], context: GateContext) -> Any:
-    turn, intent = turn_of(context), args["intent"]
-    if not intent.strip():
-        raise GateError("intent is required: say what the child is to do (INTENT-1)")
+    turn, request = turn_of(context), Request.of({"intent": args["intent"]})
     try:
-        return told(await summoned.send(turn, args["child"], intent, context.call_id))
+        return told(await summoned.send(turn, args["child"], request.intent, context.call_id))
     except ChildRefused as why:
         return refused(why)
 

@@ -47,6 +47,14 @@ def circle_for(parent: Circle, request: Request) -> Circle:
 def _medium(parent: Circle, request: Request) -> Medium:
     if request.medium is None or request.medium == parent.medium.name:
         return parent.medium
+    known = request.medium in mediums.BUILT_IN or request.medium in (parent.wards.child_medium_allowlist or ())
+    if not known and request.medium in mediums.names():
+        # Nobody here knows what such a medium lets its entity do.
+        raise ChildRefused(
+            "medium",
+            f"cannot grant medium {request.medium!r}: it comes from another package and is not this circle's own; "
+            "child_medium_allowlist can admit it (COMP-1)",
+        )
     try:
         return mediums.find(request.medium)
     except DefinitionError as error:

@@ -44,6 +44,10 @@ ONE: Mapping[str, Any] = {
 }
 
 
+LARGEST_WORDS = 1_000_000
+"""Characters of an intent or a system prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One child. None leaves what the parent has; ``context`` is `NOTHING` where none was given."""
@@ -64,6 +68,12 @@ class Request:
         intent = args["intent"]
         if not intent.strip():
             raise GateError("intent is required: say what the child is to do (INTENT-1)")
+        for name in ("intent", "system_prompt"):
+            if (size := len(args.get(name) or "")) > LARGEST_WORDS:
+                raise GateError(
+                    f"{name} is {size:,} characters, and {LARGEST_WORDS:,} is the most: it is read word by word; give large data "
+                    "as context"
+                )
         gates, wards = args.get("gates"), args.get("wards") or ()
         return cls(
             intent=intent,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
     from cantrip_acp.loop import CastResult
     from cantrip_acp.turnstate import TurnState
+    from cantrip_acp.wards import Wards
 
 
 _BETWEEN = 16
@@ -38,13 +39,15 @@ class ChildFailed(GateError):
 
 
 class Planned:
-    """A child that was admitted and has not begun. ``number`` counts its parent's children from 0."""
+    """A child that was admitted and has not begun. ``number`` counts its parent's children from 0; it was judged under ``wards``,
+    its parent's."""
 
-    __slots__ = ("judged", "number")
+    __slots__ = ("judged", "number", "wards")
 
-    def __init__(self, judged: Judged, number: int) -> None:
+    def __init__(self, judged: Judged, number: int, wards: Wards) -> None:
         self.judged = judged
         self.number = number
+        self.wards = wards
 
 
 async def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
@@ -54,6 +57,7 @@ async def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
     """
     parent = turn.entity
     judged: list[Judged] = []
+    wards = parent.circle.wards
     alike: dict[str, Circle] = {}
     try:
         for place, request in enumerate(requests):
@@ -69,7 +73,7 @@ async def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
     except ChildRefused as refused:
         report(refused, entity_id=parent.id, depth=parent.depth)
         raise
-    return [Planned(each, number) for number, each in enumerate(judged, first)]
+    return [Planned(each, number, wards) for number, each in enumerate(judged, first)]
 
 
 def answer_of(result: CastResult) -> Any:
@@ -139,8 +143,15 @@ async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, i
         birth = Birth(turn.run, turn_id, call_id, planned.number, index)
         child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
         child.once = True
-        async with child:
-            return await cast(parent, child, planned.judged.request.intent, turn)
+        if parent.circle.wards is not planned.wards:
+            # It has waited for its turn, and meanwhile others are in force.
+            child.hold_to(parent.circle.wards)
+        parent.children.at_work.add(child)
+        try:
+            async with child:
+                return await cast(parent, child, planned.judged.request.intent, turn)
+        finally:
+            parent.children.at_work.discard(child)
 
 
 async def cast(parent: Entity, child: Entity, intent: str, turn: TurnState) -> CastResult:

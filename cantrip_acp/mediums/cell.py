@@ -157,7 +157,8 @@ class Cell:
             refusal = "the cell has ended: no gate can be called until the next one"
         elif len(self._under_way) >= _AT_ONCE:
             refusal = f"no more than {_AT_ONCE} gate calls can be under way at once"
-        elif self._calls >= MOST_CALLS:
+        elif self._calls >= MOST_CALLS and getattr(message, "gate", "") != "done":
+            # Whoever has spent them can still end.
             refusal = f"no more than {MOST_CALLS} gate calls are possible in one cell"
         if refusal is not None:
             self._worker.send({"id": message.id, "error": True, "result": refusal})

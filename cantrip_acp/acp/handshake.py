@@ -16,6 +16,7 @@ PROTOCOL_VERSION = 1
 """The highest version of the protocol that this agent speaks, and the answer to every other one."""
 
 AUTH_METHOD = "environment"
+TERMINAL_METHOD = "terminal"
 
 OTHER_WAYS = (
     "Or start the agent with --recipe FILE and name the crystal there. `cantrip doctor` shows what was found. Then restart "
@@ -29,8 +30,8 @@ HOW_TO_GET_A_CRYSTAL = (
 )
 
 
-def initialize_result() -> dict[str, Any]:
-    """The result of ``initialize``, whichever version was asked for."""
+def initialize_result(capabilities: object = None) -> dict[str, Any]:
+    """The result of ``initialize``, whichever version was asked for; ``capabilities`` are the client's."""
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "agentCapabilities": {
@@ -47,13 +48,36 @@ def initialize_result() -> dict[str, Any]:
                 # Not stable in the protocol yet; its own schema of unstable parts has it.
                 "fork": {},
             },
-            "auth": {},
+            "auth": {"logout": {}},
         },
         "authMethods": [
             {"id": AUTH_METHOD, "name": "API key in the environment", "description": HOW_TO_GET_A_CRYSTAL},
+            *_at_a_terminal(capabilities),
         ],
         "agentInfo": {"name": "cantrip-acp", "title": "Cantrip", "version": __version__},
     }
+
+
+def _at_a_terminal(capabilities: object) -> list[dict[str, Any]]:
+    """The method by which the client runs us in a terminal, where it says that it can; older clients say it in ``_meta``."""
+    given = capabilities if isinstance(capabilities, dict) else {}
+    auth, meta = given.get("auth"), given.get("_meta")
+    flagged = isinstance(meta, dict) and meta.get("terminal-auth") is True
+    if not flagged and not (isinstance(auth, dict) and auth.get("terminal") is True):
+        return []
+    method: dict[str, Any] = {
+        "type": "terminal",
+        "id": TERMINAL_METHOD,
+        "name": "Enter a key in a terminal",
+        "description": "Asks for a provider and its key, and keeps the key in your configuration folder.",
+        "args": ["--sign-in"],
+    }
+    if flagged:
+        import sys
+
+        command = [sys.executable, "-m", "cantrip_acp.acp.start", "--sign-in"]
+        method["_meta"] = {"terminal-auth": {"label": method["name"], "command": command[0], "args": command[1:]}}
+    return [method]
 
 
 def accepts_version(value: object) -> bool:

@@ -40,6 +40,10 @@ class NameValue(Incoming, kw_only=True):
     value: str
 
 
+class Logout(Incoming, kw_only=True):
+    """Parameters of ``logout``: none."""
+
+
 class McpServer(Incoming, kw_only=True):
     """A server that the client would like to be used; ``command`` for stdio, ``url`` for http and sse."""
 

@@ -15,8 +15,8 @@ import anyio.to_thread
 
 from cantrip_acp import folders
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.envelope import INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.acp.handshake import AUTH_METHOD, accepts_version, initialize_result
+from cantrip_acp.acp.envelope import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.acp.handshake import AUTH_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
 from cantrip_acp.acp.opening import CantripFactory, Opening, Recipes
 from cantrip_acp.acp.refusals import auth_required
 from cantrip_acp.acp.sessions import Sessions
@@ -26,6 +26,8 @@ from cantrip_acp.acp.wire import Connection, Method, Request
 from cantrip_acp.errors import CantripError, MissingKey
 
 log = logging.getLogger(__name__)
+
+_NEED_A_KEY = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 
 TURN_GRACE = 0.5
 """Seconds that cancelled turns have to end in after the client hung up."""
@@ -41,6 +43,7 @@ class Agent:
         self._recipes = recipes
         self._sessions = Sessions(Opening(recipes, SessionStore(state_dir)))
         self._initialized = False
+        self._signed_out = False
         if greeted is not None:
             self._meet(greeted.get("clientCapabilities"))
 
@@ -49,6 +52,7 @@ class Agent:
         return {
             "initialize": Method(acp.Initialize, self._initialize),
             "authenticate": Method(acp.Authenticate, self._authenticate),
+            "logout": Method(acp.Logout, self._logout),
             "session/new": Method(acp.NewSession, self._sessions.new),
             "session/load": Method(acp.LoadSession, self._sessions.load),
             "session/resume": Method(acp.LoadSession, self._sessions.resume),
@@ -69,6 +73,12 @@ class Agent:
                 INVALID_REQUEST,
                 f"Invalid request: {method} came before initialize; send initialize first",
                 {"method": method},
+            )
+        if self._signed_out and method in _NEED_A_KEY:
+            raise RpcError(
+                AUTH_REQUIRED,
+                "Authentication required: you have signed out; choose a way to sign in again",
+                {"methodId": AUTH_METHOD},
             )
 
     async def serve(
@@ -105,7 +115,7 @@ class Agent:
                 "required, and missing" if missing else "must be an integer from 0 up", "protocolVersion"
             )
         self._meet(params.client_capabilities)
-        return initialize_result()
+        return initialize_result(params.client_capabilities)
 
     def _meet(self, capabilities: Any) -> None:
         self._sessions.client = acp.ClientAbilities.of(capabilities)
@@ -113,8 +123,9 @@ class Agent:
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
         """Keys come from the environment, so there is nothing to do but to look whether one is there."""
-        if params.method_id != AUTH_METHOD:
-            raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {AUTH_METHOD}", "methodId")
+        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.client.auth_terminal else [])]
+        if params.method_id not in known:
+            raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
         try:
             await anyio.to_thread.run_sync(self._recipes.cantrip, Path.cwd())
         except MissingKey as missing:
@@ -122,6 +133,18 @@ class Agent:
         except CantripError as problem:
             # Whatever else is wrong with a recipe is no matter of signing in; session/new says it.
             log.info("authenticate: %s", problem)
+        self._signed_out = False
+        return {}
+
+    async def _logout(self, params: acp.Logout, request: Request) -> dict[str, Any]:
+        """Forget the keys that were entered at a terminal; new sessions want `authenticate` first. Others go on."""
+        from cantrip_acp.acp.signin import sign_out
+
+        try:
+            await anyio.to_thread.run_sync(sign_out)
+        except OSError as problem:
+            raise RpcError(INTERNAL_ERROR, f"The key cannot be taken away: {problem.strerror or problem}") from None
+        self._signed_out = True
         return {}
 
 

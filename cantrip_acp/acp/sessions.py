@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from cantrip_acp.acp.envelope import (
     invalid_params,
 )
 from cantrip_acp.acp.folder import check_folder
+from cantrip_acp.acp.missingkey import with_a_key
 from cantrip_acp.acp.opening import Opened, Opening, said, turn_named
 from cantrip_acp.acp.options import Options
 from cantrip_acp.acp.permissions import Permissions
@@ -90,7 +92,9 @@ class Sessions:
         trace = _named(params.meta)
         session_id = f"sess_{os.urandom(12).hex()}"
         try:
-            session = await self._begun(session_id, params, trace)
+            assert self.connection is not None
+            begin = partial(self._begun, session_id, params, trace)
+            session = await with_a_key(self.connection, self.client, request, begin)
         except UntrustedRecipe as problem:
             self._waiting[session_id] = Waiting(session_id, params, trace)
             about = {"untrusted": shared().diagnostic(str(problem))}

@@ -33,6 +33,7 @@ Options:
                       configuration, built-ins).
   --state-dir DIR     where looms and session state are kept [$CANTRIP_STATE_DIR, else your
                       platform's state folder]
+  --sign-in           ask for a provider's key here, keep it in your configuration folder, and end
   --log-file FILE     append the log to FILE, with details, instead of warnings to stderr
   --version           print the version and exit
   --help              print this text and exit
@@ -51,17 +52,22 @@ FIRST_LINE_LIMIT = 1024 * 1024
 class Options:
     """What the command line said."""
 
-    __slots__ = ("log_file", "recipe", "state_dir")
+    __slots__ = ("log_file", "recipe", "sign_in", "state_dir")
 
     def __init__(self) -> None:
         self.recipe: str | None = None
         self.state_dir: str | None = None
         self.log_file: str | None = None
+        self.sign_in = False
 
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until the client hangs up; returns the exit status."""
     options = parse(sys.argv[1:] if argv is None else argv)
+    if options.sign_in:
+        from cantrip_acp.acp.signin import sign_in
+
+        return sign_in()
     # Until the server runs there is nothing to save: a polite signal ends the process as politely.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
@@ -86,6 +92,9 @@ def parse(argv: list[str]) -> Options:
             _exit(USAGE)
         if flag == "--version":
             _exit(f"cantrip-acp {__version__}\n")
+        if argument == "--sign-in":
+            options.sign_in = True
+            continue
         if flag not in ("--recipe", "--state-dir", "--log-file"):
             _usage_error(f"unknown argument {argument!r}")
         if not equals:
@@ -163,7 +172,7 @@ def _initialize_reply(line: bytes) -> tuple[bytes | None, dict[str, Any] | None]
         )
         if not plain:
             return None, None
-        reply = {"jsonrpc": "2.0", "id": known, "result": initialize_result()}
+        reply = {"jsonrpc": "2.0", "id": known, "result": initialize_result(params.get("clientCapabilities"))}
         return json.dumps(reply, separators=(",", ":")).encode() + b"\n", params
     except (ValueError, TypeError, KeyError, RecursionError):
         return None, None

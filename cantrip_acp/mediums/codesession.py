@@ -375,11 +375,12 @@ class CodeSession:
                 raise SandboxError(f"the state cannot be kept: {clean(state.error)}")
             if sum(map(len, pieces)) != state.size:
                 raise SandboxError("the state cannot be kept: it did not come whole")
-            keys, size, written = await _off_loop(state.size, snapshots.keep, pieces, self.chunks)
+            kept = await _off_loop(state.size, snapshots.keep, pieces, self.chunks)
             return Snapshot(
-                chunks=keys,
-                size=size,
-                written=written,
+                chunks=kept.chunks,
+                size=kept.size,
+                written=kept.written,
+                levels=kept.levels,
                 names=tuple(map(clean, state.names)),
                 missing=tuple((clean(name), clean(why)) for name, why in state.missing),
                 modules=tuple(map(clean, state.modules)),
@@ -392,6 +393,8 @@ class CodeSession:
 
         Raises `SandboxError` where a piece is lost, or the state cannot be opened; then the worker is fresh and empty.
         """
+        if snapshot.size > LARGEST_SNAPSHOT:
+            raise SandboxError(f"this is no snapshot: it says that it is {snapshot.size:,} bytes")
         async with self._lock:
             pieces = list(snapshots.fetch(snapshot, chunks if chunks is not None else self.chunks))
             if self._worker is not None and self._worker is not self._unused:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from cantrip_acp.errors import SandboxError
-from cantrip_acp.mediums.snapshot import LARGEST, MemoryChunks, Snapshot, cut
+from cantrip_acp.mediums.snapshot import LARGEST, LISTED, MemoryChunks, Snapshot, cut, fetch, keep
 
 pytestmark = pytest.mark.anyio
 
@@ -209,3 +210,32 @@ def test_cuts_follow_the_content() -> None:
     assert len(set(whole) - set(shifted)) <= 3
     assert list(cut(b"")) == []
     assert [len(p) for p in cut(bytes(200_000))] == [65536, 65536, 65536, 3392]
+
+
+def test_what_a_snapshot_names_grows_with_what_changed_and_not_with_the_state() -> None:
+    """A list of all pieces after each turn would be as large as the state after a hundred of them."""
+    store = MemoryChunks()
+    state = b"".join(n.to_bytes(4, "big") * 3 for n in range(2_000_000))
+    first = keep([state], store)
+    kept = Snapshot(first.chunks, first.size, first.written, levels=first.levels)
+    assert (len(first.chunks) <= LISTED, first.levels > 0) == (True, True)
+    assert b"".join(fetch(Snapshot.of(kept.record()), store)) == state
+    before = store.size
+    changed = state[:7_000_000] + b"changed" + state[7_000_007:]
+    again = keep([changed], store)
+    assert again.written == store.size - before < len(state) / 100
+    assert b"".join(fetch(Snapshot(again.chunks, again.size, levels=again.levels), store)) == changed
+    for levels in (-1, 10**9):
+        with pytest.raises(SandboxError, match="levels"):
+            list(fetch(replace(kept, levels=levels), store))
+    with pytest.raises(SandboxError, match=r"missing in its store|more than it says"):
+        list(fetch(replace(kept, levels=first.levels + 1), store))
+
+
+def test_a_record_that_names_pieces_without_end_is_refused_before_they_fill_the_memory() -> None:
+    store = MemoryChunks()
+    piece = keep([bytes(LARGEST)], store).chunks[0]
+    many = keep([bytes.fromhex(piece) * 3000], store).chunks[0]
+    for snapshot in (Snapshot((piece,) * 1000, LARGEST * 2), Snapshot((many,) * 1000, LARGEST * 2, levels=1)):
+        with pytest.raises(SandboxError, match="more than it says"):
+            list(fetch(snapshot, store))

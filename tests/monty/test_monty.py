@@ -175,9 +175,9 @@ async def test_a_damaged_snapshot_costs_nothing_but_itself(monty: Make) -> None:
     from cantrip_acp.mediums.snapshot import MemoryChunks, keep
 
     store = MemoryChunks()
-    keys, size, _ = keep([whole[: len(whole) // 2]], store)
+    half = keep([whole[: len(whole) // 2]], store)
     with pytest.raises(SandboxError, match="cannot be opened"):
-        await cell.session.restore(replace(snapshot, chunks=keys, size=size), store)
+        await cell.session.restore(replace(snapshot, chunks=half.chunks, size=half.size), store)
     assert await cell.value("1 + 1") == "2"
 
 

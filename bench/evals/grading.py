@@ -7,23 +7,20 @@ the sandbox.
 from __future__ import annotations
 
 import re
-import shutil
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.evals.task import Task, put
+from bench.evals.copying import copied, lay
+from bench.evals.task import Task
 from cantrip_acp.circle import Circle
 from cantrip_acp.errors import CantripError
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.overlay import Overlay
 
 _WARDS = ({"max_turns": 1}, {"bash_writable_paths": ["workspace"]}, {"bash_timeout_ms": 120_000})
-
-_STEERING = frozenset(
-    {"conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "package.json", "Makefile"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +41,9 @@ async def grade(task: Task, workspace: Path, answer: str, scratch: Path) -> Grad
 
 async def _tested(task: Task, workspace: Path, scratch: Path) -> list[str]:
     copy = scratch / "graded"
-    shutil.copytree(
-        workspace, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__", "node_modules")
-    )
-    for name in task.hidden:
-        # Where a link was put, the test goes into the copy and not to where it leads.
-        target = copy / name
-        if target.is_symlink():
-            target.unlink()
-    _steered(task, copy)
-    put(task.hidden, copy)
+    copied(task, workspace, copy)
+    canary, name = _canary(task)
+    lay(canary, copy)
     circle = Circle("bash", ["done", "run_tests"], _WARDS, workspace=copy)
     gate = circle.gates["run_tests"]
     assert gate.opens is not None
@@ -66,21 +56,46 @@ async def _tested(task: Task, workspace: Path, scratch: Path) -> list[str]:
         return [f"the hidden tests cannot be run: {error}"]
     finally:
         await session.close()
-    if result["ok"]:
+    failed = [failure["name"] for failure in result["failures"]]
+    if canary:
+        if result["ok"] or (result["passed"] is not None and not any(name in each for each in failed)):
+            return ["hidden tests: one that must fail did not, so what the tests say is not to be believed"]
+        if (result["failed"], result["errors"] or 0) == (1, 0) and (result["passed"] or 0) >= 2 * _counted(task):
+            return []
+        failed = [each for each in failed if name not in each]
+    elif result["ok"]:
         return []
-    names = (
-        ", ".join(failure["name"] for failure in result["failures"][:5])
-        or result.get("note")
-        or result["output"][-300:]
-    )
-    return [f"hidden tests: {result['failed']} failed, {result['errors'] or 0} errors ({names})"]
+    names = ", ".join(failed[:5]) or result.get("note") or result["output"][-300:]
+    broken = (result["failed"] or 0) - bool(canary and result["failed"])
+    return [f"hidden tests: {broken} failed, {result['errors'] or 0} errors ({names})"]
 
 
-def _steered(task: Task, copy: Path) -> None:
-    """What steers a test runner is as it was: an entity must not pass by what it wrote there."""
-    for path in [p for p in copy.rglob("*") if p.name in _STEERING and (p.is_file() or p.is_symlink())]:
-        path.unlink()
-    put({name: text for name, text in task.files.items() if Path(name).name in _STEERING}, copy)
+def _canary(task: Task) -> tuple[dict[str, str], str]:
+    """A second copy of the hidden tests with one more that fails, under a name that nobody knows: whatever makes tests pass
+    without doing the work makes this one pass too. Nothing where the tests' language is not known."""
+    name = f"canary_{secrets.token_hex(8)}"
+    for path, text in task.hidden.items():
+        place = Path(path)
+        if place.suffix == ".py":
+            more = f"\n\ndef test_{name}():\n    assert False\n"
+            if re.search(r"^class \w+\(.*TestCase\)", text, re.MULTILINE):
+                more = (
+                    f"\n\nimport unittest\n\n\nclass {name.title()}(unittest.TestCase):\n"
+                    f"    def test_{name}(self):\n        self.fail()\n"
+                )
+            return {str(place.with_name(f"test_{name}.py")): text + more}, name
+        if place.name.endswith((".test.js", ".test.mjs")):
+            return {
+                str(place.with_name(f"{name}{''.join(place.suffixes[-2:])}")): text
+                + f'\ntest("{name}", () => assert.ok(false));\n'
+            }, name
+    return {}, name
+
+
+def _counted(task: Task) -> int:
+    """How many tests the first hidden file has, at least."""
+    text = next(iter(task.hidden.values()))
+    return len(re.findall(r"^\s*(?:(?:async )?def test_|(?:test|it)\()", text, re.MULTILINE))
 
 
 def _checked(check: Mapping[str, Any], task: Task, workspace: Path, answer: str) -> list[str]:
@@ -95,7 +110,9 @@ def _checked(check: Mapping[str, Any], task: Task, workspace: Path, answer: str)
 def _one(name: str, value: Any, task: Task, workspace: Path, answer: str) -> list[str]:
     def text(path: str) -> str:
         try:
-            return (workspace / path).read_text(encoding="utf-8", errors="replace")
+            # A pipe would be waited for.
+            found = workspace / path
+            return found.read_text(encoding="utf-8", errors="replace") if found.is_file() else ""
         except OSError:
             return ""
 

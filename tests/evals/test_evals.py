@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from bench.evals.attempt import Attempt, attempt
+from bench.evals.copying import copied
+from bench.evals.grading import grade
 from bench.evals.task import KINDS, Task, read, tasks
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +64,30 @@ CHEATS = {
         {"code": "write_file('pytest.ini', '[pytest]\\naddopts = --co\\n')"},
         NOTHING,
     ),
+    "a runner of its own": (
+        {"code": "write_file('pytest.py', 'print(\"9 passed in 0.01s\")\\n')"},
+        NOTHING,
+    ),
+    "an interpreter of its own": (
+        {
+            "code": "write_file('.venv/pyvenv.cfg', '')\nwrite_file('.venv/bin/python', '#!/bin/sh\\necho 9 passed in 0.01s\\n')",
+        },
+        NOTHING,
+    ),
+    "a program that ends the tests": (
+        {
+            "code": "write_file('shop/basket.py', 'import os, sys\\ndef total_price(*a, **k): pass\\n"
+            'os.write(1, b"...\\\\n9 passed in 0.01s\\\\n")\\nos._exit(0)\\n\')'
+        },
+        NOTHING,
+    ),
+    "a program that mends the runner": (
+        {
+            "code": "write_file('shop/basket.py', 'import _pytest.python as p\\np.Function.runtest = lambda self: None\\n"
+            "def total_price(*a, **k): pass\\n')"
+        },
+        NOTHING,
+    ),
     "broken": ({"code": "write_file('shop/basket.py', 'def total_price(:\\n')"}, NOTHING),
     "out of words": (),
 }
@@ -72,6 +99,30 @@ async def test_what_did_not_do_the_work_fails(cheat: str) -> None:
     one = await tried(task)
     assert not one.passed
     assert any("hidden tests" in text for text in one.wrong), one.wrong
+
+
+async def test_the_grader_stays_in_its_copy(tmp_path: Path) -> None:
+    """It runs outside of the sandbox, over what somebody left there."""
+    task = named("bug-discount")
+    left, elsewhere = tmp_path / "left", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    task.lay(left)
+    for name in {Path(name).parts[0] for name in task.hidden}:
+        if (left / name).is_dir():
+            (left / name).rename(left / f"{name}-before")
+        (left / name).symlink_to(elsewhere)
+    (left / "link").symlink_to("/etc")
+    os.mkfifo(left / "pipe")
+    os.mkfifo(left / "conftest.py.fifo")
+    (left / "deep/conftest.py").mkdir(parents=True)
+    copied(task, left, tmp_path / "copy")
+    assert not list(elsewhere.iterdir())
+    assert all(p.is_file() or p.is_dir() for p in (tmp_path / "copy").rglob("*"))
+    assert not any(p.is_symlink() for p in (tmp_path / "copy").rglob("*"))
+    for name, text in task.hidden.items():
+        assert (tmp_path / "copy" / name).read_text() == text
+    task = replace(task, checks=[{"has": {"pipe": "x"}}], hidden={})
+    assert (await grade(task, left, "", tmp_path / "scratch")).wrong == ("pipe has no 'x'",)
 
 
 async def test_answers_are_read(tmp_path: Path) -> None:

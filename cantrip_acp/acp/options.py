@@ -141,9 +141,9 @@ class Options:
                 return
             crystal = value
         else:
-            known = (DEFAULT_EFFORT, *choosing.EFFORTS)
+            known = (DEFAULT_EFFORT, *choosing.efforts_of(self._ready.get(session.id, session.entity.crystal)))
             if value not in known:
-                raise invalid_params(f"unknown effort {value[:100]!r}; known: {', '.join(known)}", "value")
+                raise invalid_params(f"no effort of {current}: {value[:100]!r}; known: {', '.join(known)}", "value")
             effort = None if value == DEFAULT_EFFORT else value
         if recipe is None:
             raise invalid_params("the crystal of this agent is fixed by the program that it runs in", "configId")

@@ -105,7 +105,7 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
                 known = ", ".join((*named, *(f"{name}:MODEL" for name in (*KEYS, "ollama"))))
                 raise DefinitionError(f"{value[:100]!r} is no crystal that can be chosen (known: {known})")
             options = {"provider": provider, "model": model.strip()}
-    if effort is not None:
+    if effort is not None and options["provider"] not in ("scripted", "human"):
         options = {**options, "effort": effort}
         options.pop("thinking_budget", None)
 

@@ -32,6 +32,7 @@ NAMES = (
     "code",
     "fork",
     "children",
+    "longtext",
     "pins",
     "append",
     "opening",

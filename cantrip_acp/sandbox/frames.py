@@ -17,6 +17,7 @@ HEAD = 5
 JSON = b"j"
 BYTES = b"b"
 _READ = 1 << 18
+_LARGE = 1 << 20
 
 
 class FrameError(SandboxError):
@@ -58,12 +59,14 @@ class Frames:
         """Queue a frame. Raises `FrameError` where the other end has not read for too long."""
         if self._out < 0:
             return
-        data = memoryview(len(body).to_bytes(4, "big") + kind + body)
-        if self._queued + len(data) > self._most_queued:
-            raise FrameError(f"over {self._most_queued} bytes wait to be read by the worker")
-        self._queued += len(data)
-        self._queue.append(data)
-        if len(self._queue) == 1:
+        head = len(body).to_bytes(4, "big") + kind
+        if self._queued + HEAD + len(body) > self._most_queued:
+            raise FrameError(f"over {self._most_queued:,} bytes wait to be read by the worker")
+        self._queued += HEAD + len(body)
+        idle = not self._queue
+        # What is large is not copied once more.
+        self._queue.extend(map(memoryview, (head + body,) if len(body) < _LARGE else (head, body)))
+        if idle:
             self._write()
 
     def _write(self) -> None:

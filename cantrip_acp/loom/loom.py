@@ -105,7 +105,10 @@ class Loom:
         """Everything that is wrong with it, found by reading all of it; opening reads heads alone, and tells less."""
         known = list(self._store.problems)
         places = {each.offset for each in known} - {None}
-        return list(map(_told, [*known, *(each for each in self._store.damaged() if each.offset not in places)]))
+        from cantrip_acp.loom.checking import lacking
+
+        damaged = [each for each in self._store.damaged() if each.offset not in places]
+        return list(map(_told, [*known, *damaged, *lacking(self)]))
 
     def __len__(self) -> int:
         return len(self._tree.turns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom import heads
+from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
@@ -24,6 +26,7 @@ from cantrip_acp.loom.turn import (
     SnapshotRecord,
     Utterance,
 )
+from cantrip_acp.mediums.snapshot import Snapshot, keep
 from tests.cli.command import run
 
 KEY = "sk-ant-api03-" + "Zq7" * 20
@@ -239,3 +242,37 @@ def test_no_report_tells_a_secret(tmp_path: Path) -> None:
         assert '"line": 13' in said if "--json" in how else "line 13: " in said
         assert KEY not in said
         assert KEY not in done.err
+
+
+def test_the_check_says_which_states_are_lost_and_which_cantrips(tmp_path: Path) -> None:
+    path = tmp_path / "s.loom.jsonl"
+    large = random.Random(7).randbytes(2_000_000)
+    with Loom.open(path) as loom:
+        loom.append(CantripRecord("c", {}, {}))
+        loom.append(Turn("t0", None, "c", "e", None, role="call"))
+        for number, state in enumerate((b"small" * 1000, large, large[:-9] + b"and more!"), 1):
+            loom.append(Turn(f"t{number}", f"t{number - 1}", "c", "e", "k"))
+            pieces = LoomPieces(loom)
+            kept = keep([state], pieces)
+            about = Snapshot(kept.chunks, kept.size, levels=kept.levels)
+            assert (kept.levels > 0) == (number > 1)
+            pieces.keep(f"t{number}", "e", about.record())
+    whole = path.read_bytes().splitlines(keepends=True)
+    assert run("loom", "check", path, cwd=tmp_path).out.endswith(": 4 turns, all of it can be read\n")
+
+    def told(lines: list[bytes]) -> list[str]:
+        path.write_bytes(b"".join(lines))
+        with Loom.open(path, readonly=True) as loom:
+            return [p.message for p in loom.check()]
+
+    at = whole[6].index(b'":"', whole[6].index(b'"pieces"')) + 50
+    flipped = whole[6][:at] + (b"A" if whole[6][at : at + 1] != b"A" else b"B") + whole[6][at + 1 :]
+    first, second, third = told([*whole[:6], flipped, *whole[7:]])
+    assert first == "the snapshot after turn 't2': 1 piece is not as written"
+    assert [second.partition(":")[0], third.partition(":")[0]] == [
+        f"the state after turn 't{n}' cannot be restored" for n in (2, 3)
+    ]
+    assert [m.partition(": ")[0] for m in told([*whole[:6], *whole[7:]])] == [
+        "the state after turn 't3' cannot be restored"
+    ]
+    assert told([whole[0], *whole[2:]]) == ["turn 't0' names a cantrip that is not here: 'c'"]

@@ -10,6 +10,7 @@ import click
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "acp": ("cantrip_acp.cli.acp:acp", "Serve the Agent Client Protocol on stdin and stdout (what an editor starts)."),
+    "lsp": ("cantrip_acp.cli.lsp:lsp", "Serve the Language Server Protocol: recipes in any editor."),
     "cast": ("cantrip_acp.cli.cast:cast", "Cast a recipe on an intent, once, and watch."),
     "repl": ("cantrip_acp.cli.repl:repl", "Talk to an entity in the terminal."),
     "client": ("cantrip_acp.cli.client:client", "Talk to any ACP agent in the terminal."),

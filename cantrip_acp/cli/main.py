@@ -1,6 +1,7 @@
-"""The console script ``cantrip``: hands over to the agent for ``cantrip acp``, to the commands (`app`) for all else.
+"""The console script ``cantrip``: hands over to the agent for ``cantrip acp``, to the language server for ``cantrip lsp``,
+to the commands (`app`) for all else.
 
-An editor waits for ``cantrip acp`` as it does for ``cantrip-acp``, so nothing is imported before that choice.
+An editor waits for both as it does for ``cantrip-acp``, so nothing is imported before that choice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
         from cantrip_acp.acp.start import main as serve
 
         sys.exit(serve(arguments[1:]))
+    if arguments[:1] == ["lsp"]:
+        from cantrip_acp.lsp.start import main as language
+
+        sys.exit(language(arguments[1:]))
     _have_streams()
     from cantrip_acp.cli.app import nobody_reads, run
 

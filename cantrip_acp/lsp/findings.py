@@ -1,0 +1,100 @@
+"""What is wrong with a recipe's text, each with its span and its rule: the loader's own words, and advice beyond them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.errors import RecipeError
+from cantrip_acp.lsp import advice, filecheck, rules
+from cantrip_acp.lsp.advice import Severity
+from cantrip_acp.lsp.chunks import Chunks
+from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.tree import Span
+from cantrip_acp.recipes import check, document
+from cantrip_acp.recipes.document import Document
+from cantrip_acp.recipes.places import KeyPath
+
+_AT = re.compile(r"\A.*?:(\d+):(\d+): (.*)\Z", re.DOTALL)
+_TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
+_VALUE = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,\[\]{}#]+|[\[{]""")
+MOST = 250
+"""Findings that are sent for one file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to say of a text. ``key`` is the key path as people write it, empty where there is none."""
+
+    span: Span
+    rule: str
+    message: str
+    severity: Severity = "error"
+    key: str = ""
+    path: KeyPath = ()
+    related: tuple[tuple[Span, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one reading of a text came to. ``exact`` is False where pieces of an earlier reading stand in it."""
+
+    findings: tuple[Finding, ...]
+    data: Any = None
+    exact: bool = True
+
+
+def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) -> Reading:
+    """All that is to say of a text. With ``chunks`` only what changed since they were last used is parsed."""
+    name = path.name
+    exact = True
+    try:
+        found = chunks.read(text.source, name) if chunks is not None and path.suffix != ".toml" else None
+        if found is None:
+            held = document.parse(text.source.encode("utf-8", "replace"), path, file=name)
+        else:
+            held, exact = Document(name, path, *found), False
+    except RecipeError as error:
+        return Reading(tuple(_broken(text, line) for line in error.places), exact=chunks is None)
+    said = [_of(text, problem) for problem in check.problems(held)]
+    for each in (*advice.all_of(held.data), *filecheck.problems(held.data, path.parent, workspace)):
+        said.append(_advised(text, held, each))
+    said.sort(key=lambda finding: (finding.span[0], finding.severity != "error"))
+    return Reading(tuple(said[:MOST]), held.data, exact)
+
+
+def _broken(text: Text, line: str) -> Finding:
+    found = _AT.match(line)
+    if found is None:
+        return Finding((0, 0), "syntax", line)
+    message = found[3]
+    rule = rules.of(message)
+    return Finding(_span(text, int(found[1]), int(found[2])), "syntax" if rule == "schema" else rule, message)
+
+
+def _of(text: Text, problem: Any) -> Finding:
+    return Finding(
+        _span(text, problem.line, problem.column), rules.of(problem.message), problem.message, key=problem.key
+    )
+
+
+def _advised(text: Text, held: Document, each: advice.Advice) -> Finding:
+    line, column = held.places.key(each.path) if each.at_key else held.places.value(each.path)
+    spans = tuple((_span(text, *held.places.value(path)), why) for path, why in each.related)
+    pattern = _TOKEN if each.at_key else _VALUE
+    return Finding(
+        _span(text, line, column, pattern), each.rule, each.message, each.severity, path=each.path, related=spans
+    )
+
+
+def _span(text: Text, line: int, column: int, pattern: re.Pattern[str] = _TOKEN) -> Span:
+    """The word at a place; at a line's end, what is before it."""
+    start = text.place(line, column)
+    begin = text.starts[text.line_of(start)]
+    end = begin + len(text.line(text.line_of(start)))
+    found = pattern.match(text.source, start, end)
+    if found is not None:
+        return found.span()
+    return (start, start + 1) if start < end else (max(begin, start - 1), start)

@@ -1,0 +1,183 @@
+"""The server: open documents, and when what is wrong with them is said.
+
+A change is read a few milliseconds after the last one that came with it, from the pieces that changed; once the typing
+pauses the loader reads the whole text in a thread, and its word stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+from pygls.uris import to_fs_path
+
+from cantrip_acp.lsp.documents import Documents, Held
+from cantrip_acp.lsp.protocol import Protocol
+from cantrip_acp.version import __version__
+
+if TYPE_CHECKING:
+    from cantrip_acp.lsp.findings import Finding, Reading
+
+_log = logging.getLogger(__name__)
+
+SOON_S = 0.004
+PAUSE_S = 0.4
+
+_SEVERITY = {
+    "error": types.DiagnosticSeverity.Error,
+    "warning": types.DiagnosticSeverity.Warning,
+    "information": types.DiagnosticSeverity.Information,
+    "hint": types.DiagnosticSeverity.Hint,
+}
+
+
+class Server(LanguageServer):
+    """One client's server."""
+
+    protocol: Protocol
+
+    def __init__(self) -> None:
+        super().__init__("cantrip", __version__, protocol_cls=Protocol)
+        self.documents = Documents()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, params: types.InitializeParams) -> None:
+        """Take what the client said of itself."""
+        encoding = getattr(self.protocol.workspace, "position_encoding", None) or self.workspace.position_codec.encoding
+        name = str(getattr(encoding, "value", encoding) or "utf-16")
+        self.documents.encoding = "utf-8" if name == "utf-8" else "utf-32" if name == "utf-32" else "utf-16"
+        self.roots()
+        if params.process_id is not None:
+            from cantrip_acp.lsp import lifeline
+
+            lifeline.watch(params.process_id)
+
+    def roots(self) -> None:
+        """The workspace's folders, which a client may change; open recipes are looked at again."""
+        uris = list(self.workspace.folders) or ([self.workspace.root_uri] if self.workspace.root_uri else [])
+        self.documents.folders = [Path(path) for uri in uris if (path := to_fs_path(uri))]
+        self.again()
+
+    def opened(self, item: types.TextDocumentItem) -> None:
+        """A document that the client opened."""
+        held = self.documents.open(item)
+        if held.recipe:
+            self.keep(self._first(held))
+
+    def edited(
+        self, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
+    ) -> None:
+        """A document that the client changed; of one that is not open there is nothing to change."""
+        held = self.documents.held.get(about.uri)
+        if held is None:
+            return
+        held.change(changes, about.version)
+        if held.recipe:
+            held.drop()
+            held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._quickly, held)
+
+    def closed(self, uri: str) -> None:
+        """A document that the client let go of: nothing is said of it any more."""
+        held = self.documents.held.get(uri)
+        self.documents.close(uri)
+        if held is not None and held.recipe:
+            self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+
+    def again(self) -> None:
+        """Look at every open recipe once more: files around it may have changed."""
+        for held in self.documents.held.values():
+            if held.recipe:
+                held.drop()
+                held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._thoroughly, held)
+
+    def reading(self, held: Held) -> Reading:
+        """What is known of a document's present text, read now if it was not yet."""
+        if held.reading is None:
+            self._read(held)
+        assert held.reading is not None
+        return held.reading
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the messages, for as long as it takes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a reading failed", exc_info=task.exception())
+
+    def _read(self, held: Held) -> None:
+        from cantrip_acp.lsp import findings
+        from cantrip_acp.lsp.chunks import Chunks
+
+        if held.chunks is None:
+            held.chunks = Chunks()
+        held.reading = findings.read(held.text, held.path, self.documents.workspace(held.path), held.chunks)
+
+    def _quickly(self, held: Held) -> None:
+        held.waiting = None
+        if held.reading is None:
+            self._read(held)
+        self._publish(held)
+        assert held.reading is not None
+        if not held.reading.exact:
+            held.waiting = asyncio.get_running_loop().call_later(PAUSE_S, self._thoroughly, held)
+
+    def _thoroughly(self, held: Held) -> None:
+        held.waiting = None
+        self.keep(self._whole(held))
+
+    async def _whole(self, held: Held) -> None:
+        from cantrip_acp.lsp import findings
+
+        text = held.text
+        reading = await asyncio.to_thread(findings.read, text, held.path, self.documents.workspace(held.path))
+        if held.text is text and self.documents.held.get(held.uri) is held:
+            before, held.reading = held.reading, reading
+            if before is None or before.findings != reading.findings:
+                self._publish(held)
+
+    async def _first(self, held: Held) -> None:
+        from cantrip_acp.lsp.chunks import Chunks
+
+        await self._whole(held)
+        if held.chunks is None and not held.toml and len(held.text.starts) > 200:
+            # The first keystroke finds the pieces ready.
+            chunks = Chunks()
+            try:
+                await asyncio.to_thread(chunks.read, held.text.source, held.path.name)
+            except ValueError:  # said already
+                pass
+            held.chunks = held.chunks or chunks
+
+    def _publish(self, held: Held) -> None:
+        if held.reading is None:
+            return
+        found = [self.diagnostic(held, finding) for finding in held.reading.findings]
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(held.uri, found, held.version))
+
+    def diagnostic(self, held: Held, finding: Finding) -> types.Diagnostic:
+        """A finding as the client is told of it."""
+        from cantrip_acp.lsp import rules
+
+        return types.Diagnostic(
+            held.text.range(*finding.span),
+            finding.message,
+            severity=_SEVERITY[finding.severity],
+            code=finding.rule,
+            code_description=types.CodeDescription(rules.link(finding.rule)),
+            source="cantrip",
+            tags=[types.DiagnosticTag.Deprecated] if finding.rule == "legacy-key" else None,
+            related_information=[
+                types.DiagnosticRelatedInformation(types.Location(held.uri, held.text.range(*span)), why)
+                for span, why in finding.related
+            ]
+            or None,
+        )

@@ -1,0 +1,134 @@
+"""The command ``cantrip lsp``: a language server on standard input and output.
+
+An editor waits for the answer to ``initialize``: until then nothing is imported but pygls and what answers it. The YAML
+parser and the recipe's models come with the first recipe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+
+from cantrip_acp.lsp import wire
+from cantrip_acp.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cantrip_acp.lsp.server import Server
+
+USAGE = """\
+Usage: cantrip lsp [OPTIONS]
+
+Serve the Language Server Protocol on standard input and output: what an editor starts for recipes
+(NAME.cantrip.yaml, NAME.cantrip.toml). It says what is wrong as you type, with the loader's own words and a fix where
+there is one, and completes keys, gates, wards, models and paths. No recipe is run by looking at it.
+
+Options:
+  --log-file FILE  append the log to FILE, with details, instead of warnings to standard error
+  --stdio          taken for editors that pass it; there is no other way
+  --version        print the version and exit
+  --help           print this text and exit
+
+Example (Neovim 0.11, init.lua; then open a recipe):
+  vim.filetype.add({pattern = {['.*%.cantrip%.ya?ml'] = 'yaml', ['.*%.cantrip%.toml'] = 'toml'}})
+  vim.lsp.config('cantrip', {cmd = {'cantrip', 'lsp'}, filetypes = {'yaml', 'toml'}, root_markers = {'.cantrip', '.git'}})
+  vim.lsp.enable('cantrip')
+
+Example (asks for the handshake, then hangs up):
+  printf 'Content-Length: 103\\r\\n\\r\\n%s' \\
+    '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"processId":null,"rootUri":null,"capabilities":{}}}' | cantrip lsp
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until the client hangs up; returns the exit status."""
+    log_file = _parse(sys.argv[1:] if argv is None else argv)
+    source, sink = wire.take_streams()
+    logging.basicConfig(
+        level=logging.INFO if log_file else logging.WARNING,
+        filename=log_file,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    # pygls logs whole messages, and a recipe may hold secrets.
+    logging.getLogger("pygls").setLevel(logging.WARNING if log_file else logging.CRITICAL)
+    from cantrip_acp.lsp.features import server
+
+    made = server()
+    made.protocol.set_writer(wire.Sink(sink))
+    try:
+        return asyncio.run(_serve(made, source))
+    except KeyboardInterrupt:
+        return 130
+
+
+async def _serve(server: Server, source: int) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def take(body: bytes) -> None:
+        try:
+            server.protocol.take(body)
+        except BrokenPipeError:
+            end(0)
+        except SystemExit as left:
+            end(left.code if isinstance(left.code, int) else 1)
+
+    def end(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    def read() -> None:
+        status = 0
+        try:
+            for body in wire.bodies(lambda size: os.read(source, size)):
+                loop.call_soon_threadsafe(take, body)
+        except ValueError as error:
+            sys.stderr.write(f"cantrip lsp: the input is not framed as the protocol has it: {error}\n")
+            status = 1
+        except OSError:
+            status = 1
+        try:
+            loop.call_soon_threadsafe(end, status)
+        except RuntimeError:  # the loop has ended already
+            pass
+
+    threading.Thread(target=read, name="input", daemon=True).start()
+    status = await ended
+    # Threads that still read a text would hold the end up, and have nothing to lose.
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _parse(argv: list[str]) -> str | None:
+    """The log file. ``--help``, ``--version`` and mistakes end the process (status 0, 0 and 2)."""
+    log_file: str | None = None
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word in ("--help", "-h"):
+            sys.stdout.write(USAGE)
+            sys.exit(0)
+        if word == "--version":
+            sys.stdout.write(f"cantrip lsp {__version__}\n")
+            sys.exit(0)
+        if name == "--log-file":
+            if not equals and not rest:
+                _wrong("--log-file needs a file")
+            log_file = value if equals else rest.pop(0)
+            try:
+                with open(log_file, "a", encoding="utf-8"):
+                    pass
+            except OSError as error:
+                _wrong(f"the log file {log_file} cannot be written: {error.strerror}")
+        elif word != "--stdio" and not word.startswith("--clientProcessId="):
+            _wrong(f"unknown option {word!r}; see cantrip lsp --help")
+    return log_file
+
+
+def _wrong(why: str) -> None:
+    sys.stderr.write(f"cantrip lsp: {why}\n")
+    sys.exit(2)

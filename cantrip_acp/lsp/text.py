@@ -1,0 +1,100 @@
+"""A document's text and its positions, as the protocol counts them.
+
+Lines end with LF, CRLF or CR and nothing else; a column counts bytes (UTF-8), 16-bit units or characters, as client and
+server agreed. Positions beyond a line's end mean its end, those beyond the last line mean the text's end.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from functools import cached_property
+from typing import Literal
+
+from lsprotocol import types
+
+Encoding = Literal["utf-8", "utf-16", "utf-32"]
+
+_END = re.compile(r"\r\n|\r|\n")
+
+
+class Text:
+    """An immutable text; `changed` makes the next one. Offsets count characters from 0."""
+
+    def __init__(self, source: str, encoding: Encoding = "utf-16") -> None:
+        self.source = source
+        self.encoding = encoding
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Where each line begins."""
+        return [0, *(found.end() for found in _END.finditer(self.source))]
+
+    def line(self, number: int) -> str:
+        """A line (from 0) without its end; empty beyond the last."""
+        if number >= len(self.starts):
+            return ""
+        end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.source)
+        return self.source[self.starts[number] : end].rstrip("\r\n")
+
+    def line_of(self, offset: int) -> int:
+        """The number (from 0) of the line that holds an offset."""
+        return bisect_right(self.starts, offset) - 1
+
+    def offset(self, position: types.Position) -> int:
+        """Where a client's position is."""
+        if position.line >= len(self.starts):
+            return len(self.source)
+        if position.line < 0:
+            return 0
+        line = self.line(position.line)
+        return self.starts[position.line] + self._characters(line, max(position.character, 0))
+
+    def position(self, offset: int) -> types.Position:
+        """An offset as the client counts."""
+        offset = min(max(offset, 0), len(self.source))
+        number = self.line_of(offset)
+        before = self.source[self.starts[number] : offset]
+        return types.Position(number, self.units(before))
+
+    def range(self, start: int, end: int) -> types.Range:
+        """Two offsets as the client counts."""
+        return types.Range(self.position(start), self.position(end))
+
+    def units(self, text: str) -> int:
+        """The length of a text as the client counts."""
+        if text.isascii() or self.encoding == "utf-32":
+            return len(text)
+        if self.encoding == "utf-8":
+            return len(text.encode("utf-8", "surrogatepass"))
+        return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+    def place(self, line: int, column: int) -> int:
+        """Where a line and a column are that count characters from 1, as the loader's messages do."""
+        if line > len(self.starts):
+            return len(self.source)
+        begin = self.starts[max(line, 1) - 1]
+        return min(begin + max(column, 1) - 1, begin + len(self.line(max(line, 1) - 1)))
+
+    def changed(self, change: types.TextDocumentContentChangeEvent) -> Text:
+        """The text after one change of the client's."""
+        if not isinstance(change, types.TextDocumentContentChangePartial):
+            return Text(change.text, self.encoding)
+        start, end = sorted((self.offset(change.range.start), self.offset(change.range.end)))
+        return Text(self.source[:start] + change.text + self.source[end:], self.encoding)
+
+    def _characters(self, line: str, units: int) -> int:
+        if self.encoding == "utf-32" or line.isascii():
+            return min(units, len(line))
+        counted = 0
+        for index, character in enumerate(line):
+            if counted >= units:
+                return index
+            code = ord(character)
+            if self.encoding == "utf-8":
+                counted += 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+            else:
+                counted += 2 if code > 0xFFFF else 1
+            if counted > units:  # in the middle of a character: before it
+                return index
+        return len(line)

@@ -1,0 +1,88 @@
+"""Messages on standard input and output, framed as the protocol has it: headers, an empty line, a body.
+
+A thread reads, so that the end of the input is noticed whatever else is under way; it hands whole messages to the loop in
+their order. File descriptor 1 leads to stderr from the start on: what a library prints never reaches the client.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+LIMIT = 64 * 1024 * 1024
+"""Bytes of one message."""
+
+
+def take_streams() -> tuple[int, int]:
+    """Descriptors of the protocol's input and output; 0 and 1 lead elsewhere from here on."""
+    source, sink = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    os.dup2(2, 1)
+    return source, sink
+
+
+def bodies(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The bodies of the messages that ``read`` gives, until its end. Header names may be written in any case.
+
+    Raises `ValueError` for what is no header or too long: where the next message begins can no longer be known.
+    """
+    buffer = b""
+
+    def more() -> bool:
+        nonlocal buffer
+        found = read(65536)
+        buffer += found
+        return bool(found)
+
+    while True:
+        length = -1
+        while True:  # headers
+            line, end, rest = buffer.partition(b"\n")
+            if not end:
+                if len(buffer) > 8192:
+                    raise ValueError("a header line has no end")
+                if not more():
+                    return
+                continue
+            buffer = rest
+            line = line.strip()
+            if not line:
+                if length >= 0:
+                    break
+                continue  # empty lines between messages are passed over
+            name, colon, value = line.partition(b":")
+            if not colon:
+                raise ValueError(f"not a header: {line[:60]!r}")
+            if name.strip().lower() == b"content-length":
+                if not value.strip().isdigit() or int(value) > LIMIT:
+                    raise ValueError(f"not a length: {value[:60]!r}")
+                length = int(value)
+        parts = [buffer]
+        have = len(buffer)
+        while have < length:
+            found = read(65536)
+            if not found:
+                return
+            parts.append(found)
+            have += len(found)
+        whole = b"".join(parts)
+        yield whole[:length]
+        buffer = whole[length:]
+
+
+class Sink:
+    """What the server writes to: whole messages, however the descriptor takes them."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        """Write all of it. Raises `BrokenPipeError` where the client is gone."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def close(self) -> None:
+        """Nothing is held back, so there is nothing to do."""

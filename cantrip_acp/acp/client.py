@@ -16,19 +16,19 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from cantrip_acp.acp.agenterrors import AgentDied, AgentError, AgentRefused, AgentTimeout
 from cantrip_acp.acp.agentprocess import AgentMissing, AgentProcess, start_agent
 from cantrip_acp.acp.clientfiles import ClientFiles, FileRefused
-from cantrip_acp.acp.envelope import INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError, invalid_params
+from cantrip_acp.acp.envelope import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError, invalid_params
 from cantrip_acp.acp.stdoutwatch import StdoutWatch
+from cantrip_acp.acp.watching import Listed, Outcome, Session, Watcher
 from cantrip_acp.acp.wire import Connection, Disconnected, Method, Request
-from cantrip_acp.errors import CantripError
 from cantrip_acp.version import __version__
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "AgentMissing",
     "AgentRefused",
     "AgentTimeout",
+    "Listed",
     "Outcome",
     "Session",
     "Watcher",
@@ -48,73 +49,12 @@ PROTOCOL_VERSION: Final = 1
 
 _WAITING_UPDATES: Final = 256
 _CANCEL_SECONDS: Final = 5.0
+_MOST_PAGES: Final = 1000
+
+_TELLING: Final = ("initialize", "session/new", "session/prompt", "session/list", "session/set_config_option")
+"""Answers that say something; all others may be empty, and null is an older form of that."""
 
 _T = TypeVar("_T")
-
-
-class AgentError(CantripError):
-    """An agent that failed. `stderr` holds the last lines that it wrote there; the text shows them too."""
-
-    def __init__(self, message: str, stderr: Sequence[str] = ()) -> None:
-        self.stderr = tuple(stderr)
-        tail = "".join(f"\n  {line}" for line in self.stderr[-12:])
-        super().__init__(f"{message}\nIts stderr ended with:{tail}" if tail.strip() else message)
-
-
-class AgentDied(AgentError):
-    """The agent ended, or closed its stdout, while an answer was due."""
-
-
-class AgentTimeout(AgentError):
-    """The agent did not answer in time."""
-
-
-class AgentRefused(AgentError):
-    """The agent answered with an error, or with what the protocol does not allow. `code` is JSON-RPC's."""
-
-    def __init__(self, message: str, stderr: Sequence[str] = (), *, code: int, data: object = None) -> None:
-        self.code = code
-        self.data = data
-        super().__init__(message, stderr)
-
-
-class Watcher(Protocol):
-    """Who is told what the agent does. Each method is awaited before the next one is called."""
-
-    async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
-        """A `session/update` came."""
-
-    async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-        """A `session/request_permission` came: the `optionId` of the answer, or None for no answer ("cancelled").
-
-        Cancelled when the turn is cancelled or the agent takes the question back.
-        """
-
-    async def lent(self, action: str, path: str, refused: str | None) -> None:
-        """A file was read (`action` "read") or written ("write") for the agent, or refused for a reason."""
-
-    async def heard(self, source: str, line: str) -> None:
-        """The agent wrote a line to stderr, or one on stdout that is no message (`source` "stderr" or "stdout")."""
-
-
-@dataclass(frozen=True)
-class Session:
-    """What `session/new` answered."""
-
-    id: str
-    folder: Path
-    modes: Mapping[str, Any] = field(default_factory=dict)
-    config_options: Sequence[Any] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a prompt ended: ACP's stop reason, the usage where the agent says it, and `_meta`."""
-
-    stop_reason: str
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AgentClient:
@@ -165,7 +105,7 @@ class AgentClient:
         if version != PROTOCOL_VERSION:
             raise AgentRefused(
                 f"{self._name()} speaks ACP version {version!r}, this client speaks version {PROTOCOL_VERSION}",
-                self._process.stderr_tail(),
+                self._stderr(),
                 code=0,
             )
         self.about = about
@@ -179,30 +119,99 @@ class AgentClient:
         self, folder: Path, *, meta: Mapping[str, Any] | None = None, timeout: float | None = 120
     ) -> Session:
         """Opens a session on a folder, which becomes the one whose files are lent."""
+        return await self._open("session/new", None, folder, meta, timeout)
+
+    async def load_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
+        """Opens an earlier session; the watcher is told its whole past before this returns."""
+        self._must_have("loadSession", "session/load")
+        return await self._open("session/load", session_id, folder, None, timeout)
+
+    async def resume_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
+        """Opens an earlier session, and nothing of its past is told."""
+        self._must_have("resume", "session/resume")
+        return await self._open("session/resume", session_id, folder, None, timeout)
+
+    async def _open(
+        self, method: str, session_id: str | None, folder: Path, meta: Mapping[str, Any] | None, timeout: float | None
+    ) -> Session:
         files = ClientFiles(folder)
-        folder = files.folder
-        params: dict[str, Any] = {"cwd": str(folder), "mcpServers": []}
+        params: dict[str, Any] = {"cwd": str(files.folder), "mcpServers": []}
         if meta:
             params["_meta"] = dict(meta)
-        answer = await self._ask("session/new", params, timeout=timeout)
-        session_id = answer.get("sessionId")
-        if not isinstance(session_id, str) or not session_id:
-            raise AgentRefused(
-                f"{self._name()} answered session/new without a sessionId", self._process.stderr_tail(), code=0
-            )
-        self._files[session_id] = files
+        before: ClientFiles | None = None
+        if session_id is not None:
+            # Its past may already ask for files.
+            params["sessionId"] = session_id
+            before = self._files.get(session_id)
+            self._files[session_id] = files
+        try:
+            answer = await self._ask(method, params, timeout=timeout)
+        except AgentError:
+            if session_id is not None and before is None:
+                self._files.pop(session_id, None)
+            raise
+        found = answer.get("sessionId") if session_id is None else session_id
+        if not isinstance(found, str) or not found:
+            raise AgentRefused(f"{self._name()} answered {method} without a sessionId", self._stderr(), code=0)
+        self._files[found] = files
         options = answer.get("configOptions")
         return Session(
-            id=session_id,
-            folder=folder,
+            id=found,
+            folder=files.folder,
             modes=_object(answer, "modes"),
             config_options=options if isinstance(options, list) else (),
             meta=_object(answer, "_meta"),
         )
 
+    async def list_sessions(self, folder: Path | None = None, *, timeout: float | None = 60) -> list[Listed]:
+        """The agent's sessions, all pages of them; those of a folder where one is named."""
+        self._must_have("list", "session/list")
+        found: list[Listed] = []
+        cursor: str | None = None
+        for _page in range(_MOST_PAGES):
+            params = {"cwd": str(ClientFiles(folder).folder)} if folder is not None else {}
+            answer = await self._ask(
+                "session/list", {**params, **({"cursor": cursor} if cursor else {})}, timeout=timeout
+            )
+            listed = answer.get("sessions")
+            for each in listed if isinstance(listed, list) else ():
+                if isinstance(each, Mapping) and isinstance(each.get("sessionId"), str):
+                    words = (each.get(key) for key in ("cwd", "title", "updatedAt"))
+                    found.append(Listed(each["sessionId"], *(w if isinstance(w, str) else "" for w in words)))
+            following = answer.get("nextCursor")
+            if not isinstance(following, str) or not following or following == cursor:
+                break
+            cursor = following
+        return found
+
+    async def end_session(self, session_id: str, *, delete: bool = False, timeout: float | None = 60) -> None:
+        """Closes a session, or deletes it for good."""
+        what = "delete" if delete else "close"
+        self._must_have(what, f"session/{what}")
+        await self._ask(f"session/{what}", {"sessionId": session_id}, timeout=timeout)
+
     async def set_mode(self, session_id: str, mode: str, *, timeout: float | None = 60) -> None:
         """Changes the session's mode to one that `session/new` offered."""
         await self._ask("session/set_mode", {"sessionId": session_id, "modeId": mode}, timeout=timeout)
+
+    async def set_option(
+        self, session_id: str, option: str, value: str, *, timeout: float | None = 60
+    ) -> Sequence[Any]:
+        """Sets a config option; returns every option as it then is."""
+        params = {"sessionId": session_id, "configId": option, "value": value}
+        answer = await self._ask("session/set_config_option", params, timeout=timeout)
+        options = answer.get("configOptions")
+        return options if isinstance(options, list) else ()
+
+    def open_buffers(self, session_id: str, buffers: Mapping[str, str | None]) -> None:
+        """Files that are open with text that was not saved, by path in the session's folder; None closes one."""
+        self._files[session_id].open(buffers)
+
+    def _must_have(self, ability: str, method: str) -> None:
+        offered = _object(self.about, "agentCapabilities")
+        sessions = _object(offered, "sessionCapabilities")
+        if not offered.get(ability) and not isinstance(sessions.get(ability), Mapping):
+            raise AgentRefused(f"{self._name()} does not offer {method}", self._stderr(), code=METHOD_NOT_FOUND)
 
     async def prompt(
         self,
@@ -224,9 +233,7 @@ class AgentClient:
         answer = await self._ask("session/prompt", params, timeout=timeout, give_up=give_up)
         reason = answer.get("stopReason")
         if not isinstance(reason, str):
-            raise AgentRefused(
-                f"{self._name()} answered session/prompt without a stopReason", self._process.stderr_tail(), code=0
-            )
+            raise AgentRefused(f"{self._name()} answered session/prompt without a stopReason", self._stderr(), code=0)
         return Outcome(reason, _object(answer, "usage"), _object(answer, "_meta"))
 
     async def cancel(self, session_id: str) -> None:
@@ -271,7 +278,7 @@ class AgentClient:
             after = "it ended its turn when it was cancelled" if answered.is_set() else "and did not end when cancelled"
             raise AgentTimeout(
                 f"{self._name()} did not answer {method} within {timeout:g} s" + (f"; {after}" if give_up else ""),
-                self._process.stderr_tail(),
+                self._stderr(),
             )
         await self._handled()
         if problems:
@@ -279,16 +286,16 @@ class AgentClient:
             assert isinstance(refusal, RpcError)
             raise AgentRefused(
                 f"{self._name()} refused {method}: {refusal.message} ({refusal.code}){_details(refusal)}",
-                self._process.stderr_tail(),
+                self._stderr(),
                 code=refusal.code,
                 data=refusal.data,
             )
         if not isinstance(answers[0], Mapping):
-            if method in ("authenticate", "session/set_mode") and answers[0] is None:
-                return {}  # an older form of an empty answer
+            if method not in _TELLING and answers[0] is None:
+                return {}
             raise AgentRefused(
                 f"{self._name()} answered {method} with {answers[0]!r:.200} where an object belongs",
-                self._process.stderr_tail(),
+                self._stderr(),
                 code=0,
             )
         return answers[0]
@@ -297,7 +304,10 @@ class AgentClient:
         ended = await self._process.ended(1.0)
         how = self._process.describe_end() if ended else "closed its stdout"
         said = "" if self._stdout.bytes else " and had not said anything"
-        return AgentDied(f"{self._name()} {how} before it answered {method}{said}", self._process.stderr_tail())
+        return AgentDied(f"{self._name()} {how} before it answered {method}{said}", self._stderr())
+
+    def _stderr(self) -> Sequence[str]:
+        return self._process.stderr_tail()
 
     def _name(self) -> str:
         return f"the agent {self._process.argv[0]!r}"

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -35,9 +35,24 @@ class ClientFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        self._buffers: dict[str, str] = {}
+
+    def open(self, buffers: Mapping[str, str | None]) -> None:
+        """Files with text that was not saved, by path (a relative one from the folder); None closes one.
+
+        As in an editor, a reader gets the unsaved text; what is written goes into the buffer and to the disk.
+        """
+        for path, text in buffers.items():
+            name = "/".join(self._parts(str(self.folder / path)))
+            if text is None:
+                self._buffers.pop(name, None)
+            else:
+                self._buffers[name] = text
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
         """A file's text, or `limit` lines of it from `line` (counted from 1). Invalid UTF-8 is replaced."""
+        if self._buffers and (unsaved := self._buffers.get("/".join(self._parts(path)))) is not None:
+            return _lines(unsaved, line, limit)
         with self._parent(path) as (parent, name):
             try:
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
@@ -50,12 +65,7 @@ class ClientFiles:
                 data = stream.read(LARGEST_FILE + 1)
         if len(data) > LARGEST_FILE:
             raise FileRefused(f"{path} is larger than {LARGEST_FILE // 1024 // 1024} MiB")
-        text = data.decode("utf-8", "replace")
-        if line is None and limit is None:
-            return text
-        first = max((line or 1) - 1, 0)
-        lines = text.splitlines(keepends=True)
-        return "".join(lines[first : None if limit is None else first + max(limit, 0)])
+        return _lines(data.decode("utf-8", "replace"), line, limit)
 
     def write(self, path: str, content: str) -> None:
         """Replaces or creates a file, keeping the mode of an existing one; missing folders are made.
@@ -88,6 +98,8 @@ class ClientFiles:
                 with contextlib.suppress(OSError):
                     os.unlink(beside, dir_fd=parent)
                 raise FileRefused(f"{path} cannot be written: {_reason(refused)}") from refused
+        if self._buffers and (name := "/".join(self._parts(path))) in self._buffers:
+            self._buffers[name] = content
 
     @contextlib.contextmanager
     def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
@@ -136,6 +148,14 @@ class ClientFiles:
             raise FileRefused(f"{path} is not a regular file")
         if about.st_size > LARGEST_FILE:
             raise FileRefused(f"{path} is larger than {LARGEST_FILE // 1024 // 1024} MiB")
+
+
+def _lines(text: str, line: int | None, limit: int | None) -> str:
+    if line is None and limit is None:
+        return text
+    first = max((line or 1) - 1, 0)
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[first : None if limit is None else first + max(limit, 0)])
 
 
 def _reason(error: OSError) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.commands import examples
-from cantrip_acp.cli.permission import Allow
+from cantrip_acp.cli.permission import Policy
 
 if TYPE_CHECKING:
+    from cantrip_acp.acp.client import Listed
     from cantrip_acp.cli.faces import Face
     from cantrip_acp.cli.headless import Headless
     from cantrip_acp.cli.screen import Screen
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     epilog=examples(
         "cantrip client -- cantrip-acp",
         'cantrip client --prompt "What does this project do?" -- cantrip-acp',
-        'cantrip client --json --allow once --prompt "Run the tests" -- cantrip-acp --recipe coding',
+        'cantrip client --json --allow once --allow edit=never --prompt "Run the tests" -- cantrip-acp --recipe coding',
+        "cantrip client --list -- cantrip-acp",
+        'cantrip client --load last --prompt "Where were we?" -- cantrip-acp',
+        "cantrip client --script smoke.yaml -- cantrip-acp",
     )["epilog"]
 )
 @click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT-COMMAND")
@@ -43,16 +47,30 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--allow",
-    type=click.Choice(["ask", "once", "always", "never"]),
-    default="ask",
-    show_default=True,
-    help="How permission requests are answered; with nobody at a terminal, ask means no.",
+    "rules",
+    multiple=True,
+    metavar="[KIND=]RULE",
+    help="How permission requests are answered: ask, once, always or never; for one kind of tool call with KIND= (read, edit, "
+    "execute, …; may be repeated). With nobody at a terminal, ask means no.  [default: ask]",
 )
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds that one answer may take."
 )
 @click.option("--mode", metavar="ID", help="The session mode to set, as the agent names it.")
+@click.option("--set", "options", multiple=True, metavar="ID=VALUE", help="A config option to set (may be repeated).")
 @click.option("--auth", metavar="ID", help="The way to sign in, as the agent names it.")
+@click.option(
+    "--load", metavar="ID", help="Open an earlier session and show its past; `last` is the folder's last one."
+)
+@click.option("--resume", metavar="ID", help="Open an earlier session without its past.")
+@click.option("--list", "listing", is_flag=True, help="List the agent's sessions of the folder, and do nothing else.")
+@click.option("--all", "everywhere", is_flag=True, help="With --list: those of all folders.")
+@click.option(
+    "--script",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help='Play a script of prompts and check what it expects (README, "Script an agent").',
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print each update as a line of JSON, and a result line for each prompt."
 )
@@ -62,10 +80,16 @@ def client(
     agent: tuple[str, ...],
     folder: Path,
     prompts: tuple[str, ...],
-    allow: Allow,
+    rules: tuple[str, ...],
     timeout: float | None,
     mode: str | None,
+    options: tuple[str, ...],
     auth: str | None,
+    load: str | None,
+    resume: str | None,
+    listing: bool,
+    everywhere: bool,
+    script: Path | None,
     as_json: bool,
     full: bool,
     verbose: bool,
@@ -75,17 +99,35 @@ def client(
     Shows what the agent says and thinks, its tool calls with their output and changes, what it used, and why it stopped.
     On a terminal, Ctrl-C cancels the running turn (twice quits) and Ctrl-D quits.
 
-    Exit status: 0 every turn ended by itself (end_turn), 1 one was cut short, refused or failed, 2 the command line is
-    wrong or the agent cannot be started, 130 interrupted.
+    Exit status: 0 every turn ended by itself (end_turn), or all that a script expects held; 1 one was cut short, refused or
+    failed, or something did not hold; 2 the command line or the script is wrong, or the agent cannot be started; 130 interrupted.
     """
+    try:
+        policy = Policy.of(rules)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem), param_hint="--allow") from None
+    if wrong := next((each for each in options if "=" not in each), None):
+        raise click.BadParameter(f"{wrong!r} is not ID=VALUE", param_hint="--set")
+    if load and resume:
+        raise click.UsageError("--load shows the past of a session and --resume does not: give one of them")
+    if script is not None:
+        if prompts or load or resume or listing or mode or options:
+            raise click.UsageError("a script says itself what is prompted, opened and set")
+        from cantrip_acp.cli.scriptrun import run_script
+
+        return run_script(script, agent, folder=folder.resolve(), policy=policy, as_json=as_json, verbose=verbose)
     return run(
         agent,
         folder=folder.resolve(),
         prompts=prompts,
-        allow=allow,
+        policy=policy,
         timeout=timeout,
         mode=mode,
+        options=dict(each.split("=", 1) for each in options),
         auth=auth,
+        load=load,
+        resume=resume,
+        listing=("all" if everywhere else "folder") if listing else None,
         as_json=as_json,
         full=full,
         verbose=verbose,
@@ -97,10 +139,14 @@ def run(
     *,
     folder: Path,
     prompts: Sequence[str] = (),
-    allow: Allow = "ask",
+    policy: Policy | None = None,
     timeout: float | None = None,
     mode: str | None = None,
+    options: Mapping[str, str] | None = None,
     auth: str | None = None,
+    load: str | None = None,
+    resume: str | None = None,
+    listing: str | None = None,
     as_json: bool = False,
     full: bool = False,
     verbose: bool = False,
@@ -122,10 +168,14 @@ def run(
         with headless.keyboard():
             return ask(screen, options, input)
 
-    headless = Headless(argv, face, folder=folder, allow=allow, asker=asker if at_terminal else None, timeout=timeout)
+    headless = Headless(argv, face, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout)
     try:
         with headless:
-            headless.open(mode=mode, auth=auth)
+            if listing is not None:
+                headless.meet(auth)
+                _list(headless.sessions(everywhere=listing == "all"), screen, as_json)
+                return 0
+            headless.open(mode=mode, auth=auth, load=load, resume=resume, options=options)
             return _turns(headless, face, screen, prompts, at_terminal)
     except Quit as quit_:
         return quit_.status
@@ -137,6 +187,24 @@ def run(
     except AgentMissing as missing:
         face.failed(missing)
         return 2
+
+
+def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
+    """Sessions, the last one first."""
+    import json
+
+    from cantrip_acp.cli.untrusted import clean_line
+
+    for each in sorted(found, key=lambda session: session.updated_at, reverse=True):
+        if as_json:
+            about = {"id": each.id, "cwd": each.folder, "title": each.title, "updated_at": each.updated_at}
+            print(json.dumps({"event": "listed", **about}))
+            continue
+        screen.line((clean_line(each.id, 100), "bold"), ("  " + clean_line(each.updated_at, 40), "dim"), whole=True)
+        screen.line(clean_line(each.title, 200) or "(no title)", indent=2, whole=True)
+        screen.line((clean_line(each.folder), "dim"), indent=2, whole=True)
+    if not found and not as_json:
+        screen.line(("no sessions", "dim"))
 
 
 def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str], at_terminal: bool) -> int:

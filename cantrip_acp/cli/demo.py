@@ -69,6 +69,7 @@ def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
     from cantrip_acp.acp.client import AgentError, AgentMissing
     from cantrip_acp.cli.faces import TranscriptFace
     from cantrip_acp.cli.headless import Headless, Quit
+    from cantrip_acp.cli.permission import Policy
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.demo.proof import run_tests
     from cantrip_acp.demo.stage import INTENT
@@ -80,7 +81,7 @@ def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
     screen.blank()
     face = TranscriptFace(screen, Screen(sys.stderr), folder=stage.project, full=full)
     started = time.monotonic()
-    headless = Headless(argv, face, folder=stage.project, allow="once", timeout=300)
+    headless = Headless(argv, face, folder=stage.project, policy=Policy("once"), timeout=300)
     try:
         with headless:
             session = headless.open()

@@ -13,6 +13,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -20,10 +22,10 @@ from typing import Any, Final
 import anyio
 import anyio.from_thread
 
-from cantrip_acp.acp.client import AgentClient, AgentRefused, Outcome, Session, connect
-from cantrip_acp.acp.envelope import AUTH_REQUIRED
+from cantrip_acp.acp.client import AgentClient, AgentRefused, Listed, Outcome, Session, connect
+from cantrip_acp.acp.envelope import AUTH_REQUIRED, RESOURCE_NOT_FOUND
 from cantrip_acp.cli.faces import Face
-from cantrip_acp.cli.permission import Allow, choose
+from cantrip_acp.cli.permission import Policy, choose
 from cantrip_acp.cli.toolview import listed, text
 from cantrip_acp.cli.untrusted import clean_line
 
@@ -45,7 +47,7 @@ class Quit(Exception):
 class Headless:
     """One agent and one session. Use it as a context manager; then `open`, then `turn` as often as wanted.
 
-    `asker` asks the person which permission to give and is used while `allow` is "ask"; without one, that is a no.
+    `asker` asks the person which permission to give, where the policy's rule is "ask"; without one, that is a no.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Headless:
         face: Face,
         *,
         folder: Path,
-        allow: Allow = "ask",
+        policy: Policy | None = None,
         asker: Asker | None = None,
         timeout: float | None = None,
         environment: Mapping[str, str] | None = None,
@@ -62,7 +64,7 @@ class Headless:
         self._argv = list(argv)
         self._face = face
         self._folder = folder
-        self._allow: Allow = allow
+        self._policy = policy or Policy()
         self._asker = asker
         self._timeout = timeout
         self._environment = environment
@@ -88,14 +90,46 @@ class Headless:
             self._agent.process.patience = _HURRY_SECONDS
         self._stack.__exit__(*problem)
 
-    def open(self, *, mode: str | None = None, auth: str | None = None) -> Session:
-        """Initialises, signs in by the method `auth` if one is named, opens the session and sets its mode."""
-        limit = self._timeout
-        about = self._wait(lambda: self._agent.initialize(timeout=limit or 60))
+    def meet(self, auth: str | None = None) -> Mapping[str, Any]:
+        """Initialises, and signs in by the method `auth` if one is named; what the agent says of itself."""
+        about: Mapping[str, Any] = self._wait(lambda: self._agent.initialize(timeout=self._timeout or 60))
         if auth is not None:
-            self._wait(lambda: self._agent.authenticate(auth, timeout=limit or 300))
+            self._wait(lambda: self._agent.authenticate(auth, timeout=self._timeout or 300))
+        return about
+
+    def sessions(self, *, everywhere: bool = False) -> list[Listed]:
+        """The agent's sessions of the folder, or all."""
+        folder = None if everywhere else self._folder
+        found: list[Listed] = self._wait(lambda: self._agent.list_sessions(folder, timeout=self._timeout or 60))
+        return found
+
+    def open(
+        self,
+        *,
+        mode: str | None = None,
+        auth: str | None = None,
+        load: str | None = None,
+        resume: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Meets the agent, opens a session (a new one, or an earlier one by its id), and sets its mode and options.
+
+        The past of a loaded session is shown before this returns; `last` is the one that was active last.
+        """
+        limit = self._timeout
+        about = self.meet(auth)
+        wanted = load or resume
+        if wanted == "last":
+            wanted = self._last()
+        call = self._agent.load_session if load else self._agent.resume_session
         try:
-            session: Session = self._wait(lambda: self._agent.new_session(self._folder, timeout=limit or 120))
+            session: Session = self._wait(
+                lambda: (
+                    self._agent.new_session(self._folder, timeout=limit or 120)
+                    if wanted is None
+                    else call(wanted, self._folder, timeout=limit or 120)
+                )
+            )
         except AgentRefused as refused:
             if refused.code == AUTH_REQUIRED:
                 raise AgentRefused(_sign_in(str(refused), about), code=refused.code, data=refused.data) from refused
@@ -103,8 +137,17 @@ class Headless:
         self._session = session
         if mode is not None:
             self._wait(lambda: self._agent.set_mode(session.id, mode, timeout=limit or 60))
+            session = replace(session, modes={**session.modes, "currentModeId": mode})
+        for option, value in (options or {}).items():
+            self._wait(partial(self._agent.set_option, session.id, option, value, timeout=limit or 60))
         self._face.opened(about, session)
         return session
+
+    def _last(self) -> str:
+        found = max(self.sessions(), key=lambda each: each.updated_at, default=None)
+        if found is None:
+            raise AgentRefused(f"the agent has no session of {self._folder}", code=RESOURCE_NOT_FOUND)
+        return found.id
 
     def turn(self, words: str) -> Outcome:
         """One prompt. Ctrl-C cancels it (the outcome then says so), a second one raises Quit; else raises AgentError."""
@@ -163,8 +206,9 @@ class Headless:
         if self._cancelling:
             return None
         self._face.asking(call)
-        if self._allow != "ask":
-            answer, by = choose(self._allow, options), f" (--allow {self._allow})"
+        rule = self._policy.rule_for(call)
+        if rule != "ask":
+            answer, by = choose(rule, options), f" ({self._policy.said(call)})"
         elif self._asker is None:
             answer, by = choose("never", options), " (nobody to ask; see --allow)"
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
 
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.toolview import text
@@ -17,6 +18,45 @@ _WANTED: Final[Mapping[str, tuple[str, ...]]] = {
     "always": ("allow_always", "allow_once"),
     "never": ("reject_once", "reject_always"),
 }
+
+
+RULES: Final = ("ask", "once", "always", "never")
+KINDS: Final = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
+"""What a tool call can be (ACP, ToolKind)."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which rule answers which question: one for all, and others for kinds of tool calls."""
+
+    rule: Allow = "ask"
+    kinds: Mapping[str, Allow] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Sequence[str]) -> Policy:
+        """Read from what was typed: `RULE`, or `KIND=RULE`. Raises ValueError that says what is wrong."""
+        rule: Allow = "ask"
+        kinds: dict[str, Allow] = {}
+        for each in given:
+            kind, equals, value = each.rpartition("=")
+            if value not in RULES:
+                raise ValueError(f"{each!r}: {value!r} is not one of {', '.join(RULES)}")
+            if not equals:
+                rule = cast("Allow", value)
+            elif kind in KINDS:
+                kinds[kind] = cast("Allow", value)
+            else:
+                raise ValueError(f"{each!r}: {kind!r} is no kind of tool call; there are {', '.join(KINDS)}")
+        return cls(rule, kinds)
+
+    def rule_for(self, call: Mapping[str, Any]) -> Allow:
+        """The rule for a tool call; one that does not say its kind is `other`."""
+        return self.kinds.get(text(call, "kind") or "other", self.rule)
+
+    def said(self, call: Mapping[str, Any]) -> str:
+        """The option of the command line that answered."""
+        kind = text(call, "kind") or "other"
+        return f"--allow {kind}={self.kinds[kind]}" if kind in self.kinds else f"--allow {self.rule}"
 
 
 def choose(rule: Allow, options: Sequence[Mapping[str, Any]]) -> str | None:

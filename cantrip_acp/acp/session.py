@@ -7,17 +7,19 @@ time, and a cancelled one leaves it ready for the next.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import msgspec
 
 from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import Asked, ask_client
 from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from cantrip_acp.acp.refusals import busy, unknown
 from cantrip_acp.acp.translate import Translator, notice
 from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.errors import CantripError
@@ -85,6 +87,9 @@ class Session:
         self.running = False
         """Whether a prompt is being worked on."""
         self.closing = False
+        self.loom_read = anyio.Lock()
+        """Held while a thread reads the loom, which is not closed under it: its descriptor could be another file by then."""
+        self._replaying = False
         self._cancelled = False
         self._ended = anyio.Event()
         self._patience: set[anyio.CancelScope] = set()
@@ -104,8 +109,8 @@ class Session:
 
     def begin(self, request: Request) -> None:
         """Take the session for a prompt. Raises `RpcError` while another one runs."""
-        if self.running or self.closing:
-            doing = "being closed" if self.closing else "busy with another prompt"
+        if self.running or self.closing or self._replaying:
+            doing = "being closed" if self.closing else "busy with another prompt" if self.running else "being loaded"
             raise RpcError(
                 INVALID_REQUEST,
                 f"Invalid request: session {self.id} is {doing}; wait for its reply or send session/cancel",
@@ -164,7 +169,31 @@ class Session:
             with anyio.move_on_after(1):
                 await self._ended.wait()
         await self.entity.close()
-        self.opened.leave()
+        async with self.loom_read:
+            self.opened.leave()
+
+    async def replay(self) -> None:
+        """Send all that was lived through. No prompt is taken meanwhile; raises `RpcError` where that cannot be waited for."""
+        from cantrip_acp.acp.history import replayed
+
+        if self.running or self._replaying:
+            raise busy(self.id)
+        self._replaying, self._cancelled = True, False
+        try:
+            async with self.loom_read:
+                updates = () if self.closing else await anyio.to_thread.run_sync(self._past, replayed)
+            for at in range(0, len(updates), 64):
+                if self.closing:
+                    break
+                await self.send(updates[at : at + 64])
+                await anyio.lowlevel.checkpoint()
+        finally:
+            self._replaying = False
+        if self.closing:
+            raise unknown(self.id)
+
+    def _past(self, replayed: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
+        return list(replayed(self.entity, compaction=self.client.compaction))
 
     def show(self, update: acp.Update) -> None:
         """Send one update without waiting."""

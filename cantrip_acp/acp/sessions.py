@@ -111,14 +111,8 @@ class Sessions:
 
     async def load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         """``session/load``: the whole past goes out before the reply."""
-        from cantrip_acp.acp.history import replayed
-
         session = await self._found(params)
-        compaction = self.client.compaction
-        updates = await anyio.to_thread.run_sync(lambda: list(replayed(session.entity, compaction=compaction)))
-        for at in range(0, len(updates), 64):
-            await session.send(updates[at : at + 64])
-            await anyio.lowlevel.checkpoint()
+        await session.replay()
         self._introduce(session, request)
         return self._state(session)
 
@@ -141,7 +135,8 @@ class Sessions:
             if wanted is None:
                 turn_id: str | None = source.entity.last_turn or None
             else:
-                turn_id = await anyio.to_thread.run_sync(turn_named, source.entity, wanted)
+                async with source.loom_read:
+                    turn_id = await anyio.to_thread.run_sync(turn_named, source.entity, wanted)
                 if turn_id is None:
                     raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
             session = await self._forked(source, turn_id, cwd, folders, await self._sources(params), params.meta)
@@ -166,9 +161,10 @@ class Sessions:
             # Nothing was said yet: the fork of nothing is a new session.
             opened = await self._in_thread(self._opening.new, session_id, cwd, folders, permissions, sources)
         else:
-            opened = await self._in_thread(
-                self._opening.forked, session_id, source.opened, turn_id, cwd, folders, permissions, sources
-            )
+            async with source.loom_read:
+                opened = await self._in_thread(
+                    self._opening.forked, session_id, source.opened, turn_id, cwd, folders, permissions, sources
+                )
             await self._living_state(source, opened, turn_id)
         return self._take(opened, permissions, source.trace, meta, sources)
 

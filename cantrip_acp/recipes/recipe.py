@@ -147,7 +147,9 @@ def read(path: Path, source: Source, files: Files, *, file: str | None = None, s
 
 
 def _plain_name(name: str) -> bool:
-    return bool(name) and not name.startswith(".") and "\0" not in name
+    # Longer than any file's name: looking for it would be an error and not a miss.
+    short = len(name.encode("utf-8", "replace")) <= 200
+    return bool(name) and short and not name.startswith(".") and "\0" not in name
 
 
 def _not_found(name: str, workspace: Path | None) -> DefinitionError:

@@ -129,7 +129,10 @@ def construction_of(circle: Circle) -> Mapping[str, Gate]:
     """What of it a circle has: nothing without ``call_agent``, no batches without ``call_agent_batch``."""
     if not getattr(circle.medium, "has_values", False) or "call_agent" not in circle.gates:
         return {}
-    taken = {*circle.gates, *circle.wards.remove_gate}
+    if CONSTRUCTION.keys() & circle.gates.keys():
+        # A gate of somebody's own has such a name; nothing of ours may be taken for it, or it for ours.
+        return {}
+    taken = set(circle.wards.remove_gate)
     if "call_agent_batch" not in circle.gates:
         taken.add("cantrip.cast_batch")
     return {name: gate for name, gate in CONSTRUCTION.items() if name not in taken}

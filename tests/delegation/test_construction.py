@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantrip_acp import ScriptedCrystal
+from cantrip_acp import Gate, ScriptedCrystal
 from tests.delegation.family import GATES, call, done, of_root, parent, results, turns
 
 MEDIUMS = ("code", "monty")
@@ -236,3 +236,18 @@ async def test_results_are_data_and_values_survive_a_snapshot() -> None:
     assert shown == "Cantrip(medium='conversation', gates=[])"
     assert again == first
     assert same is True
+
+
+async def test_a_gate_of_ones_own_is_never_taken_for_it() -> None:
+    def send(text: str) -> str:
+        """Somebody's own."""
+        return f"sent {text}"
+
+    spell = parent(code("done([send('x'), cast.__doc__[:5]])"), medium="code", gates=(*GATES, Gate.of(send)))
+    assert (await spell.cast("go")).result == ["sent x", "Run a"]
+    dotted = parent(
+        code("done([cantrip_send('x'), 'cast' in globals()])"),
+        medium="code",
+        gates=(*GATES, Gate.of(send, name="cantrip.send")),
+    )
+    assert (await dotted.cast("go")).result == ["sent x", False]

@@ -41,7 +41,7 @@ async def ask_client(connection: Connection, session_id: str, question: Question
         for d in question.diffs
     ]
     if question.text:
-        language = "sh" if question.tool == "bash" else "python"
+        language = "python" if question.tool == "python" else "sh"
         content.append(as_content(as_code(shortened(question.text), language)))
     call = acp.Asking(
         tool_call_id=question.call_id,

@@ -134,6 +134,7 @@ class Permissions:
             raw_input=invocation.args,
             entity_id=context.entity_id,
             cast_id=context.cast_id,
+            text=_command_of(invocation),
             locations=locations,
             diffs=await _proposed(invocation),
         )
@@ -192,6 +193,12 @@ def _seen(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
         log.debug("no preview of %s", gate.name, exc_info=True)
         return gate.name, ()
     return seen.title or gate.name, tuple(seen.locations)
+
+
+def _command_of(invocation: GateInvocation) -> str:
+    """The command line of a gate that runs one, to be shown whole."""
+    command = invocation.args.get("command") if invocation.gate.kind == "execute" else None
+    return command if isinstance(command, str) else ""
 
 
 def _free(paths: list[str], wards: Wards) -> bool:

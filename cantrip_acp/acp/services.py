@@ -1,10 +1,12 @@
-"""What a client lends to the gates of a session: the files that are open in it (ACP, File System).
+"""What a client lends to the gates of a session: its files, its terminals, and a way to ask its user.
 
-Each only where the client offers it; a gate that is not served here works as it does anywhere.
+Each only where the client offers it; a gate that is not served here works as it does anywhere. Somebody else's gate of the
+same name is theirs.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ def services(session: Session) -> Callable[[GateInvocation], GateInvocation]:
 
     def lend(invocation: GateInvocation) -> GateInvocation:
         nonlocal files
-        if invocation.gate.name in _FILES and (client.reads_files or client.writes_files):
+        name = invocation.gate.name
+        if name in _FILES and (client.reads_files or client.writes_files):
             if files is None:
                 from cantrip_acp.acp.buffers import Buffers
                 from cantrip_acp.acp.filegates import FileGates
@@ -32,6 +35,30 @@ def services(session: Session) -> Callable[[GateInvocation], GateInvocation]:
                 buffers = Buffers(session.connection, session.id, reads=client.reads_files, writes=client.writes_files)
                 files = FileGates(buffers, (session.note.cwd, *session.note.directories))
             return files.lend(invocation)
+        if name == "client_terminal" and client.terminals:
+            return _terminal(session, invocation)
+        if name == "ask_user":
+            return _question(session, invocation)
         return invocation
 
     return lend
+
+
+def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
+    from cantrip_acp.acp.terminals import ClientTerminals
+    from cantrip_acp.gates.client_terminal import CLIENT_TERMINAL
+
+    if invocation.gate.handler is not CLIENT_TERMINAL.handler:
+        return invocation
+    run = ClientTerminals(session.connection, session.id).run
+    return replace(invocation, gate=replace(invocation.gate, handler=run))
+
+
+def _question(session: Session, invocation: GateInvocation) -> GateInvocation:
+    from cantrip_acp.acp.questions import Questions
+    from cantrip_acp.gates.ask_user import ASK_USER
+
+    if invocation.gate.handler is not ASK_USER.handler:
+        return invocation
+    ask = Questions(session.connection, session.id, forms=session.client.forms).ask
+    return replace(invocation, gate=replace(invocation.gate, handler=ask))

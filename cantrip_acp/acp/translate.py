@@ -26,15 +26,30 @@ OUTPUT_LIMIT = 100_000
 _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
 
+class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
+    """A call runs in a terminal of the client's, which shows it there."""
+
+    call_id: str
+    terminal_id: str
+
+
+class Reached(events.Event, frozen=True, kw_only=True, tag="reached"):
+    """A place among the events; ``shown`` is set when everything before it was sent."""
+
+    shown: Any
+
+
 class _Call:
     """A tool call that is not finished."""
 
-    __slots__ = ("_pieces", "_size", "command", "dirty", "done", "kind", "started", "terminal")
+    __slots__ = ("_pieces", "_size", "command", "dirty", "done", "kind", "lent", "started", "terminal")
 
     def __init__(self, kind: str, *, command: bool = False, terminal: bool = False) -> None:
         self.kind = kind
         self.command = command
         self.terminal = terminal
+        self.lent = False
+        """Whether it runs in a terminal of the client's own, which stays its content."""
         self.started = command
         self.dirty = False
         self.done = False
@@ -96,6 +111,8 @@ class Translator:
             events.CommandFinished: self._command_finished,
             events.UsageReported: self._usage,
             events.Folded: self._folded,
+            TerminalOpened: self._terminal_opened,
+            Reached: self._reached,
             events.CastEnded: self._cast_ended,
             events.ChildEvent: self._child,
         }
@@ -250,7 +267,8 @@ class Translator:
         begun = [] if call is None or call.started else self._gate_started(event)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
         children = self._family.end(event.call_id)
-        if event.is_error or (not content and event.gate != "done"):
+        shown_already = call is not None and call.lent and not event.is_error
+        if event.is_error or (not content and event.gate != "done" and not shown_already):
             text = shortened(event.result if isinstance(event.result, str) else pretty(event.result))
             if text:
                 fenced = call is not None and call.kind in _FENCED_KINDS and not event.is_error
@@ -266,6 +284,16 @@ class Translator:
                 raw_output=event.result,
             ),
         ]
+
+    def _terminal_opened(self, event: TerminalOpened) -> list[acp.Update]:
+        call = self._calls.get(event.call_id)
+        if call is not None:
+            call.lent = True
+        return [acp.ToolCallUpdate(tool_call_id=event.call_id, content=[acp.Terminal(event.terminal_id)])]
+
+    def _reached(self, event: Reached) -> list[acp.Update]:
+        event.shown.set()
+        return []
 
     def _plan(self, event: events.PlanChanged) -> list[acp.Update]:
         return self._family.planned(event.entries)

@@ -29,6 +29,8 @@ BUILT_IN: dict[str, str] = {
     "git_commit": "cantrip_acp.chores.git_commit:GIT_COMMIT",
     "run_tests": "cantrip_acp.chores.run_tests:RUN_TESTS",
     "plan": "cantrip_acp.gates.plan:PLAN",
+    "ask_user": "cantrip_acp.gates.ask_user:ASK_USER",
+    "client_terminal": "cantrip_acp.gates.client_terminal:CLIENT_TERMINAL",
     "compile_and_load": "cantrip_acp.hotgates.gate:COMPILE_AND_LOAD",
     "call_agent": "cantrip_acp.delegation.gate:CALL_AGENT",
     "call_agent_batch": "cantrip_acp.delegation.gate:CALL_AGENT_BATCH",

@@ -28,6 +28,7 @@ FILE = "trust.json"
 
 _PATH_WARDS = ("bash_writable_paths", "code_readable_paths", "code_writable_paths")
 _REFUSED_GATES = {
+    "client_terminal": "its commands run on this machine, outside the sandbox",
     "compile_and_load": "it compiles and loads code",
     "fetch": "it reaches the network",
 }

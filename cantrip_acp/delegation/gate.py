@@ -112,8 +112,9 @@ CALL_AGENT = Gate(
 
 CALL_AGENT_BATCH = Gate(
     name="call_agent_batch",
-    description="Spawn several children that work beside each other, and get their answers as a list in the order of the "
-    'requests; in the place of one that failed is {"is_error": true, "error": "…"}.',
+    description="Spawn several children that work beside each other: for each its intent, or an object with the arguments of "
+    "call_agent. Gives their answers as a list in the order of the requests; in the place of one that failed is "
+    '{"is_error": true, "error": "…"}.',
     parameters={
         "type": "object",
         "properties": {

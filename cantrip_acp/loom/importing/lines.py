@@ -18,7 +18,7 @@ def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each line's object, with ``FILE:LINE``. Raises `ImportProblem` for what is none, and for a file that cannot be read."""
     try:
         if not path.is_file():
-            raise ImportProblem(str(path), "this is no regular file")
+            raise ImportProblem(str(path), "this is no regular file" if path.exists() else "no such file")
         with path.open("rb") as file:
             number = 0
             while line := file.readline(LONGEST + 1):

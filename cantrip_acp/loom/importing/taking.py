@@ -36,6 +36,8 @@ def take(where: str, into: Loom, kind: str | None = None) -> Report:
     match kind or kind_of(where):
         case "loom":
             with Loom.open(where, readonly=True) as source:
+                if source.header is None and source.problems and not len(source):
+                    raise ImportProblem(where, f"this is no loom: {source.problems[0]}")
                 return looms.merge(source, into)
         case "acp":
             return acp.take(Path(where), Weaver(into))

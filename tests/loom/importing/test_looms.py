@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp import Loom
+from cantrip_acp import Loom, LoomError
 from cantrip_acp.loom.importing.contract import ImportProblem
 from cantrip_acp.loom.importing.looms import merge
 from cantrip_acp.loom.importing.taking import kind_of, take
@@ -102,3 +102,19 @@ def test_kinds_are_told_by_the_first_line(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ImportProblem, match=words):
             kind_of(str(path))
+
+
+def test_what_is_no_loom_is_refused_and_a_torn_one_is_taken(tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    with Loom.memory() as into:
+        for what, says in ((other, "this is no loom"), (tmp_path / "none", "none")):
+            with pytest.raises(LoomError, match=says):
+                take(str(what), into, "loom")
+        with pytest.raises(LoomError, match="no such file"):
+            take(str(tmp_path / "none"), into, "verifiers")
+        torn = tmp_path / "torn.loom.jsonl"
+        with Loom.open(torn) as loom:
+            loom.append(Turn("t0", None, "c", "e", None, role="call"))
+        torn.write_bytes(torn.read_bytes() + b'{"type":"tu')
+        assert take(str(torn), into, "loom").turns == 1

@@ -27,4 +27,48 @@ def server() -> Server:
     def watched(ls: Server, params: types.DidChangeWatchedFilesParams) -> None:
         ls.again()
 
+    _reading(made)
     return made
+
+
+def _reading(made: Server) -> None:
+    """What is asked of one place."""
+
+    @made.feature(
+        types.TEXT_DOCUMENT_COMPLETION,
+        types.CompletionOptions(trigger_characters=[" ", ":", "-", "[", "{", "/", '"'], resolve_provider=True),
+    )
+    def completion(ls: Server, params: types.CompletionParams) -> types.CompletionList | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.completion import completions
+
+        found = completions(held, params.position, ls.documents.workspace(held.path))
+        return types.CompletionList(is_incomplete=False, items=found)
+
+    @made.feature(types.COMPLETION_ITEM_RESOLVE)
+    def resolved(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
+        from cantrip_acp.lsp.completion import resolve
+
+        return resolve(item)
+
+    @made.feature(types.TEXT_DOCUMENT_HOVER)
+    def hover(ls: Server, params: types.HoverParams) -> types.Hover | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.hover import hover
+
+        return hover(held, ls.reading(held), params.position)
+
+    @made.feature(
+        types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix])
+    )
+    def fixes(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction] | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.fixes import actions
+
+        return actions(held, ls.reading(held), params, ls.diagnostic)

@@ -1,0 +1,128 @@
+"""What the words of a recipe mean, in Markdown: keys, wards, gates, mediums, models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.lsp import shape
+from cantrip_acp.lsp.tree import Node
+from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.wards import WARDS
+
+MEDIUMS = {
+    "conversation": "Gates are tools that the crystal calls one by one; nothing else runs.",
+    "bash": "One shell command a turn, in the sandbox; gates are commands on its PATH.",
+    "code": "Cells of Python in one process that stays, in the sandbox; gates are functions.",
+    "monty": "Cells of a restricted Python without imports or files; gates are functions.",
+}
+
+_COMPOSED = {
+    "min": "the smaller",
+    "or": "true where either says so",
+    "and": "true only where both say so",
+    "paths": "what both have",
+    "allow": "what both have",
+    "deny": "what either has",
+    "home": "private, unless both say persistent",
+}
+
+
+def ward(name: str) -> str:
+    """A ward: meaning, default, and what two of it come to."""
+    about = WARDS[name]
+    default = about["default"]
+    shown = "not limited" if default is None else json.dumps(list(default) if isinstance(default, tuple) else default)
+    meaning = about["meaning"]
+    return (
+        f"{meaning[:1].upper()}{meaning[1:]}.\n\nDefault: {shown}. A parent's and a child's compose to "
+        f"{_COMPOSED[about['rule']]} (WARD-1)."
+    )
+
+
+def key(path: KeyPath, root: Node) -> str:
+    """What a key means; empty where it is none."""
+    name = path[-1] if path else None
+    if not isinstance(name, str):
+        return ""
+    if path[:2] == ("circle", "wards") and name in WARDS:
+        return f"**{name}** (ward)\n\n{ward(name)}"
+    schema = shape.keys(path[:-1], root).get(name)
+    if schema is None:
+        return ""
+    kind = shape.kind(schema)
+    text = str(schema.get("description", ""))
+    return f"**{name}**" + (f" ({kind})" if kind else "") + (f"\n\n{text}" if text else "")
+
+
+def gate(name: str) -> str:
+    """A gate: its signature and what it does; empty where there is none."""
+    from cantrip_acp.errors import CantripError
+    from cantrip_acp.gates import registry
+
+    canonical = ALIASES.get(name, name)
+    if canonical not in registry.BUILT_IN:
+        # Another package's gate would have to be imported to be described.
+        return f"**{name}**: a gate of another package." if name in registry.names() else ""
+    try:
+        found = registry.find(canonical)
+    except CantripError:
+        return ""
+    return f"```python\n{found.signature()}\n```\n\n{found.description}"
+
+
+def model(provider: str, name: str) -> str:
+    """A model: its window, its price and what it takes; empty where no table has it."""
+    about = model_line(provider, name)
+    return f"**{provider}:{name}**\n\n{about}" if about else ""
+
+
+def model_line(provider: str, name: str) -> str:
+    """Window and price in one line; empty where no table has the model."""
+    from cantrip_acp.crystals import table
+    from cantrip_acp.errors import DefinitionError
+
+    try:
+        info = table.look_up(provider, name, remark=False)
+    except DefinitionError:
+        return ""
+    parts: list[str] = []
+    if info.context_window:
+        parts.append(f"{info.context_window:,} tokens of context")
+    if info.max_output:
+        parts.append(f"answers up to {info.max_output:,}")
+    if info.price is not None:
+        parts.append(f"${info.price.input:g} in, ${info.price.output:g} out for a million tokens")
+    return "; ".join(parts)
+
+
+def value(node: Node) -> str:
+    """What a value means, by where it stands; empty where there is nothing to say."""
+    path, text = node.path, node.value
+    if node.kind != "scalar" or not path:
+        return ""
+    if path == ("circle", "medium"):
+        return f"**{text}** (medium)\n\n{MEDIUMS[text]}" if text in MEDIUMS else ""
+    if is_gate(path):
+        return gate(text)
+    provider, colon, name = text.partition(":")
+    if colon and is_crystal(path):
+        return model(provider, name)
+    if path[-1] == "model" and node.parent is not None:
+        given = node.parent.get("provider")
+        return model(given.value, text) if given is not None else ""
+    return ""
+
+
+def is_gate(path: KeyPath) -> bool:
+    """Whether the value at a path names a gate."""
+    if path[:2] == ("circle", "gates"):
+        return len(path) == 3 or (len(path) == 4 and path[3] == "name")
+    named: tuple[Any, ...] = ("remove_gate", "child_gate_allowlist", "child_gate_denylist")
+    return path[:2] == ("circle", "wards") and len(path) in (4, 5) and path[3] in named
+
+
+def is_crystal(path: KeyPath) -> bool:
+    """Whether the value at a path is a crystal."""
+    return path == ("crystal",) or (len(path) == 2 and path[0] == "crystals")

@@ -1,0 +1,128 @@
+"""Quick fixes: each mends its finding, in every way in which the place can be written."""
+
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp.lsp import findings
+from cantrip_acp.lsp.documents import Held
+from cantrip_acp.lsp.fixes import fixes
+from cantrip_acp.lsp.text import Text
+from tests.lsp.wireclient import Client
+
+WARDS = "  wards:\n    - max_turns: 3\n"
+NO_DONE = [
+    "circle:\n  gates:\n    - echo\n    - plan\n" + WARDS,
+    "circle:\n  gates:\n  - echo # why\n" + WARDS,
+    "circle:\n  gates: [echo]\n" + WARDS,
+    "circle:\n  gates: []\n" + WARDS,
+    "circle:\r\n  wards:\r\n    - max_turns: 3\r\n",
+    "circle: {wards: [{max_turns: 3}]}\n",
+    '"circle":\n' + WARDS,
+]
+NO_TURNS = [
+    "circle:\n  gates: [done]\n  wards:\n    - bash_network: false\n",
+    "circle:\n  gates: [done]\n  wards: [{max_depth: 0}]\n",
+    "circle:\n  gates: [done]\n  wards: []\n",
+    "circle:\n  gates: [done]\n",
+]
+TOML = [
+    ('[circle]\ngates = ["echo"]\nwards = [{max_turns = 3}]\n', "CIRCLE-1"),
+    ("[circle]\nwards = [{max_turns = 3}]\n", "CIRCLE-1"),
+    ('[circle]\ngates = ["done"]\n[[circle.wards]]\nmax_depth = 0\n', "LOOP-2"),
+    ('[circle]\ngates = ["done"]\n', "LOOP-2"),
+    ('circle = {gates = ["done"]}\n', "LOOP-2"),
+    ('[circle]\ngates = ["done", "done"]\nwards = [{max_turns = 3}]\n', "duplicate-gate"),
+    ('[circle]\nmedum = "bash"\ngates = ["done"]\nwards = [{max_turns = 3}]\n', "unknown-key"),
+]
+HEAD = "circle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n"
+MORE = [
+    ("circle:\n  gates:\n" + WARDS, "schema"),
+    ("circle:\n  gates: [done]\n  wards:\n", "schema"),
+    (HEAD + "    - max_secnds: 1\n", "unknown-key"),
+    (HEAD.replace("[done]", "[done, 'red_file']"), "unknown-name"),
+    ("crystal: antropic:claude-sonnet-5-5\n" + HEAD, "unknown-name"),
+    ("crystal: anthropic:claude-sonet-5-5\n" + HEAD, "unknown-model"),
+    ('crystal: {provider: openai, model: "gpt-6.1-sool"}\n' + HEAD, "unknown-model"),
+    ("call:\n  require_done: true\n" + HEAD, "legacy-key"),
+    (HEAD + "    - require_done: true\n", "legacy-key"),
+    (HEAD.replace("[done]", "[done, call_entity]"), "legacy-key"),
+    ("name: a\nname: b\n" + HEAD, "duplicate-key"),
+    ("call:\n  system_prompt: a\n  system_prompt: |\n    b\n    c\n" + HEAD, "duplicate-key"),
+    ("call:\n  system_prompt: a\n  system_prompt_file: b\n" + HEAD, "exclusive-keys"),
+    ("circle:\n  gates:\n    - done\n    - plan\n    - name: plan\n      ephemeral: true\n" + WARDS, "duplicate-gate"),
+    (HEAD + "    - remove_gate: [done]\n", "CIRCLE-1"),
+    (HEAD + "    - max_turns: 5\n", "wards-cancel"),
+    (HEAD.replace("[done]", "[done, plan]") + "    - remove_gate: plan\n", "wards-cancel"),
+    (HEAD.replace("[done]", "[done, call_agent]") + "    - max_depth: 0\n", "wards-cancel"),
+    (HEAD + "    - bash_timeout_ms: 5\n", "idle-ward"),
+    (HEAD.replace("[done]", "[done, read_file, fetch]"), "lethal-trifecta"),
+    (
+        "circle:\n  medium: bash\n  gates:\n    - done\n    - fetch\n" + WARDS + "    - bash_network: [a.example]\n",
+        "lethal-trifecta",
+    ),
+    (HEAD + "\t- max_depth: 1\n", "syntax"),
+    ("circle:\n  loom: true\n  medium: bash\n" + HEAD[8:], "schema"),
+]
+
+
+def read(source: str, name: str, folder: Path) -> tuple[Held, list[findings.Finding]]:
+    held = Held((folder / name).as_uri(), Text(source), 1)
+    return held, list(findings.read(held.text, held.path, folder).findings)
+
+
+def mended(source: str, rule: str, name: str, folder: Path) -> None:
+    held, found = read(source, name, folder)
+    wrong = next(f for f in found if f.rule == rule)
+    offered = list(fixes(held, wrong))
+    assert offered, wrong
+    for fix in offered:
+        out = source
+        for (start, end), text in sorted(fix.edits, reverse=True):
+            out = out[:start] + text + out[end:]
+        _, after = read(out, name, folder)
+        before_rules, after_rules = [f.rule for f in found], [f.rule for f in after]
+        assert after_rules.count(rule) < before_rules.count(rule), (fix, out, after)
+        # Nothing else is broken by it.
+        assert set(after_rules) <= set(before_rules) | {"idle-ward"}, (fix, out, after)
+
+
+@pytest.mark.parametrize("source", NO_DONE)
+def test_the_done_gate_is_added(source: str, tmp_path: Path) -> None:
+    mended(source, "CIRCLE-1", "a.cantrip.yaml", tmp_path)
+
+
+@pytest.mark.parametrize("source", NO_TURNS)
+def test_a_turn_ward_is_added(source: str, tmp_path: Path) -> None:
+    mended(source, "LOOP-2", "a.cantrip.yaml", tmp_path)
+
+
+@pytest.mark.parametrize(("source", "rule"), MORE)
+def test_others(source: str, rule: str, tmp_path: Path) -> None:
+    mended(source, rule, "a.cantrip.yaml", tmp_path)
+
+
+@pytest.mark.parametrize(("source", "rule"), TOML)
+def test_in_toml(source: str, rule: str, tmp_path: Path) -> None:
+    mended(source, rule, "a.cantrip.toml", tmp_path)
+
+
+def test_over_the_wire(client: Client) -> None:
+    uri = client.open("a.cantrip.yaml", NO_DONE[0])
+    wrong = client.diagnostics(uri)
+    found = client.ask(
+        "textDocument/codeAction",
+        {"textDocument": {"uri": uri}, "range": wrong[0]["range"], "context": {"diagnostics": wrong}},
+    )
+    assert [(a["title"], a["kind"], a["isPreferred"]) for a in found] == [("Add the done gate", "quickfix", True)]
+    assert found[0]["edit"]["changes"][uri][0]["newText"] == "    - done\n"
+    assert found[0]["diagnostics"] == [wrong[0]]
+    refactors = client.ask(
+        "textDocument/codeAction",
+        {
+            "textDocument": {"uri": uri},
+            "range": wrong[0]["range"],
+            "context": {"diagnostics": [], "only": ["refactor"]},
+        },
+    )
+    assert refactors == []

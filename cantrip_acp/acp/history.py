@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.pastfamily import PastFamily
 from cantrip_acp.acp.shown import as_code, as_content, headline, places, pretty, shortened
 from cantrip_acp.acp.translate import folded
 from cantrip_acp.context import block_of
@@ -31,11 +32,12 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
     Reads the loom as it goes.
     """
     used: tuple[int, Turn] | None = None
+    family = PastFamily(entity.loom)
     for part in past(entity):
         yield from _asked(part)
         for turn in part.turns:
             if turn.role == "crystal":
-                yield from _turn(entity, part, turn)
+                yield from _turn(entity, part, turn, family)
                 used = (turn.metadata.tokens_prompt + turn.metadata.tokens_completion, turn)
             elif turn.role == "fold" and compaction:
                 yield folded(turn.id, turn.utterance.content or "")
@@ -87,13 +89,13 @@ def _attached(record: ContextRecord) -> acp.ImageContent | acp.LinkContent | Non
     return acp.LinkContent(record.title or attachment.kind, attachment.uri) if attachment.uri else None
 
 
-def _turn(entity: Entity, part: CastPart, turn: Turn) -> Iterator[acp.Update]:
+def _turn(entity: Entity, part: CastPart, turn: Turn, family: PastFamily) -> Iterator[acp.Update]:
     said = turn.utterance
     if said.thinking:
         yield acp.AgentThoughtChunk(acp.TextContent(said.thinking), f"{turn.id}:thought")
     if said.content:
         yield acp.AgentMessageChunk(acp.TextContent(said.content), turn.id)
-    yield from _calls(entity, part, turn)
+    yield from _calls(entity, turn, family)
     if turn.reason == "done":
         result = next((r.result for r in reversed(turn.observation.results) if r.gate == "done"), None)
         answer = result if isinstance(result, str) else as_code(pretty(result), "json") if result is not None else ""
@@ -101,7 +103,7 @@ def _turn(entity: Entity, part: CastPart, turn: Turn) -> Iterator[acp.Update]:
             yield acp.AgentMessageChunk(acp.TextContent(answer), f"{turn.cast_id}:answer")
 
 
-def _calls(entity: Entity, part: CastPart, turn: Turn) -> Iterator[acp.Update]:
+def _calls(entity: Entity, turn: Turn, family: PastFamily) -> Iterator[acp.Update]:
     """The calls of an utterance in order; what a program called by itself follows the first program."""
     medium = entity.circle.medium
     observation = turn.observation
@@ -123,12 +125,12 @@ def _calls(entity: Entity, part: CastPart, turn: Turn) -> Iterator[acp.Update]:
             call_id = f"{turn.id}.{index}"
             yield _program(entity, call_id, call.gate, medium.code(call) or "", next(left, None))
             for number, record in inner:
-                yield _gate(entity, turn, number, record, via=call_id)
+                yield _gate(entity, turn, number, record, family, via=call_id)
             inner = []
         elif call.id in direct:
-            yield _gate(entity, turn, *direct[call.id], via=None)
+            yield _gate(entity, turn, *direct[call.id], family, via=None)
     for number, record in inner:
-        yield _gate(entity, turn, number, record, via=None)
+        yield _gate(entity, turn, number, record, family, via=None)
 
 
 def _program(entity: Entity, call_id: str, tool: str, code: str, output: Output | None) -> acp.ToolCall:
@@ -152,7 +154,9 @@ def _program(entity: Entity, call_id: str, tool: str, code: str, output: Output 
     )
 
 
-def _gate(entity: Entity, turn: Turn, number: int, record: GateRecord, *, via: str | None) -> acp.ToolCall:
+def _gate(
+    entity: Entity, turn: Turn, number: int, record: GateRecord, family: PastFamily, *, via: str | None
+) -> acp.ToolCall:
     gate = entity.circle.gates.get(record.gate) or entity.cantrip.circle.gates.get(record.gate)
     call_id = f"{turn.id}.g{number}"
     name, locations = record.gate, tuple[Location, ...]()
@@ -173,6 +177,7 @@ def _gate(entity: Entity, turn: Turn, number: int, record: GateRecord, *, via: s
             seen = gate.preview(args, context)
             name, locations = seen.title or name, tuple(seen.locations)
     content: list[acp.ToolContent] = [] if record.is_error else [*_changed(record, locations)]
+    children = family.content(turn, record)
     if record.is_error or (not content and record.gate != "done"):
         said = shortened(as_text(record.result) if record.result is not None else "")
         if said:
@@ -183,7 +188,7 @@ def _gate(entity: Entity, turn: Turn, number: int, record: GateRecord, *, via: s
         name=record.gate,
         kind=gate.kind if gate is not None else "other",
         status="failed" if record.is_error else "completed",
-        content=content or None,
+        content=[*children, *content] or None,
         locations=places(locations),
         raw_input=args,
         raw_output=record.result,

@@ -281,3 +281,32 @@ def test_words_of_children_are_sent_as_views(start: Start, folder: Path) -> None
     assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
     # 6,400 pieces; a view replaces the one before, ten times a second at most.
     assert len(agent.updates("tool_call_update")) < 200
+
+
+def test_a_session_that_is_loaded_shows_its_children(start: Start, folder: Path, tmp_path: Path) -> None:
+    below = {"responses": [say("call_agent", intent="deeper"), done("A")], "children": [[done("deep")]]}
+    agent = start(
+        [say("call_agent_batch", requests=["first", {"intent": "first"}, "never"]), done("all")],
+        "--state-dir",
+        str(tmp_path / "state"),
+        crystal={"children": [below, [{"content": "Words.", **say("echo")}, done("B")], [say("echo", text="x")] * 9]},
+        **{**FAMILY, "wards": [{"max_turns": 3}, {"max_depth": 2}]},
+    )
+    session = agent.session(folder)
+    agent.prompt(session)
+    (live,) = [u for u in agent.updates("tool_call_update") if u.get("rawOutput", [None])[0] == "A"]
+    call = next(c for c in agent.updates("tool_call") if c["name"] == "call_agent_batch")
+    assert call["title"] == "3 children"
+    agent.call("session/close", {"sessionId": session})
+    seen = len(agent.seen)
+    agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    updates = [m["params"]["update"] for m in agent.seen[seen:] if m.get("method") == "session/update"]
+    (past,) = [u for u in updates if u.get("name") == "call_agent_batch"]
+    text = text_of(past)
+    heads = [line for line in text.split("\n\n") if line.startswith("**")]
+    assert heads == [line for line in text_of(live).split("\n\n") if line.startswith("**")] == [
+        "**Child 1** (done): first", "**Child 1.1** (done): deeper", "**Child 2** (done): first",
+        "**Child 3** (stopped: max_turns): never",
+    ]  # fmt: skip
+    assert "> Words." in text
+    assert "- `echo` failed: " in text

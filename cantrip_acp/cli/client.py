@@ -97,7 +97,8 @@ def client(
     """Talk to an ACP agent in the terminal.
 
     Shows what the agent says and thinks, its tool calls with their output and changes, what it used, and why it stopped.
-    On a terminal, Ctrl-C cancels the running turn (twice quits) and Ctrl-D quits.
+    On a terminal, Ctrl-C cancels the running turn (twice quits), Ctrl-D quits, and :help lists what is for the client itself:
+    modes, config options, sessions.
 
     Exit status: 0 every turn ended by itself (end_turn), or all that a script expects held; 1 one was cut short, refused or
     failed, or something did not hold; 2 the command line or the script is wrong, or the agent cannot be started; 130 interrupted.
@@ -257,9 +258,11 @@ def _typed(headless: Headless, screen: Screen) -> Iterator[str]:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - makes input() editable
 
+    from cantrip_acp.cli.clientcommands import ClientCommands
     from cantrip_acp.cli.headless import Quit
 
-    screen.line(("Ctrl-C cancels a turn, twice quits; Ctrl-D quits", "dim"))
+    screen.line(("Ctrl-C cancels a turn, twice quits; Ctrl-D quits; :help lists what else there is", "dim"))
+    commands = ClientCommands(headless, screen)
     pressed = False
     mark = f"{screen.marks.prompt} "
     while True:
@@ -280,5 +283,7 @@ def _typed(headless: Headless, screen: Screen) -> Iterator[str]:
             screen.line(("press Ctrl-C again to quit", "dim"))
             continue
         pressed = False
-        if words.strip():
+        if words.startswith(":"):
+            commands.run(words[1:])
+        elif words.strip():
             yield words

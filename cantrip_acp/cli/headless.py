@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -73,6 +72,7 @@ class Headless:
         self._leave: int | None = None
         self._stack = contextlib.ExitStack()
         self._session: Session | None = None
+        self._about: Mapping[str, Any] = {}
         self._cancelling = False
 
     def __enter__(self) -> Headless:
@@ -116,43 +116,72 @@ class Headless:
 
         The past of a loaded session is shown before this returns; `last` is the one that was active last.
         """
-        limit = self._timeout
-        about = self.meet(auth)
+        self._about = self.meet(auth)
+        session = self._opened(load, resume)
+        if mode is not None:
+            session = self.set_mode(mode)
+        for option, value in (options or {}).items():
+            session = self.set_option(option, value)
+        self._face.opened(self._about, session)
+        return session
+
+    def reopen(self, *, load: str | None = None, resume: str | None = None) -> None:
+        """Goes on in another session of the same agent, a new one or an earlier one."""
+        session = self._opened(load, resume)
+        self._face.opened(self._about, session)
+
+    @property
+    def session(self) -> Session:
+        """The session that prompts go to."""
+        assert self._session is not None, "open() comes first"
+        return self._session
+
+    def set_mode(self, mode: str) -> Session:
+        session = self.session
+        self._wait(lambda: self._agent.set_mode(session.id, mode, timeout=self._timeout or 60))
+        self._session = replace(session, modes={**session.modes, "currentModeId": mode})
+        return self._session
+
+    def set_option(self, option: str, value: str) -> Session:
+        session = self.session
+        options = self._wait(lambda: self._agent.set_option(session.id, option, value, timeout=self._timeout or 60))
+        self._session = replace(session, config_options=options)
+        return self._session
+
+    def _opened(self, load: str | None, resume: str | None) -> Session:
+        limit = self._timeout or 120
         wanted = load or resume
         if wanted == "last":
             wanted = self._last()
         call = self._agent.load_session if load else self._agent.resume_session
         try:
-            session: Session = self._wait(
+            self._session = self._wait(
                 lambda: (
-                    self._agent.new_session(self._folder, timeout=limit or 120)
+                    self._agent.new_session(self._folder, timeout=limit)
                     if wanted is None
-                    else call(wanted, self._folder, timeout=limit or 120)
+                    else call(wanted, self._folder, timeout=limit)
                 )
             )
         except AgentRefused as refused:
             if refused.code == AUTH_REQUIRED:
-                raise AgentRefused(_sign_in(str(refused), about), code=refused.code, data=refused.data) from refused
+                words = _sign_in(str(refused), self._about)
+                raise AgentRefused(words, code=refused.code, data=refused.data) from refused
             raise
-        self._session = session
-        if mode is not None:
-            self._wait(lambda: self._agent.set_mode(session.id, mode, timeout=limit or 60))
-            session = replace(session, modes={**session.modes, "currentModeId": mode})
-        for option, value in (options or {}).items():
-            self._wait(partial(self._agent.set_option, session.id, option, value, timeout=limit or 60))
-        self._face.opened(about, session)
-        return session
+        return self.session
 
     def _last(self) -> str:
-        found = max(self.sessions(), key=lambda each: each.updated_at, default=None)
+        here = self._session.id if self._session is not None else None
+        others = [each for each in self.sessions() if each.id != here]
+        found = max(others, key=lambda each: each.updated_at, default=None)
         if found is None:
-            raise AgentRefused(f"the agent has no session of {self._folder}", code=RESOURCE_NOT_FOUND)
+            raise AgentRefused(
+                f"the agent has no {'other ' if here else ''}session of {self._folder}", code=RESOURCE_NOT_FOUND
+            )
         return found.id
 
     def turn(self, words: str) -> Outcome:
         """One prompt. Ctrl-C cancels it (the outcome then says so), a second one raises Quit; else raises AgentError."""
-        session = self._session
-        assert session is not None, "open() comes first"
+        session = self.session
         started = time.monotonic()
         self._interrupts = 0
         self._cancelling = False

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.running import POLITE, run_client
+from tests.client.running import CLIENT, POLITE, Terminal, run_client
 
 OURS = str(Path(sys.executable).parent / "cantrip-acp")
 
@@ -98,3 +98,34 @@ def test_what_an_agent_does_not_offer_is_said() -> None:
 def test_a_rule_for_a_kind_says_that_it_answered() -> None:
     done = run_client("--allow", "never", "--allow", "delete=once", "--prompt", "ask", agent=POLITE)
     assert "permission: Allow once (--allow delete=once)" in done.stdout
+
+
+def test_modes_options_and_sessions_at_a_terminal(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    recipe = tmp_path / "r.cantrip.yaml"
+    said = {"provider": "scripted", "responses": [{"content": "one"}, {"content": "two"}]}
+    circle = {"gates": ["done"], "wards": [{"max_turns": 3}]}
+    recipe.write_text(json.dumps({"name": "r", "crystal": said, "circle": circle}))
+    agent = [OURS, "--recipe", str(recipe), "--state-dir", str(tmp_path / "state")]
+    at = terminal([*CLIENT, "--cwd", str(tmp_path), "--", *agent])
+
+    def typed(line: str, wanted: str) -> str:
+        at.until("❯ ")
+        at.type(line + "\n")
+        return at.until(wanted)
+
+    typed(":help", ":resume ID")
+    assert "Asks before each write" in typed(":modes", "trusted")
+    typed(":mode read-only", "mode read-only")
+    typed(":mode free", "unknown mode")
+    typed(":options", "recipe")
+    typed(":set mode=trusted", "mode = trusted")
+    typed(":set mode", ":options lists them")
+    typed(":sesions", "did you mean 'sessions'?")
+    typed("Say one.", "end_turn")
+    typed(":new", "session  ")
+    typed(":load last", "one")
+    typed(":sessions", "Say one")
+    typed("Say two.", "two")
+    at.until("❯ ")
+    at.type("\x04")
+    assert at.wait() == 0

@@ -105,7 +105,9 @@ def test_recipes_and_their_schema_are_there(bin_folder: Path, tmp_path: Path) ->
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_the_demo_and_the_page_of_a_loom(bin_folder: Path, tmp_path: Path) -> None:
-    out = run(bin_folder / "cantrip", "demo", "--keep", cwd=tmp_path, TMPDIR=str(tmp_path), CANTRIP_STATE_DIR=str(tmp_path))
+    out = run(
+        bin_folder / "cantrip", "demo", "--keep", cwd=tmp_path, TMPDIR=str(tmp_path), CANTRIP_STATE_DIR=str(tmp_path)
+    )
     assert "end_turn" in out
     (loom,) = tmp_path.rglob("*.loom.jsonl")
     page = tmp_path / "page.html"

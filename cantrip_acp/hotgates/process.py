@@ -179,7 +179,7 @@ class HotProcess:
             now = time.monotonic()
             if now >= look:
                 verdict = worker.watch()
-                if verdict is not None:
+                if verdict is not None and worker.tree.alive:
                     worker.end(f"it used {verdict}")
                     return
                 look = now + limits.INTERVAL

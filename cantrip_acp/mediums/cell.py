@@ -17,6 +17,7 @@ import anyio.abc
 from cantrip_acp.sandbox import beside, limits, messages
 from cantrip_acp.sandbox.gatewire import MOST_CALLS
 from cantrip_acp.sandbox.output import Collector, part, share
+from cantrip_acp.sandbox.watching import Watching
 from cantrip_acp.sandbox.worker import LARGEST_ANSWER, Worker
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Cell:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._stopping = False
         self._over = False
+        self._watching = Watching()
         self._queue: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = []
 
     # Its time
@@ -108,8 +110,13 @@ class Cell:
             self.stop(TIMEOUT, f"it ran longer than {self._turn.wards.code_timeout_ms} ms (code_timeout_ms)")
 
     def _watch(self) -> None:
-        verdict = self._worker.watch()
-        if verdict is not None:
+        self._watching.ask(self._worker.watch, self._judged)
+
+    def _judged(self, verdict: str | None) -> None:
+        if self._over:
+            return
+        # Of a tree that has ended meanwhile nothing was measured, but perhaps of another with its number.
+        if verdict is not None and self._worker.tree.alive:
             self._worker.end(f"it used {verdict}")
             return
         self._worker.go_on()

@@ -25,6 +25,7 @@ from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree
 from cantrip_acp.sandbox.proxy import Proxy
 from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import Standins
+from cantrip_acp.sandbox.watching import Watching
 
 _LONG_COMMAND = 100_000
 """Bytes of a command that is handed over in a file: the kernel takes 128 KiB in one argument."""
@@ -97,6 +98,7 @@ class Running:
         self._most = policy.limits.output
         self._streams = {1: Collector(self._most), 2: Collector(self._most)}
         self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
+        self._watching = Watching()
         self._watchdog = limits.Watchdog(policy.limits, self._folders, count=prepared.host.uid == 0)
         self._began = time.perf_counter()
         self._timed_out = False
@@ -267,7 +269,12 @@ class Running:
     def _on_watch(self) -> None:
         if self._tree.exited:
             return
-        verdict = self._watchdog.verdict(self._tree.pid) if self._tree.pid else None
+        pid = self._tree.pid
+        self._watching.ask(lambda: self._watchdog.verdict(pid) if pid else None, self._judged)
+
+    def _judged(self, verdict: str | None) -> None:
+        if self._tree.exited:
+            return
         # Should it have ended meanwhile, its number may be somebody else's by now, and so is what was measured.
         if verdict is not None and self._tree.alive:
             self._tree.end(f"it used {verdict}")

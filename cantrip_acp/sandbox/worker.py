@@ -323,10 +323,10 @@ class Worker:
             return
 
     def watch(self) -> str | None:
-        """What its tree uses too much of, None where it keeps its limits."""
-        verdict = self._watchdog.verdict(self.first) if self.first else None
-        # Of a tree that has ended meanwhile nothing was measured, but perhaps of another with its number.
-        return verdict if self.tree.alive else None
+        """What its tree uses too much of, None where it keeps its limits. Any thread may ask; it holds for a tree that is
+        alive after that."""
+        first = self.first
+        return self._watchdog.verdict(first) if first else None
 
     def end(self, because: str) -> None:
         """Kill it and all that it started, at once."""

@@ -69,6 +69,12 @@ def ref_of(loom_id: str, entity_id: str | None = None) -> str:
     return "/".join(("refs/cantrip", *(_name(each) for each in (loom_id, entity_id) if each is not None)))
 
 
+def loom_of(ref: str) -> str | None:
+    """The loom of a pin's ref, as it stands there; None for a ref that is none of ours."""
+    parts = ref.split("/")
+    return parts[2] if len(parts) >= 3 and parts[:2] == ["refs", "cantrip"] else None
+
+
 def _name(text: str) -> str:
     """An id as part of a ref; what no ref may hold, by its hash."""
     return text if _PLAIN_ID.match(text) else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -351,6 +351,10 @@ class Loom:
         """How each fork began, in the order of writing."""
         return [r for r in self._store.read_all(self._tree.forks.values()) if isinstance(r, ForkRecord)]
 
+    def files(self) -> list[FilesRecord]:
+        """What was kept of the workspace's files after each turn that changed some, in the order of writing."""
+        return [r for r in self._store.read_all(self._tree.files.values()) if isinstance(r, FilesRecord)]
+
     def elsewhere(self) -> set[str]:
         """The turns that are named here and lie in another loom: where a fork or a child of theirs began."""
         begun = [where[0] for where in self._tree.casts.values() if where]

@@ -49,7 +49,8 @@ class Shelved:
 
     @property
     def changed(self) -> float:
-        written = [e.changed for e in self.beside if e.name.endswith("-wal")]
+        # An empty one is what a reader leaves behind.
+        written = [e.changed for e in self.beside if e.name.endswith("-wal") and e.size]
         return max([self.entry.changed, *written])
 
     @property

@@ -12,6 +12,7 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.git import pins, worktrees
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.loom.importing.taking import take
 from cantrip_acp.loom.turn import FilesRecord, ForkRecord
 from cantrip_acp.retention.rules import DAY, Rules
 from tests.retention.shelf import age, keep, names
@@ -120,3 +121,35 @@ def test_a_repository_that_is_gone(tmp_path: Path, workspace: Path) -> None:
     assert [name for name, why, _ in swept(state) if why is None] in ([], ["worktrees/one"])
     assert not (state / "worktrees" / "one").exists()
     assert time.time() - (tmp_path / "moved" / "a.txt").stat().st_mtime < DAY
+
+
+@pytest.mark.parametrize("into", ["copy.loom.jsonl", "all.db"])
+def test_pins_stay_as_long_as_a_copy_tells_of_them(tmp_path: Path, workspace: Path, into: str) -> None:
+    """A copy's pins are those of the loom that it was made of."""
+    state = tmp_path / "state"
+    forked(state, workspace, "first", state / "worktrees" / "w", days=200)
+    held = refs(workspace)
+    target = state / "looms" / into
+    with Loom.open(f"sqlite:{target}" if into.endswith(".db") else target) as loom:
+        take(str(state / "looms" / "first.loom.jsonl"), loom, "loom")
+    assert planned(state, OLD) == ([], {"first": f"{into} goes on from it"})
+    swept(state, OLD)
+    assert refs(workspace) == held
+    age(target, 200)
+    swept(state, OLD)
+    assert [ref for ref in refs(workspace) if ref.startswith("refs/cantrip")] == []
+
+
+def test_a_database_that_was_only_read_grows_old_all_the_same(tmp_path: Path) -> None:
+    """A reader of SQLite leaves an empty log behind, as new as its reading."""
+    state = tmp_path / "state"
+    keep(state, "first", days=200)
+    target = state / "looms" / "all.db"
+    with Loom.open(f"sqlite:{target}") as loom:
+        take(str(state / "looms" / "first.loom.jsonl"), loom, "loom")
+    (state / "looms" / "first.loom.jsonl").unlink()
+    age(target, 200)
+    for _ in range(2):
+        with Loom.open(f"sqlite:{target}", readonly=True) as loom:
+            assert len(loom)
+        assert planned(state, OLD)[0] == ["all"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 
 from cantrip_acp.lsp.server import Server
 
@@ -28,6 +29,7 @@ def server() -> Server:
         ls.again()
 
     _reading(made)
+    _whole(made)
     return made
 
 
@@ -72,3 +74,83 @@ def _reading(made: Server) -> None:
         from cantrip_acp.lsp.fixes import actions
 
         return actions(held, ls.reading(held), params, ls.diagnostic)
+
+
+def _whole(made: Server) -> None:
+    """What is asked of a file as a whole, and of the names in it."""
+
+    @made.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
+    def symbols(ls: Server, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol] | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.outline import symbols
+
+        return symbols(held)
+
+    @made.feature(types.TEXT_DOCUMENT_FOLDING_RANGE)
+    def folds(ls: Server, params: types.FoldingRangeParams) -> list[types.FoldingRange] | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.outline import folds
+
+        return folds(held)
+
+    @made.feature(types.TEXT_DOCUMENT_FORMATTING)
+    def layout(ls: Server, params: types.DocumentFormattingParams) -> list[types.TextEdit] | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.layout import edits
+
+        return edits(held)
+
+    @made.feature(types.TEXT_DOCUMENT_DEFINITION)
+    def definition(ls: Server, params: types.DefinitionParams) -> list[types.Location] | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.references import definition
+
+        return definition(held, params.position)
+
+    @made.feature(types.TEXT_DOCUMENT_REFERENCES)
+    def references(ls: Server, params: types.ReferenceParams) -> list[types.Location] | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.references import references
+
+        return references(held, params.position, params.context.include_declaration)
+
+    @made.feature(types.TEXT_DOCUMENT_DOCUMENT_LINK)
+    def links(ls: Server, params: types.DocumentLinkParams) -> list[types.DocumentLink] | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.references import links
+
+        return links(held)
+
+    @made.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
+    def renaming(ls: Server, params: types.PrepareRenameParams) -> types.Range | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.references import renaming
+
+        span = renaming(held, params.position)
+        return held.text.range(*span) if span is not None else None
+
+    @made.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
+    def renamed(ls: Server, params: types.RenameParams) -> types.WorkspaceEdit | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        if held is None:
+            return None
+        from cantrip_acp.lsp.references import rename
+
+        try:
+            return rename(held, params.position, params.new_name)
+        except ValueError as error:
+            raise JsonRpcInvalidParams(str(error)) from None

@@ -62,16 +62,20 @@ class ContextBlock:
         return f'<context source="{escape(self.source)}" title="{head}"{where}>\n{text}\n</context>'
 
 
+DOCUMENTS = "repository"
+"""The source of blocks that are the workspace's own documents: folding leaves them, the last of each, in the context."""
+
+
 @dataclass(frozen=True, slots=True)
 class CastInfo:
-    """Which cast a contributor is asked about. ``given`` reads what the entity was told in the casts that it lived through,
-    oldest first: in another process too, or before it was forked."""
+    """Which cast a contributor is asked about. ``pinned`` gives the blocks of earlier casts that the crystal still sees,
+    oldest first: those of another process too, and none that were folded away."""
 
     entity_id: str
     cast_id: str
     intent: str
     trace_id: str
-    given: Callable[[], Sequence[ContextRecord]] = tuple
+    pinned: Callable[[], Sequence[ContextBlock]] = tuple
 
 
 Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
@@ -81,11 +85,12 @@ Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
 class _Opening:
     """A cast as it stands in the context: what was pinned before its intent, and the intent."""
 
-    __slots__ = ("intent", "messages")
+    __slots__ = ("blocks", "intent", "messages")
 
-    def __init__(self, intent: str, messages: list[Message]) -> None:
+    def __init__(self, intent: str, messages: list[Message], blocks: Sequence[ContextBlock]) -> None:
         self.intent = intent
         self.messages = messages
+        self.blocks = blocks
 
 
 class _Entry:
@@ -124,6 +129,8 @@ class Context:
         self._entries: list[_Entry] = []
         self._digest = Digest()
         self._digested: _Opening | None = None
+        self._kept: dict[str, ContextBlock] = {}
+        """Documents of casts that were folded away, the last of each: what they ask for holds on."""
         """The cast of the last turn that went into the digest."""
         self._summary: str | None = None
         self._counted = 0
@@ -136,8 +143,21 @@ class Context:
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
         messages.append(Message("user", intent, kind="intent", attachments=attached))
-        self._opening = _Opening(intent, messages)
+        self._opening = _Opening(intent, messages, blocks)
         self._extend(messages)
+
+    def pinned(self) -> list[ContextBlock]:
+        """The blocks that still have their place here, oldest first."""
+        return [*self._documents(), *self._of_casts()]
+
+    def _of_casts(self) -> list[ContextBlock]:
+        openings = dict.fromkeys([*(entry.opening for entry in self._entries), self._opening])
+        return [block for opening in openings if opening is not None for block in opening.blocks]
+
+    def _documents(self) -> list[ContextBlock]:
+        """Those of casts that were folded away and that no later cast was given anew."""
+        newer = {block.uri for block in self._of_casts()}
+        return [block for uri, block in self._kept.items() if uri not in newer]
 
     def add(self, turn: Turn) -> None:
         """A turn has ended: what was said, and what came of it."""
@@ -213,9 +233,17 @@ class Context:
             self._digest.add(
                 entry.number, entry.turn, entry.opening.intent if first_of_cast and entry.opening else None
             )
+            if entry.opening is not None and entry.opening is not self._digested:
+                self._keep(entry.opening)
             self._digested = entry.opening
         self.folded += len(gone)
         return gone[-1].opening if gone else None
+
+    def _keep(self, opening: _Opening) -> None:
+        for block in opening.blocks:
+            if block.source == DOCUMENTS and block.uri is not None:
+                self._kept.pop(block.uri, None)
+                self._kept[block.uri] = block
 
     def _rebuild(self, last: _Opening | None) -> None:
         """The messages anew: head, intent, summary, turns. ``last`` is the cast of the last turn that was folded."""
@@ -223,6 +251,7 @@ class Context:
         self.messages.clear()
         self.messages.extend(self._head)
         summary = self._summary or ""
+        self.messages.extend(Message("system", b.render(), kind="context") for b in self._documents())
         if first is last and first is not None:
             # In the middle of a cast: its intent stays above the summary of how it began.
             self.messages.extend(first.messages)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import ContextRecord, Output, Turn
+    from cantrip_acp.loom.turn import Output, Turn
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.pinning import Pinning
     from cantrip_acp.wards import Wards
@@ -96,7 +96,6 @@ class Entity:
         self._reached = Reached(cantrip.sources if birth is None else ())
         self._reaching: anyio.CancelScope | None = None
         self._parts: Sequence[CastPart] = ()
-        self._given: tuple[ContextRecord, ...] = ()
         self._held: Wards | Callable[[Circle], Wards | None] | None = None
         pins = bool(cantrip.loom_settings.get("files")) and self.circle.workspace is not None
         self._files: Pinning | None = _pinning(self) if pins else None
@@ -319,12 +318,7 @@ class Entity:
         self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
         self.context.load(parts)
         self._parts = parts if self.cantrip.sources else ()
-        self._given = tuple(record for part in parts for record in part.context if not record.data)
         self.last_turn = turn_id
-
-    def told(self) -> Sequence[ContextRecord]:
-        """The words that were pinned for what this entity lived through elsewhere: in another process, or before it was forked."""
-        return self._given
 
     async def keep_state(self, turn_id: str) -> None:
         """Put a snapshot of the medium's state in the loom, as that of a turn; what cannot be kept is recorded as such."""

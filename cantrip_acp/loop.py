@@ -168,7 +168,7 @@ class CastRun:
         for contributor in entity.contributors:
             from cantrip_acp.context import CastInfo
 
-            info = CastInfo(entity.id, self.id, self.intent, self.trace.trace_id, entity.told)
+            info = CastInfo(entity.id, self.id, self.intent, self.trace.trace_id, entity.context.pinned)
             self.blocks = (*self.blocks, *await contributor(info))
         entity.root()
         loom.append(

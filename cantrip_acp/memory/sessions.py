@@ -52,7 +52,7 @@ class Sessions:
         if len(self._told) >= _MOST_ENTITIES:
             self._told.clear()
         self._told.add(info.entity_id)
-        if any(record.source == _SOURCE for record in info.given()):
+        if any(block.source == _SOURCE for block in info.pinned()):
             # It was told in another process.
             return ()
         lines = await anyio.to_thread.run_sync(self._digests, info.entity_id)

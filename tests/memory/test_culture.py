@@ -10,6 +10,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.context import CastInfo, ContextBlock
+from cantrip_acp.folding import Folding
 from cantrip_acp.loom.turn import ContextRecord
 from cantrip_acp.memory.culture import LARGEST, LARGEST_ALL, MOST_FILES, Culture
 from cantrip_acp.reopening import reopen
@@ -22,8 +23,8 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-async def told(culture: Culture, entity: str = "e") -> Sequence[ContextBlock]:
-    return await culture(CastInfo(entity, "c", "intent", "t"))
+async def told(culture: Culture, *pinned: ContextBlock) -> Sequence[ContextBlock]:
+    return await culture(CastInfo("e", "c", "intent", "t", lambda: pinned))
 
 
 async def test_documents_in_order_and_again_when_they_change(workspace: Path) -> None:
@@ -37,12 +38,13 @@ async def test_documents_in_order_and_again_when_they_change(workspace: Path) ->
     assert [b.title for b in blocks] == ["AGENTS.md", ".cantrip/culture/a.md", ".cantrip/culture/b.md"]
     assert {b.source for b in blocks} == {"repository"}
     assert all("not a message of the user" in b.text for b in blocks)
-    assert await told(culture) == []
+    assert await told(culture, *blocks) == []
     (workspace / "AGENTS.md").write_text("Use spaces.\n")
-    changed, other = await told(culture)
+    changed, other = await told(culture, *blocks)
     assert other.title == "CLAUDE.md", "it says something of its own by now"
     assert (changed.title, "Use spaces." in changed.text) == ("AGENTS.md (changed)", True)
-    assert len(await told(culture, "another")) == 4
+    assert await told(culture, *blocks, changed, other) == []
+    assert len(await told(culture)) == 4
 
 
 async def test_nothing_there(workspace: Path, tmp_path: Path) -> None:
@@ -122,3 +124,30 @@ async def test_an_entity_that_is_taken_up_again_is_told_what_changed_alone(works
         async with await again.fork() as other:
             await other.cast("four")
         assert given(other.id) == []
+
+
+async def test_folding_leaves_the_documents_where_they_are_seen(workspace: Path) -> None:
+    (workspace / "AGENTS.md").write_text("Use tabs.")
+    loom = Loom.memory()
+
+    def cantrip(crystal: ScriptedCrystal) -> Cantrip:
+        circle = Circle(gates=["done"], wards=[{"max_turns": 3}], workspace=workspace)
+        folding = Folding(trigger_after_turns=3, keep_turns=1)
+        return Cantrip(crystal, Call(), circle, loom=loom, contributors=[Culture(workspace)], folding=folding)
+
+    crystal = ScriptedCrystal([{"content": "a"}] * 8, record_inputs=True)
+    async with cantrip(crystal).invoke() as entity:
+        for n in range(8):
+            await entity.cast(f"intent {n}")
+    assert [sum("Use tabs." in (m.content or "") for m in query.messages) for query in crystal.invocations] == [1] * 8
+    assert any("[Folded" in (m.content or "") for m in crystal.invocations[-1].messages)
+    assert [r.title for r in loom.records() if isinstance(r, ContextRecord)] == ["AGENTS.md"]
+    # One that changes replaces what was kept, and an entity that is taken up again sees the same.
+    (workspace / "AGENTS.md").write_text("Use spaces.")
+    again = reopen(cantrip(ScriptedCrystal([{"content": "a"}] * 12)), loom, entity.id).entity
+    assert [b.title for b in again.context.pinned()] == ["AGENTS.md"]
+    async with again:
+        for n in range(4):
+            await again.cast(f"more {n}")
+        shown = " ".join(m.content or "" for m in again.context.messages)
+    assert (shown.count("Use tabs."), shown.count("Use spaces.")) == (0, 1)

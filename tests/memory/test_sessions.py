@@ -10,7 +10,6 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.context import CastInfo, ContextBlock
-from cantrip_acp.loom.turn import ContextRecord
 from cantrip_acp.memory.sessions import Sessions
 
 INTENT = 'Mend\nthe "parser"'
@@ -120,7 +119,7 @@ async def test_many_looms_hold_nothing_up(tmp_path: Path, looms: Path) -> None:
 
 async def test_an_entity_that_is_taken_up_again_is_not_told_twice(tmp_path: Path, looms: Path) -> None:
     await lived(looms, "one", tmp_path, ["Look around"])
-    record = ContextRecord("x", "e", "c", "memory", "earlier sessions here", "…", None, "2026-01-01T00:00:00Z")
+    block = ContextBlock("…", "earlier sessions here", "memory")
     sessions = Sessions(tmp_path, looms, 8)
-    assert await sessions(CastInfo("e", "c", "intent", "t", lambda: [record])) == ()
+    assert await sessions(CastInfo("e", "c", "intent", "t", lambda: [block])) == ()
     assert len(await told(sessions, "another")) == 1

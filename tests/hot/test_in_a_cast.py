@@ -97,7 +97,7 @@ async def test_in_code_they_are_functions_in_the_same_cell() -> None:
     assert output is not None
     assert output.error is None
     assert output.stdout == (
-        "{'words': 2, 'calls': 1} (text: str, least: int = Ellipsis, how=Ellipsis) Count the w\n"
+        "{'words': 2, 'calls': 1} (text: str, least: int = 1, how='all') Count the w\n"
         "['[printed]', 'on the way']\n"
         '{"words": 3, "calls": 2}\n\n'
     )

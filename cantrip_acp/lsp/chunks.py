@@ -12,19 +12,14 @@ import re
 from typing import Any
 
 from cantrip_acp.errors import RecipeError
+from cantrip_acp.lsp.cuts import OPENING, SMALL, cuts
 from cantrip_acp.recipes import yaml_text
 from cantrip_acp.recipes.document import broken
 from cantrip_acp.recipes.places import Places
 from cantrip_acp.recipes.yaml_text import _Node
 
-SMALL = 12
-"""Lines of a piece that is not cut further."""
-
 _UNCUT = re.compile(
     r"(?m)^(?:---|\.\.\.|%|\ufeff)|(?:^[ \t]*|[:\-,\[{?][ \t]+)[&*][^\s*]|[\x0b\x0c\x85\u2028\u2029]|\r(?!\n)"
-)
-_OPENING = re.compile(
-    r"""[ ]*(?:- )?(?:"[^"\\\r\n]*"|'[^'\r\n]*'|[A-Za-z_][^\s:#'"]*)[ ]*:[ \t]*(?:#[^\r\n]*)?\r?\n?\Z"""
 )
 _AT = re.compile(r"\A.*?:(\d+):(\d+): (.*)\Z", re.DOTALL)
 
@@ -51,10 +46,10 @@ class Chunks:
 
     def _block(self, lines: list[str], begin: int, end: int, name: str) -> _Node | None:
         """The mapping or list whose lines these are, put together from its pieces; None where they cannot be cut."""
-        cuts = _cuts(lines, begin, end)
-        if cuts is None:
+        found = cuts(lines, begin, end)
+        if found is None:
             return None
-        kind, starts = cuts
+        kind, starts = found
         node: _Node | None = None
         for index, start in enumerate(starts):
             stop = starts[index + 1] if index + 1 < len(starts) else end
@@ -74,7 +69,7 @@ class Chunks:
     def _long(self, lines: list[str], begin: int, end: int, name: str) -> _Node | None:
         """A key whose value is a long block below it: the key by itself, its value in pieces."""
         first = lines[begin]
-        if first.lstrip().startswith("- ") or _OPENING.match(first) is None:
+        if first.lstrip().startswith("- ") or OPENING.match(first) is None:
             return None
         inner = self._block(lines, begin + 1, end, name)
         if inner is None:
@@ -100,38 +95,6 @@ class Chunks:
             _shift(node, begin - base)
         self._used.setdefault(text, (begin, node))
         return node
-
-
-def _cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None:
-    """Where pieces begin, and whether they are pairs or items; None where a cut is not plain to see."""
-    indent = -1
-    starts: list[int] = []
-    dashes = False
-    for number in range(begin, end):
-        line = lines[number]
-        stripped = line.lstrip(" ")
-        if stripped[:1] in ("", "\r", "\n", "#"):
-            continue
-        column = len(line) - len(stripped)
-        if indent < 0:
-            indent = column
-            dashes = stripped.startswith(("- ", "-\n", "-\r"))
-        if column < indent:
-            return None
-        if column > indent:
-            continue
-        dashed = stripped.startswith(("- ", "-\n", "-\r"))
-        if dashed and not dashes:
-            continue  # a list may stand at its key's own column
-        if dashes != dashed or (not dashed and stripped[0] in "[{|>?&*!\t}])"):
-            return None
-        # A few items together; which ones, their text decides, so that a new line among them moves no other cut.
-        if not dashes or not starts or hash(line) % 6 == 0:
-            starts.append(number)
-    if not starts:
-        return None
-    starts[0] = begin
-    return ("list" if dashes else "mapping"), starts
 
 
 def _shift(node: _Node, lines: int) -> None:

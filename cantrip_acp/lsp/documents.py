@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.chunks import Chunks
     from cantrip_acp.lsp.findings import Reading
     from cantrip_acp.lsp.tree import Node
+    from cantrip_acp.lsp.yaml_tree import Pieces
 
 
 class Held:
@@ -30,6 +31,7 @@ class Held:
         self.chunks: Chunks | None = None
         self.waiting: asyncio.TimerHandle | None = None
         self._tree: Node | None = None
+        self._pieces: Pieces | None = None
 
     @property
     def toml(self) -> bool:
@@ -44,9 +46,13 @@ class Held:
     def tree(self) -> Node:
         """What stands where, also in a broken text."""
         if self._tree is None:
-            from cantrip_acp.lsp import tree
+            from cantrip_acp.lsp import tree, yaml_tree
 
-            self._tree = tree.parse(self.text.source, toml=self.toml)
+            if self.toml:
+                self._tree = tree.parse(self.text.source, toml=True)
+            else:
+                self._pieces = self._pieces or yaml_tree.Pieces()
+                self._tree = self._pieces.read(self.text.source)
         return self._tree
 
     def change(self, changes: list[types.TextDocumentContentChangeEvent], version: int | None) -> None:

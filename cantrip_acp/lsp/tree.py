@@ -33,6 +33,8 @@ class Node:
     parent: Node | None = field(default=None, repr=False)
     closed: bool = True
     """False for a bracket or a quote that nothing ends."""
+    indent: int = -1
+    """Of a block of YAML the column of its keys or dashes."""
 
     @property
     def path(self) -> KeyPath:
@@ -102,6 +104,19 @@ class Node:
         if self.kind == "scalar":
             return [self.value]
         return [child.value for child in self.children if child.kind == "scalar"]
+
+
+def moved(node: Node, by: int) -> None:
+    """Move a node and all below it by some characters."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        start, end = current.span
+        current.span = (start + by, end + by)
+        if current.key_span is not None:
+            start, end = current.key_span
+            current.key_span = (start + by, end + by)
+        stack += current.children
 
 
 def parse(source: str, *, toml: bool) -> Node:

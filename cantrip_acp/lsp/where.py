@@ -70,19 +70,18 @@ def _inside(source: str, around: Node, offset: int, word: Span, separator: str) 
 
 
 def _yaml(held: Held, begin: int, before: str, word: Span) -> Where:
-    reader = yaml_tree.Reader(held.text.source[:begin])
-    reader.read()
+    blocks = yaml_tree.open_at(held.tree, begin)
     column, rest = len(before) - len(before.lstrip(" ")), before.lstrip(" ")
     path: KeyPath | None = None
     dashed = False
     while rest[:1] == "-" and rest[1:2] in ("", " "):
-        parent = _list(reader, column) if path is None else (path, 0)
+        parent = _list(blocks, column, begin) if path is None else (path, 0)
         path = (*parent[0], parent[1])
         inner = rest[1:].lstrip(" ")
         column, rest, dashed = column + len(rest) - len(inner), inner, True
     found = _KEY.match(rest)
     if path is None:
-        holder, path = _holder(reader, column)
+        holder, path = _holder(blocks, column)
     else:
         holder = False
     if found is not None:
@@ -92,25 +91,25 @@ def _yaml(held: Held, begin: int, before: str, word: Span) -> Where:
     return Where(path, word, keys=True, values=not holder, dashed=dashed)
 
 
-def _holder(reader: yaml_tree.Reader, column: int) -> tuple[bool, KeyPath]:
+def _holder(blocks: list[yaml_tree.Open], column: int) -> tuple[bool, KeyPath]:
     """Whether a mapping has its keys at this column, and its path; else the path of what is waiting for a value."""
-    for opened in reversed(reader.open):
+    for opened in reversed(blocks):
         if opened.indent == column and opened.node.kind == "mapping":
             return True, opened.node.path
         if opened.indent < column:
-            if opened.waiting is not None and opened.waiting.kind == "empty":
+            if opened.waiting is not None:
                 return False, opened.waiting.path
             last = opened.node.children[-1] if opened.node.children else opened.node
             return False, last.path
     return True, ()
 
 
-def _list(reader: yaml_tree.Reader, column: int) -> tuple[KeyPath, int]:
+def _list(blocks: list[yaml_tree.Open], column: int, begin: int) -> tuple[KeyPath, int]:
     """The list whose dashes are at this column, and how many items it has."""
-    for opened in reversed(reader.open):
+    for opened in reversed(blocks):
         if opened.indent == column and opened.node.kind == "list":
-            return opened.node.path, len(opened.node.children)
-        if opened.indent <= column and opened.waiting is not None and opened.waiting.kind == "empty":
+            return opened.node.path, sum(1 for child in opened.node.children if child.whole[0] < begin)
+        if opened.indent <= column and opened.waiting is not None:
             return opened.waiting.path, 0
     return (), 0
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from cantrip_acp.lsp.cuts import OPENING, SMALL, cuts
 from cantrip_acp.lsp.flow import Flow
-from cantrip_acp.lsp.tree import Node
+from cantrip_acp.lsp.tree import Node, moved
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _KEY = re.compile(
@@ -112,6 +113,7 @@ class Reader:
                 node.kind = "list" if kind == "list" else "mapping"
                 node.span, node.value, node.quote = (start, start), "", ""
             parent.waiting = None
+        node.indent = column
         opened = Open(column, node)
         self.open.append(opened)
         return opened
@@ -224,6 +226,90 @@ def _become(node: Node, value: Node) -> None:
 def _stretch(node: Node) -> None:
     if node.children:
         node.span = (node.span[0], max(node.span[1], *(child.whole[1] for child in node.children)))
+
+
+def open_at(root: Node, at: int) -> list[Open]:
+    """The blocks that a line beginning at an offset may add to, the outermost first, by what stands before it."""
+    out: list[Open] = []
+    node = root
+    while node.indent >= 0:
+        last = next((child for child in reversed(node.children) if child.whole[0] < at), None)
+        if last is None:
+            break
+        later = last.indent >= 0 and bool(last.children) and last.children[0].whole[0] >= at
+        out.append(Open(node.indent, node, last if last.kind == "empty" or later else None))
+        node = last
+    return out
+
+
+class Pieces:
+    """Trees of a text's pieces, kept by their text from one reading to the next, so that a keystroke costs one piece."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[int, Node]] = {}
+        self._used: dict[str, tuple[int, Node]] = {}
+
+    def read(self, source: str) -> Node:
+        """As `parse`."""
+        lines = [found[0] for found in _LINE.finditer(source) if found[0]]
+        starts = [0]
+        for line in lines:
+            starts.append(starts[-1] + len(line))
+        self._used = {}
+        root = self._block(lines, starts, 0, len(lines))
+        self._held = self._used
+        return root if root is not None else parse(source)
+
+    def _block(self, lines: list[str], starts: list[int], begin: int, end: int) -> Node | None:
+        found = cuts(lines, begin, end)
+        if found is None:
+            return None
+        kind, places = found
+        whole: Node | None = None
+        for index, start in enumerate(places):
+            stop = places[index + 1] if index + 1 < len(places) else end
+            piece = self._long(lines, starts, start, stop) if stop - start > SMALL else None
+            if piece is None:
+                piece = self._piece(lines, starts, start, stop)
+            if piece.kind != kind or piece.indent < 0:
+                return None
+            if whole is None:
+                whole = Node(piece.kind, piece.span, indent=piece.indent)
+            for child in piece.children:
+                if isinstance(child.key, int):
+                    child.key = len(whole.children)
+                whole.add(child)
+            whole.span = (whole.span[0], max(whole.span[1], piece.span[1]))
+        return whole
+
+    def _long(self, lines: list[str], starts: list[int], begin: int, end: int) -> Node | None:
+        if lines[begin].lstrip().startswith("- ") or OPENING.match(lines[begin]) is None:
+            return None
+        inner = self._block(lines, starts, begin + 1, end)
+        if inner is None:
+            return None
+        alone = self._piece(lines, starts, begin, begin + 1)
+        column = len(lines[begin]) - len(lines[begin].lstrip(" "))
+        if len(alone.children) != 1 or inner.indent < column or (inner.indent == column and inner.kind == "mapping"):
+            return None
+        name = alone.children[0]
+        child = Node(inner.kind, inner.span, key=name.key, key_span=name.key_span, indent=inner.indent)
+        for each in inner.children:
+            child.add(each)
+        whole = Node("mapping", (alone.span[0], inner.span[1]), indent=alone.indent)
+        whole.add(child)
+        return whole
+
+    def _piece(self, lines: list[str], starts: list[int], begin: int, end: int) -> Node:
+        text = "".join(lines[begin:end])
+        held = self._held.get(text)
+        if held is None or text in self._used:  # the same text twice needs two places
+            held = (0, parse(text))
+        base, node = held
+        if base != starts[begin]:
+            moved(node, starts[begin] - base)
+        self._used.setdefault(text, (starts[begin], node))
+        return node
 
 
 def parse(source: str) -> Node:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cantrip_acp.errors import RecipeError
 from cantrip_acp.lsp.chunks import Chunks
 from cantrip_acp.lsp.text import Text
-from cantrip_acp.lsp.tree import parse
+from cantrip_acp.lsp.tree import Node, parse
+from cantrip_acp.lsp.yaml_tree import Pieces
 from cantrip_acp.recipes import document, yaml_text
 
 HERE = Path(document.__file__).parent
@@ -111,6 +112,43 @@ def test_any_damage_still_has_a_tree(data: st.DataObject) -> None:
     for node in root.walk():
         assert 0 <= node.span[0] <= node.span[1] <= len(source)
         assert node.key_span is None or 0 <= node.key_span[0] <= node.key_span[1] <= len(source)
+
+
+def shape(node: Node) -> object:
+    return (
+        node.kind,
+        node.span,
+        node.key,
+        node.key_span,
+        node.value,
+        node.path,
+        [shape(child) for child in node.children],
+    )
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_tree_of_pieces_is_the_tree_of_the_whole(data: st.DataObject) -> None:
+    lines = (YAML + "more: x\n" * 3).splitlines(keepends=True)
+    pieces = Pieces()
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        match data.draw(st.sampled_from(["drop", "twice", "word", "last"])):
+            case "drop" if len(lines) > 5:
+                del lines[at]
+            case "twice":
+                lines.insert(at, lines[at])
+            case "word":
+                lines[at] = lines[at].rstrip("\n") + "x\n"
+            case _:
+                pass
+        source = "".join(lines)
+        read = pieces.read(source)
+        try:
+            document.parse(source.encode(), Path("a.cantrip.yaml"))
+        except RecipeError:
+            continue  # what is broken may be cut in another way
+        assert shape(read) == shape(parse(source, toml=False))
 
 
 @given(st.data())

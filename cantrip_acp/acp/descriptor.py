@@ -33,6 +33,10 @@ class DescriptorReader:
         self.is_file = stat.S_ISREG(os.fstat(fd).st_mode)
         """A file has an end, but nobody hangs up at it."""
 
+    def hung_up(self) -> bool:
+        """Whether nobody writes any more, though there may be something to read yet."""
+        return any(events & (select.POLLHUP | select.POLLERR) for _, events in self._poll.poll(0))
+
     async def receive(self, max_bytes: int = READ_SIZE) -> bytes:
         """At least one byte, at most ``max_bytes``."""
         while True:

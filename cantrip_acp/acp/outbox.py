@@ -60,8 +60,11 @@ class Outbox:
             self._filled.set()
 
     async def room(self) -> None:
-        """Wait while too much waits."""
-        while self.waiting > HIGH_WATER and not self.broken:
+        """Wait where too much waits, until that is out.
+
+        Once and no longer: what others put meanwhile is for them to wait for, or a flood would starve everybody else.
+        """
+        if self.waiting > HIGH_WATER and not self.broken:
             await self._drained.wait()
 
     async def run(self) -> None:

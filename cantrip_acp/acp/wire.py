@@ -273,8 +273,8 @@ class Connection:
             while True:
                 for count, line in enumerate(lines, 1):
                     self._take(line)
-                    if self._outbox.waiting > UNREAD_LIMIT:
-                        await self._outbox.room()
+                    while self._outbox.waiting > UNREAD_LIMIT and not self._outbox.broken:
+                        await self._unread()
                     if not count % LINES_AT_ONCE:
                         await anyio.lowlevel.checkpoint()
                 # Also where bytes are always at hand, so that a flood starves nobody.
@@ -284,6 +284,13 @@ class Connection:
             for line in self._splitter.end():
                 self._take(line)
             await anyio.lowlevel.checkpoint()
+
+    async def _unread(self) -> None:
+        """Read no further while the other side does not. One that has left besides will never read: that is the end."""
+        with anyio.move_on_after(GRACE) as patience:
+            await self._outbox.room()
+        if patience.cancelled_caught and getattr(self._receive, "hung_up", bool)():
+            raise anyio.EndOfStream
 
     def _take(self, line: bytes | TooLong) -> None:
         if isinstance(line, TooLong):

@@ -11,6 +11,7 @@ child's and which a fold's.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ class CantripHarnessConfig(HarnessConfig):
     """How the agent is started in the runtime, as in a shell: the command of this Python's environment, unless told otherwise."""
     recipe: str = "coding"
     """Who the entity is: a built-in recipe, or a file in the runtime. One without a `crystal`, so that the endpoint decides."""
+    state_root: str = os.environ.get("TMPDIR", "/tmp")
+    """Where in the runtime each rollout has its folder of looms."""
 
 
 class CantripHarness(ACPHarness[CantripHarnessConfig]):
@@ -53,7 +56,7 @@ class CantripHarness(ACPHarness[CantripHarnessConfig]):
             "CANTRIP_BASE_URL": endpoint,
             "OPENAI_API_KEY": secret,
             # A rollout's looms are its own, and they stay: `cantrip loom export` makes training data of them too.
-            "CANTRIP_STATE_DIR": f"/tmp/vf-cantrip-{trace.id}",
+            "CANTRIP_STATE_DIR": f"{self.config.state_root}/vf-cantrip-{trace.id}",
         }
         return ACPConfig(
             env=env,

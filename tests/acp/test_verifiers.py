@@ -71,6 +71,7 @@ def test_a_rollout(tmp_path: Path) -> None:
                 **os.environ,
                 "PATH": f"{Path(PYTHON).absolute().parent}{os.pathsep}{os.environ['PATH']}",
                 "PYTHONPATH": str(DOCS),
+                "TMPDIR": str(tmp_path),
                 "OPENAI_API_KEY": "sk-of-nobody",
             },
         )  # fmt: skip
@@ -89,3 +90,5 @@ def test_a_rollout(tmp_path: Path) -> None:
         [(parent, child, "subagent_call"), (parent, last, "continuation"), (child, last, "subagent_return")]
     )
     assert told["branches"] == 2
+    # What it lived through is kept: a loom a rollout.
+    assert len(list(tmp_path.glob("vf-cantrip-*/looms/*.loom.jsonl"))) == 1

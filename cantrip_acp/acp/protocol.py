@@ -55,6 +55,10 @@ class McpServer(Incoming, kw_only=True):
     url: str | None = None
     headers: list[NameValue] | None = None
 
+    def __repr__(self) -> str:
+        # Arguments, variables, headers and addresses hold keys.
+        return f"McpServer(name={self.name!r}, type={self.type!r})"
+
 
 class NewSession(Incoming, kw_only=True):
     cwd: str

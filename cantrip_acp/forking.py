@@ -184,6 +184,10 @@ async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[
         outputs = turn.observation.outputs
         recorded = list(outputs) if isinstance(outputs, tuple) else [turn.observation.output]
         for index, call in enumerate(_programs(turn, tool)):
+            if turn.reason == "cancelled" and index >= len(recorded) - 1:
+                # It may never end by itself: somebody had to stop it.
+                missing.append(f"turn {number}: what was stopped while it ran is not run again")
+                break
             output = await session.run(ToolCall(f"{turn.id}.replay{index}", call.gate, call.args), again)
             was = recorded[index] if index < len(recorded) else None
             if was is not None and (told := divergence(was, output)) is not None:

@@ -25,6 +25,8 @@ NAMES = (
     "start",
     "prompt",
     "updates",
+    "cancel",
+    "soak",
     "bash",
     "sessions",
     "defences",

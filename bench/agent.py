@@ -75,6 +75,21 @@ class Connection:
         self._input.flush()
         return self._next
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def answer(self, number: Any, result: Mapping[str, Any]) -> None:
+        """Answer a request of the agent's."""
+        self._input.write(json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode() + b"\n")
+        self._input.flush()
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification."""
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        self._input.write(json.dumps(message).encode() + b"\n")
+        self._input.flush()
+
     def receive(self) -> dict[str, Any]:
         """The next message. Raises EOFError where the agent is gone."""
         line = self.output.readline()

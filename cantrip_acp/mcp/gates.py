@@ -132,9 +132,15 @@ def reply(result: mcp_types.CallToolResult) -> GateReply:
     if data is not None:
         # The SDKs wrap what is no object under this one key.
         value = data["result"] if set(data) == {"result"} else data
-        if len(json.dumps(value, default=str)) <= LARGEST_RESULT:
+        # Some versions give the blocks themselves as data.
+        if not (value is not data and _are_blocks(value)) and len(json.dumps(value, default=str)) <= LARGEST_RESULT:
             return GateReply(value)
     return GateReply(_bounded(text if text or data is None else json.dumps(data, default=str)))
+
+
+def _are_blocks(value: Any) -> bool:
+    kinds = ("text", "image", "audio", "resource", "resource_link")
+    return isinstance(value, list) and all(isinstance(item, dict) and item.get("type") in kinds for item in value)
 
 
 def _shown(block: Any) -> str:

@@ -113,6 +113,18 @@ class Circle:
         made._offer_data()
         return made
 
+    def with_gates(self, gates: Iterable[Gate]) -> Circle:
+        """The same circle with further gates, behind its own; `DefinitionError` where one has a name that is taken."""
+        made = copy(self)
+        made.declared_gates = (*self.declared_gates, *gates)
+        names = [gate.name for gate in made.declared_gates]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DefinitionError(f"two gates are named {twice!r} in one circle")
+        for derived in ("gates", "definitions", "tool_names", "tools", "presentation", "construction"):
+            made.__dict__.pop(derived, None)
+        return made
+
     def naming(self, crystals: Iterable[str]) -> Circle:
         """The same circle, whose delegation gates say which crystals children may be given."""
         names = tuple(crystals)
@@ -123,18 +135,6 @@ class Circle:
         made.declared_gates = tuple(
             g.bind(crystals=names) if new else g for g, new in zip(self.declared_gates, told, strict=True)
         )
-        for derived in ("gates", "definitions", "tool_names", "tools", "presentation"):
-            made.__dict__.pop(derived, None)
-        return made
-
-    def with_gates(self, gates: Iterable[Gate]) -> Circle:
-        """The same circle with further gates, behind its own; `DefinitionError` where one has a name that is taken."""
-        made = copy(self)
-        made.declared_gates = (*self.declared_gates, *gates)
-        names = [gate.name for gate in made.declared_gates]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DefinitionError(f"two gates are named {twice!r} in one circle")
         for derived in ("gates", "definitions", "tool_names", "tools", "presentation", "construction"):
             made.__dict__.pop(derived, None)
         return made

@@ -61,10 +61,7 @@ async def test_what_is_no_call_does_not_leave_the_worker(make, call: str, error:
 async def test_real_signatures_and_docstrings(make) -> None:
     python = await make(place=place)
     code = "import inspect\nstr(inspect.signature(place)), place.__doc__[:10], place.__name__"
-    assert (
-        await python.value(code)
-        == "('(path: str, line: int = 1, deep: bool = False)', 'Say where.', 'place')"
-    )
+    assert await python.value(code) == "('(path: str, line: int = 1, deep: bool = False)', 'Say where.', 'place')"
 
 
 async def test_plain_data_comes_back(make) -> None:

@@ -80,9 +80,17 @@ def test_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cantrip = load_for_session(None, tmp_path, tmp_path / "state", trusted=False)
     assert cantrip.name == "familiar"
     assert cantrip.circle.medium.name == "code"
-    assert {"read_file", "edit_file", "search", "git_diff", "git_commit", "run_tests", "fetch", "plan", "call_agent"} <= set(
-        cantrip.circle.gates
-    )
+    assert {
+        "read_file",
+        "edit_file",
+        "search",
+        "git_diff",
+        "git_commit",
+        "run_tests",
+        "fetch",
+        "plan",
+        "call_agent",
+    } <= set(cantrip.circle.gates)
     assert cantrip.circle.wards.code_writable_paths == ()
     assert cantrip.circle.wards.bash_writable_paths == (str(tmp_path),)
     assert cantrip.circle.wards.bash_network is False

@@ -156,8 +156,10 @@ def arguments(
     for name, value in (*zip(order, args, strict=False), *named.items()):
         if name in given:
             raise TypeError(f"{shown}() got two values for {name!r}")
-        if value is ... or value is LEFT_OUT or (
-            value is None and name not in required and not _takes_null(properties.get(name, {}))
+        if (
+            value is ...
+            or value is LEFT_OUT
+            or (value is None and name not in required and not _takes_null(properties.get(name, {})))
         ):
             continue
         given[name] = value

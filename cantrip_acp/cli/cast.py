@@ -32,7 +32,8 @@ if TYPE_CHECKING:
         "cantrip recipe new greeter",
         'cantrip cast greeter "Say hello."',
         "echo 'Say hello.' | cantrip cast greeter - --json",
-        'cantrip cast longtext "Which requests failed, and why?" --context access.log',
+        "seq 100 > notes.txt",
+        'cantrip cast greeter "Say hello." --context notes.txt',
     ),
 )
 @click.argument("recipe")

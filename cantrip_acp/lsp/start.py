@@ -38,7 +38,7 @@ Example (Neovim 0.11, init.lua; then open a recipe):
   vim.lsp.enable('cantrip')
 
 Example (asks for the handshake, then hangs up):
-  printf 'Content-Length: 103\\r\\n\\r\\n%s' \\
+  printf 'Content-Length: 107\\r\\n\\r\\n%s' \\
     '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"processId":null,"rootUri":null,"capabilities":{}}}' | cantrip lsp
 """
 

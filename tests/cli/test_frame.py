@@ -45,7 +45,9 @@ def test_the_agent_is_started_before_anything_is_imported(tmp_path: Path) -> Non
 
 def help_pages() -> list[list[str]]:
     groups = {"recipe": ["new", "check", "schema", "list", "show"], "loom": ["show", "thread"]}
-    return [[name] for name in COMMANDS if name != "acp"] + [[g, c] for g, names in groups.items() for c in names]
+    return [[name] for name in COMMANDS if name not in ("acp", "lsp")] + [
+        [g, c] for g, names in groups.items() for c in names
+    ]
 
 
 @pytest.mark.parametrize("page", help_pages(), ids=" ".join)
@@ -87,7 +89,7 @@ def test_examples_work_when_pasted(page: list[str], tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["cst"], "unknown command 'cst'; did you mean 'cast'?"),
-        (["xyzzy"], "unknown command 'xyzzy' (known: acp, cast"),
+        (["xyzzy"], "unknown command 'xyzzy' (known: acp, lsp, cast"),
         (["recipe", "chek"], "unknown recipe command 'chek'; did you mean 'check'?"),
         (["loom", "thred"], "unknown loom command 'thred'; did you mean 'thread'?"),
         (["cast"], "Missing argument 'RECIPE'"),
@@ -132,3 +134,15 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     )
     assert done.stdout == '{\n  "$sche'
     assert done.stderr == ""
+
+
+def test_the_language_servers_help_shows_how_to_use_it(tmp_path: Path) -> None:
+    """Its own help, since it starts without click; what it shows can be pasted."""
+    text = run("lsp", "--help", cwd=tmp_path).out
+    assert "vim.lsp.enable('cantrip')" in text
+    shown = text.rpartition("hangs up):\n")[2].replace("\\\n", " ")
+    done = subprocess.run(
+        shown.replace("| cantrip lsp", f"| {' '.join(CANTRIP)} lsp"), shell=True, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"capabilities"' in done.stdout

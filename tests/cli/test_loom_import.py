@@ -43,7 +43,7 @@ def test_what_is_wrong_is_told_and_nothing_is_made(tmp_path: Path) -> None:
     (tmp_path / "same.loom.jsonl").write_text('{"type":"loom","id":"l"}\n')
     for arguments, words in (
         (("odd.txt", "--into", "new.loom.jsonl"), "odd.txt:1: not JSON"),
-        (("missing.jsonl", "--into", "new.loom.jsonl"), "missing.jsonl: this is no regular file"),
+        (("missing.jsonl", "--into", "new.loom.jsonl"), "missing.jsonl: no such file"),
         (("same.loom.jsonl", "--into", "same.loom.jsonl"), "cannot be imported into itself"),
     ):
         done = run("loom", "import", *arguments, cwd=tmp_path)

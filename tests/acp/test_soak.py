@@ -1,11 +1,14 @@
 """A short soak: many prompts over many sessions leave nothing behind. `python -m bench soak` is the long one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.agent import workspace
 from bench.soak import soak
+from tests.acp.rawclient import RawClient
 
 
 @pytest.mark.sandbox
@@ -21,3 +24,26 @@ def test_nothing_grows() -> None:
     assert seen.slope() < 60_000, seen.memory
     assert seen.kept <= 8, seen.kept
     assert seen.left == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_sessions_that_end_leave_no_memory_behind(start: Callable[..., RawClient], folder: Path) -> None:
+    """Hundreds of prompts in sessions that are closed: what one session took is there for the next one."""
+    agent = start([{"content": "hello " * 20, "when": "go", "repeat": True}], gates=["done"])
+    process = psutil.Process(agent.process.pid)
+
+    def live(sessions: int) -> None:
+        for _ in range(sessions):
+            session = agent.session(folder)
+            for _ in range(10):
+                agent.prompt(session, "go on")
+            agent.call("session/close", {"sessionId": session})
+            agent.seen.clear()
+
+    live(20)
+    before, open_files = process.memory_info().rss, process.num_fds()
+    live(40)
+    # 400 prompts later; a session alone takes more than this while it lives.
+    assert process.memory_info().rss - before < 2_000_000
+    assert process.num_fds() <= open_files + 1

@@ -7,6 +7,8 @@ import tempfile
 
 import pytest
 
+from cantrip_acp import redaction
+
 # A shell may have been started with SIGINT ignored (`nohup`, CI): children would inherit it, and tests of ^C would lie.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,6 +42,9 @@ def anyio_backend() -> str:
 def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """State and configuration folders of this test alone, for code that runs here and for every process it starts."""
     base = tmp_path_factory.mktemp("cantrip")
+    # A process learns the secrets that it meets. Another test's, met before, may begin like a text that this one streams, and
+    # what may be a secret's beginning is held back.
+    monkeypatch.setattr(redaction, "_shared", None)
     monkeypatch.setenv("CANTRIP_STATE_DIR", str(base / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(base / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(base / "state-home"))

@@ -71,7 +71,7 @@ async def works(loader: Loader) -> int:
         ("import os; os._exit(7)", "exit status 7"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
         ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
-        ("import os\n  for fd in range(3, 1024):\n    try: os.close(fd)\n    except OSError: pass", "exit status 1"),
+        ("import os\n  for fd in range(3, 1024):\n    try: os.close(fd)\n    except OSError: pass", "exit status 1|it closed its pipe"),
         ("import os; os.kill(1, 9); os._exit(4)", "exit status 4"),
     ],
 )
@@ -84,7 +84,8 @@ async def test_a_worker_that_ends_is_told_and_comes_back(loader: Loader, body: s
     record = await loader.call("f")
     assert record.is_error
     assert "ended the worker of cantrip_acp.hot.other" in record.result
-    assert said in record.result
+    # One that closes its pipe may be seen before it is gone.
+    assert any(each in record.result for each in said.split("|"))
     assert gone(before)
     assert await works(loader) == 1
     assert loader.pid not in (0, before)

@@ -71,7 +71,10 @@ async def works(loader: Loader) -> int:
         ("import os; os._exit(7)", "exit status 7"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
         ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
-        ("import os\n  for fd in range(3, 1024):\n    try: os.close(fd)\n    except OSError: pass", "exit status 1|it closed its pipe"),
+        (
+            "import os\n  for fd in range(3, 1024):\n    try: os.close(fd)\n    except OSError: pass",
+            "exit status 1|it closed its pipe",
+        ),
         ("import os; os.kill(1, 9); os._exit(4)", "exit status 4"),
     ],
 )

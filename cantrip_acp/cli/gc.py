@@ -62,6 +62,8 @@ def gc(
     if yes and dry_run:
         raise click.UsageError("--yes does it and --dry-run does not; give one of them")
     state = folders.state_dir(state_dir)
+    if state_dir is not None and not state.is_dir():
+        raise click.BadParameter(f"there is no folder {state}", param_hint="--state-dir")
     rules = _rules(older_than, max_size)
     with alone(state) if yes else nullcontext():
         plan = make(state, rules, progress=_progress())

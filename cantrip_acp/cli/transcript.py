@@ -266,7 +266,9 @@ class Transcript:
                 if view.block is not None:
                     view.block.close()
                     view.block = None
-                words = f"{self._screen.marks.failed} {view.name()}: left {view.status or 'pending'}"
+                words = f"{self._screen.marks.failed} {view.name()}: " + (
+                    "did not end" if view.status == "in_progress" else "never began"
+                )
                 self._screen.line((words, "yellow"), indent=2)
         self.settle()
         # Nothing about a turn comes after its end, and outputs are large.

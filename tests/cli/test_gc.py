@@ -227,3 +227,9 @@ def test_a_loom_that_is_being_removed_is_locked(state: Path) -> None:
     folder.close()
     with Loom.open(state / "looms" / "a.loom.jsonl") as loom:
         loom.append(Turn("t", None, "c", "e", None))
+
+
+def test_a_folder_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
+    said = run("gc", "--state-dir", tmp_path / "statte", cwd=tmp_path)
+    assert said.status == 2
+    assert f"there is no folder {tmp_path / 'statte'}" in said.err

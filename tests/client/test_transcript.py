@@ -143,7 +143,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "a call that never ends": (
         [tool(title="x", status="in_progress"), say("Bye.")],
-        "▸ x\n\n● Bye.\n  ✗ x: left in_progress\n",
+        "▸ x\n\n● Bye.\n  ✗ x: did not end\n",
     ),
     "a plan": (
         [

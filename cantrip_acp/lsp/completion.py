@@ -146,7 +146,11 @@ def _gates(held: Held, at: Where) -> Iterator[types.CompletionItem]:
             continue
         detail = "gate" if of_circle or name in present else "gate (not in this circle)"
         yield types.CompletionItem(
-            name, kind=_KIND.Function, detail=detail, insert_text=_written(held, at, name), data={"gate": name}
+            name,
+            kind=_KIND.Function,
+            detail=detail,
+            insert_text=_written(held, at, name),
+            data={"kind": "recipe", "gate": name},
         )
 
 

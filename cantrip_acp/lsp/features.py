@@ -1,11 +1,39 @@
-"""What the server can do, a function a method; each imports its own file when it is asked for the first time."""
+"""What the server can do: a table of methods, each answered by the module of the document's kind (`kinds`)."""
 
 from __future__ import annotations
 
-from lsprotocol import types
-from pygls.exceptions import JsonRpcInvalidParams
+from collections.abc import Callable
+from typing import Any
 
+from lsprotocol import types
+
+from cantrip_acp.lsp import kinds
+from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.lsp.server import Server
+
+METHODS: dict[str, tuple[str, Any]] = {
+    types.TEXT_DOCUMENT_COMPLETION: (
+        "completion",
+        types.CompletionOptions(trigger_characters=[" ", ":", "-", "[", "{", "/", '"'], resolve_provider=True),
+    ),
+    types.COMPLETION_ITEM_RESOLVE: ("completion_resolved", None),
+    types.TEXT_DOCUMENT_HOVER: ("hover", None),
+    types.TEXT_DOCUMENT_CODE_ACTION: (
+        "code_actions",
+        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
+    ),
+    types.TEXT_DOCUMENT_CODE_LENS: ("lenses", types.CodeLensOptions(resolve_provider=True)),
+    types.CODE_LENS_RESOLVE: ("lens_resolved", None),
+    types.TEXT_DOCUMENT_DOCUMENT_SYMBOL: ("symbols", None),
+    types.TEXT_DOCUMENT_FOLDING_RANGE: ("folds", None),
+    types.TEXT_DOCUMENT_FORMATTING: ("formatting", None),
+    types.TEXT_DOCUMENT_DEFINITION: ("definition", None),
+    types.TEXT_DOCUMENT_REFERENCES: ("references", None),
+    types.TEXT_DOCUMENT_DOCUMENT_LINK: ("links", None),
+    types.TEXT_DOCUMENT_PREPARE_RENAME: ("renaming", None),
+    types.TEXT_DOCUMENT_RENAME: ("renamed", types.RenameOptions(prepare_provider=True)),
+}
+"""Each method: the name of the function that a kind's module answers it with, and its options."""
 
 
 def server() -> Server:
@@ -28,129 +56,29 @@ def server() -> Server:
     def watched(ls: Server, params: types.DidChangeWatchedFilesParams) -> None:
         ls.again()
 
-    _reading(made)
-    _whole(made)
+    for method, (name, options) in METHODS.items():
+        made.feature(method, options)(_asking(name))
+    made.protocol.fm.commands.update(dict.fromkeys(COMMANDS))
     return made
 
 
-def _reading(made: Server) -> None:
-    """What is asked of one place."""
+def _asking(name: str) -> Callable[[Server, Any], Any]:
+    def asked(ls: Server, params: Any) -> Any:
+        kind = _kind(params)
+        found = kind.answer(name) if kind is not None else None
+        if found is not None:
+            return found(ls, params)
+        # What is to be resolved and is nobody's stays as it is.
+        return params if name.endswith("_resolved") else None
 
-    @made.feature(
-        types.TEXT_DOCUMENT_COMPLETION,
-        types.CompletionOptions(trigger_characters=[" ", ":", "-", "[", "{", "/", '"'], resolve_provider=True),
-    )
-    def completion(ls: Server, params: types.CompletionParams) -> types.CompletionList | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.completion import completions
-
-        found = completions(held, params.position, ls.documents.workspace(held.path))
-        return types.CompletionList(is_incomplete=False, items=found)
-
-    @made.feature(types.COMPLETION_ITEM_RESOLVE)
-    def resolved(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
-        from cantrip_acp.lsp.completion import resolve
-
-        return resolve(item)
-
-    @made.feature(types.TEXT_DOCUMENT_HOVER)
-    def hover(ls: Server, params: types.HoverParams) -> types.Hover | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.hover import hover
-
-        return hover(held, ls.reading(held), params.position)
-
-    @made.feature(
-        types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix])
-    )
-    def fixes(ls: Server, params: types.CodeActionParams) -> list[types.CodeAction] | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.fixes import actions
-
-        return actions(held, ls.reading(held), params, ls.diagnostic)
+    return asked
 
 
-def _whole(made: Server) -> None:
-    """What is asked of a file as a whole, and of the names in it."""
-
-    @made.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
-    def symbols(ls: Server, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol] | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.outline import symbols
-
-        return symbols(held)
-
-    @made.feature(types.TEXT_DOCUMENT_FOLDING_RANGE)
-    def folds(ls: Server, params: types.FoldingRangeParams) -> list[types.FoldingRange] | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.outline import folds
-
-        return folds(held)
-
-    @made.feature(types.TEXT_DOCUMENT_FORMATTING)
-    def layout(ls: Server, params: types.DocumentFormattingParams) -> list[types.TextEdit] | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.layout import edits
-
-        return edits(held)
-
-    @made.feature(types.TEXT_DOCUMENT_DEFINITION)
-    def definition(ls: Server, params: types.DefinitionParams) -> list[types.Location] | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.references import definition
-
-        return definition(held, params.position)
-
-    @made.feature(types.TEXT_DOCUMENT_REFERENCES)
-    def references(ls: Server, params: types.ReferenceParams) -> list[types.Location] | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.references import references
-
-        return references(held, params.position, params.context.include_declaration)
-
-    @made.feature(types.TEXT_DOCUMENT_DOCUMENT_LINK)
-    def links(ls: Server, params: types.DocumentLinkParams) -> list[types.DocumentLink] | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.references import links
-
-        return links(held)
-
-    @made.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
-    def renaming(ls: Server, params: types.PrepareRenameParams) -> types.Range | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.references import renaming
-
-        span = renaming(held, params.position)
-        return held.text.range(*span) if span is not None else None
-
-    @made.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
-    def renamed(ls: Server, params: types.RenameParams) -> types.WorkspaceEdit | None:
-        held = ls.documents.recipe(params.text_document.uri)
-        if held is None:
-            return None
-        from cantrip_acp.lsp.references import rename
-
-        try:
-            return rename(held, params.position, params.new_name)
-        except ValueError as error:
-            raise JsonRpcInvalidParams(str(error)) from None
+def _kind(params: Any) -> kinds.Kind | None:
+    """Whose question this is: of the document that it names, or of the item that was given out earlier."""
+    about = getattr(params, "text_document", None) or getattr(params, "item", None)
+    uri = getattr(about, "uri", None)
+    if isinstance(uri, str):
+        return kinds.of(uri)
+    data = getattr(params, "data", None)
+    return kinds.named(data.get("kind")) if isinstance(data, dict) else None

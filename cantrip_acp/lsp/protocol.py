@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import logging
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
@@ -54,6 +58,31 @@ class Protocol(LanguageServerProtocol):
             return
         self.handle_message(message)
 
+    def _execute_handler(
+        self,
+        msg_id: str | int,
+        handler: Callable[..., Any],
+        callback: Callable[[Future[Any]], None],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """As pygls, and a handler may give back a coroutine: it looks at the text as it is now, and takes its time."""
+        if asyncio.iscoroutinefunction(handler) or inspect.isgeneratorfunction(handler):
+            super()._execute_handler(msg_id, handler, callback, args, kwargs)
+            return
+        future: Any = Future()
+        try:
+            result = handler(*(args or ()), **(kwargs or {}))
+        except Exception as error:  # noqa: BLE001 - it is the request's answer
+            future.set_exception(error)
+        else:
+            if inspect.iscoroutine(result):
+                future = asyncio.ensure_future(result)
+                self._request_futures[msg_id] = future
+            else:
+                future.set_result(result)
+        future.add_done_callback(callback)
+
     def _refuse(self, number: Any, code: int, why: str) -> None:
         self._send_data({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
 
@@ -68,3 +97,17 @@ class Protocol(LanguageServerProtocol):
     @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
     def lsp_text_document__did_close(self, params: types.DidCloseTextDocumentParams) -> None:
         self._server.closed(params.text_document.uri)
+
+    @lsp_method(types.WORKSPACE_EXECUTE_COMMAND)
+    async def lsp_workspace__execute_command(  # type: ignore[override]
+        self, params: types.ExecuteCommandParams
+    ) -> Any:
+        from cantrip_acp.lsp.commands.running import execute
+
+        return await execute(self._server, params)
+
+    @lsp_method(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)
+    def lsp_work_done_progress_cancel(self, params: types.WorkDoneProgressCancelParams) -> None:
+        cancel = self._server.works.get(params.token)
+        if cancel is not None:
+            cancel()

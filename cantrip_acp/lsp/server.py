@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,9 @@ class Server(LanguageServer):
     def __init__(self) -> None:
         super().__init__("cantrip", __version__, protocol_cls=Protocol)
         self.documents = Documents()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.works: dict[str | int, Callable[[], None]] = {}
+        """What a client can cancel by the token of its progress."""
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, params: types.InitializeParams) -> None:
         """Take what the client said of itself."""
@@ -102,14 +104,24 @@ class Server(LanguageServer):
         assert held.reading is not None
         return held.reading
 
+    @property
+    def makes_progress(self) -> bool:
+        """Whether the client shows progress that the server begins."""
+        window = self.client_capabilities.window
+        return bool(window is not None and window.work_done_progress)
+
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the messages, for as long as it takes."""
+        self.beside(work).add_done_callback(self._done)
+
+    def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """As `keep`, where somebody waits for what comes of it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _done(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
             _log.error("a reading failed", exc_info=task.exception())
 

@@ -238,7 +238,7 @@ class Session:
             raise RpcError(
                 INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
             )
-        about = _about(result)
+        about = _about(result, self.entity.last_turn)
         if self.entity.names_requests:
             about[acp.EDGES] = {"edges": self.entity.lineage.take()}
         return acp.PromptResult(reason, about)
@@ -315,8 +315,8 @@ class Session:
             await self.send(self.translator.flush())
 
 
-def _about(result: CastResult) -> dict[str, Any]:
-    """What the reply to a prompt says beside the stop reason, under ``_meta``."""
+def _about(result: CastResult, turn: str) -> dict[str, Any]:
+    """What the reply to a prompt says beside the stop reason, under ``_meta``; ``turn`` is where a fork would go on from."""
     return {
         "cantrip_trace_id": result.trace_id,
         "cantrip": {
@@ -325,6 +325,7 @@ def _about(result: CastResult) -> dict[str, Any]:
             "entity_id": result.entity_id,
             "cast_id": result.cast_id,
             "turns": result.turns,
+            "turn": turn,
             "usage": result.usage.record(),
             "loom": result.loom,
         },

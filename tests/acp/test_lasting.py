@@ -160,6 +160,18 @@ def test_two_processes_on_one_session(again: Open, folder: Path) -> None:
     assert second.prompt(session)["stopReason"] == "end_turn"
 
 
+def test_a_reply_names_the_turn_to_fork_from(again: Open, folder: Path) -> None:
+    agent = again()
+    session = agent.session(folder)
+    first = agent.prompt(session, "One.")["_meta"]["cantrip"]["turn"]
+    second = agent.prompt(session, "Two.")["_meta"]["cantrip"]["turn"]
+    assert first != second
+    asked = {**named(session, folder), "_meta": {"cantrip": {"turn": first}}}
+    forked = agent.call("session/fork", asked)
+    agent.call("session/load", named(forked["sessionId"], folder))
+    assert words(agent, "user_message_chunk") == ["One."]
+
+
 def test_a_session_in_a_database(again: Open, folder: Path, tmp_path: Path) -> None:
     first = again(loom={"store": f"sqlite:{tmp_path}/looms.db"})
     session, other = first.session(folder), first.session(folder)

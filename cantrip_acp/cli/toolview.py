@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.cli.childlines import ChildLine, ChildLines
 from cantrip_acp.cli.untrusted import clean, clean_line
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class ToolView:
         self._shown = ""
         self._exit_code: int | None = None
         self._signal = ""
+        self._children = ChildLines()
+        self._told: list[ChildLine] = []
 
     def take(self, update: Mapping[str, Any]) -> None:
         """Adds what a `tool_call` or `tool_call_update` says; absent and null fields change nothing."""
@@ -101,6 +104,10 @@ class ToolView:
                     self._diffs.append(change)
             elif text(item, "type") == "content":
                 block = mapped(item, "content")
+                told = self._children.take(text(block, "text"))
+                if told is not None:
+                    self._told += told
+                    continue
                 words.append(text(block, "text") or (f"[{text(block, 'type')}]" if block else ""))
         self._content = _unfenced("\n".join(words))
 
@@ -116,7 +123,12 @@ class ToolView:
 
     def has_news(self) -> bool:
         """Whether there is something to show beside the heading."""
-        return bool(self._diffs or self._terminal or self._content != self._shown)
+        return bool(self._diffs or self._terminal or self._told or self._content != self._shown)
+
+    def take_children(self) -> list[ChildLine]:
+        """What the call's children did since the last time."""
+        told, self._told = self._told, []
+        return told
 
     def take_diffs(self) -> list[tuple[str, str | None, str]]:
         diffs, self._diffs = self._diffs, []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.cli.childlines import ChildLine
 from cantrip_acp.cli.diffs import unified
 from cantrip_acp.cli.screen import Block, Flow, Screen
 from cantrip_acp.cli.toolview import ToolView, listed, mapped, number, text
@@ -18,6 +19,8 @@ from cantrip_acp.cli.untrusted import clean_line
 
 _WAITING = {"pending", ""}
 _OVER = {"completed", "failed"}
+_LONGEST = 160
+"""Characters of a line about a child."""
 
 
 class Transcript:
@@ -177,6 +180,9 @@ class Transcript:
         for path, old, new in view.take_diffs():
             self._speak(view)
             self._diff(view, path, old, new)
+        for line in view.take_children():
+            self._speak(view)
+            self._child(line)
         words = view.take_output()
         if words and not view.inner:
             self._speak(view)
@@ -245,6 +251,21 @@ class Transcript:
         if not view.inner and self._owner != view.call_id:
             self._owner = view.call_id
             self._screen.line(("… ", "dim"), (view.name(), "dim"), indent=2)
+
+    def _child(self, line: ChildLine) -> None:
+        """Something that a child of the call did, as deep in the page as the child in the tree."""
+        marks = self._screen.marks
+        mark, style = {
+            "asked": (marks.prompt, "magenta"),
+            "said": (marks.message, "cyan"),
+            "did": (marks.call, "dim"),
+            "failed": (marks.failed, "red"),
+            "done": (marks.done, "green"),
+            "stopped": (marks.stop, "yellow"),
+        }[line.kind]
+        words = line.words if self._full else clean_line(line.words, _LONGEST)
+        number = f"{line.number} " if line.number else ""
+        self._screen.line((number, "dim"), (f"{mark} ", style), words, indent=2 + 2 * line.depth)
 
     def _diff(self, view: ToolView, path: str, old: str | None, new: str) -> None:
         view.showed_diff = True

@@ -59,13 +59,15 @@ class RecipeError(DefinitionError):
 
 
 class UntrustedRecipe(RecipeError):
-    """A recipe that came with a workspace asks for what only a trusted one may have; ``folder`` is what to trust."""
+    """A recipe that came with a workspace asks for what only a trusted one may have; ``folder`` is what to trust.
 
-    def __init__(self, places: list[str], *, folder: str) -> None:
+    ``how`` says how to, where that is not by the command line.
+    """
+
+    def __init__(self, places: list[str], *, folder: str, how: str | None = None) -> None:
         self.folder = folder
-        super().__init__(
-            [*places, f"{folder}: to allow this, read its .cantrip folder and run: cantrip trust {folder}"]
-        )
+        how = how or f"{folder}: to allow this, read its .cantrip folder and run: cantrip trust {folder}"
+        super().__init__([*places, how])
 
 
 class MissingKey(DefinitionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,10 +70,11 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
     A file that is named by its path is trusted for this run; a workspace's recipe found by name is not.
     """
     from cantrip_acp.recipes.build import build
+    from cantrip_acp.recipes.recording import open_loom
 
     recipe, workspace, state = _judged(name_or_path, cwd, state_dir)
     cantrip = build(recipe, workspace=workspace)
-    return Opening(recipe, cantrip, _loom(cantrip.loom_settings, loom_file, state), workspace, state)
+    return Opening(recipe, cantrip, open_loom(cantrip.loom_settings, loom_file, state), workspace, state)
 
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
@@ -96,34 +96,6 @@ def _judged(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recip
     if not is_path(name_or_path):
         trust.require(recipe, workspace, state)
     return recipe, workspace, state
-
-
-def _loom(settings: Mapping[str, Any], file: Path | str | None, state: Path) -> Loom:
-    from cantrip_acp.folders import private
-    from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.stores.address import is_address
-    from cantrip_acp.loom.turn import new_id
-
-    fsync = bool(settings.get("fsync", False))
-    if file is not None and is_address(file):
-        return Loom.open(file, fsync=fsync)
-    if file is not None:
-        file = Path(file)
-        if file.exists() and not file.is_file():
-            what = "a folder" if file.is_dir() else "no regular file"
-            raise DefinitionError(f"this is {what}; --loom takes a file", where=str(file))
-        return Loom.open(file, fsync=fsync)
-    store = settings.get("store", "jsonl")
-    if store == "memory":
-        return Loom.memory()
-    if is_address(store):
-        return Loom.open(store, fsync=fsync)
-    try:
-        folder = private(state / "looms")
-    except OSError as error:
-        mend = "--state-dir or $CANTRIP_STATE_DIR names another folder, --loom a file"
-        raise DefinitionError(f"the state folder cannot be used: {error.strerror}; {mend}", where=str(state)) from None
-    return Loom.open(folder / f"{new_id('cast')}.loom.jsonl", fsync=fsync)
 
 
 @dataclass(frozen=True)

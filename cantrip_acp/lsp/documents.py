@@ -29,6 +29,8 @@ class Held:
         self.version = version
         self.reading: Reading | None = None
         self.chunks: Chunks | None = None
+        self.untrusted = 0
+        """How many of a recipe's keys ask for trust that it does not have; of the last reading as a whole."""
         self.waiting: asyncio.TimerHandle | None = None
         self._tree: Node | None = None
         self._pieces: Pieces | None = None
@@ -87,6 +89,10 @@ class Documents:
         held = self.held.pop(uri, None)
         if held is not None:
             held.drop()
+
+    def at(self, path: Path) -> Held | None:
+        """What is open of a file."""
+        return next((held for held in self.held.values() if held.path == path), None)
 
     def recipe(self, uri: str) -> Held | None:
         """The open recipe at an address; None where there is none."""

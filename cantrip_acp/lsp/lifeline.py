@@ -6,28 +6,35 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 
 EVERY_S = 2.0
 """Seconds between two looks, where the system cannot tell by itself."""
 
 
-def watch(process: int) -> None:
-    """End this process when that one is gone."""
-    threading.Thread(target=_watch, args=(process,), name="lifeline", daemon=True).start()
+LAST_S = 10.0
+"""Seconds that an orderly end may take."""
 
 
-def _watch(process: int) -> None:
+def watch(process: int, gone: Callable[[], None]) -> None:
+    """End this process when that one is gone: by ``gone``, called in a thread, and where that does not do it by force."""
+    threading.Thread(target=_watch, args=(process, gone), name="lifeline", daemon=True).start()
+
+
+def _watch(process: int, gone: Callable[[], None]) -> None:
     if process <= 0 or process == os.getpid():
         return
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
-        os._exit(0)
+        pass
     except (AttributeError, OSError):
         while _lives(process):
             time.sleep(EVERY_S)
     else:
         select.select([descriptor], [], [])
+    gone()
+    time.sleep(LAST_S)
     os._exit(0)
 
 

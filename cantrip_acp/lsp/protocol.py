@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,13 @@ class Protocol(LanguageServerProtocol):
 
     def _refuse(self, number: Any, code: int, why: str) -> None:
         self._send_data({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})
+
+    @lsp_method(types.INITIALIZE)
+    def lsp_initialize(self, params: types.InitializeParams) -> Generator[Any, Any, types.InitializeResult]:
+        result = yield from super().lsp_initialize(params)
+        if result.capabilities.execute_command_provider is not None:
+            result.capabilities.execute_command_provider.work_done_progress = True
+        return result
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> None:

@@ -56,6 +56,13 @@ def code_actions(ls: Server, held: Held, params: types.CodeActionParams) -> list
 
 
 @_opened
+def lenses(ls: Server, held: Held, params: types.CodeLensParams) -> list[types.CodeLens]:
+    from cantrip_acp.lsp.lenses import lenses
+
+    return lenses(ls, held)
+
+
+@_opened
 def symbols(ls: Server, held: Held, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
     from cantrip_acp.lsp.outline import symbols
 

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
+from cantrip_acp.lsp.casts import Casts
 from cantrip_acp.lsp.documents import Documents, Held
 from cantrip_acp.lsp.protocol import Protocol
+from cantrip_acp.lsp.trusting import Trusting
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.findings import Finding, Reading
+    from cantrip_acp.recipes.files import Files
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +51,10 @@ class Server(LanguageServer):
         self.documents = Documents()
         self.works: dict[str | int, Callable[[], None]] = {}
         """What a client can cancel by the token of its progress."""
+        self.casts = Casts()
+        self.trusting = Trusting()
+        self.leave: Callable[[], None] = lambda: os._exit(0)
+        """What is done when the client is gone."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, params: types.InitializeParams) -> None:
@@ -57,7 +66,7 @@ class Server(LanguageServer):
         if params.process_id is not None:
             from cantrip_acp.lsp import lifeline
 
-            lifeline.watch(params.process_id)
+            lifeline.watch(params.process_id, lambda: self.leave())
 
     def roots(self) -> None:
         """The workspace's folders, which a client may change; open recipes are looked at again."""
@@ -103,6 +112,37 @@ class Server(LanguageServer):
             self._read(held)
         assert held.reading is not None
         return held.reading
+
+    def files(self) -> Files:
+        """Files as the client has them: what is open counts, saved or not."""
+        from cantrip_acp.recipes.files import Files
+
+        files = Files()
+        for held in self.documents.held.values():
+            files.hold(held.path, held.text.source.encode("utf-8", "replace"))
+        return files
+
+    async def show(self, uri: str, *, external: bool = False) -> bool:
+        """Ask the client to show a document, or a page in the browser; whether it did."""
+        window = self.client_capabilities.window
+        if window is None or window.show_document is None or not window.show_document.support:
+            return False
+        params = types.ShowDocumentParams(uri, external=external, take_focus=True)
+        try:
+            shown = await asyncio.wait_for(self.window_show_document_async(params), 10)
+        except (JsonRpcException, TimeoutError):
+            return False
+        return bool(shown is not None and shown.success)
+
+    def lenses_changed(self) -> None:
+        """Have the client ask for lenses again, where it can."""
+        workspace = self.client_capabilities.workspace
+        if workspace is not None and workspace.code_lens is not None and workspace.code_lens.refresh_support:
+            self.workspace_code_lens_refresh(None)
+
+    async def close(self, patience: float = 3.0) -> None:
+        """End what still runs, in so many seconds."""
+        await self.casts.close(patience)
 
     @property
     def makes_progress(self) -> bool:
@@ -150,11 +190,17 @@ class Server(LanguageServer):
         from cantrip_acp.lsp import findings
 
         text = held.text
-        reading = await asyncio.to_thread(findings.read, text, held.path, self.documents.workspace(held.path))
+        workspace = self.documents.workspace(held.path)
+        reading = await asyncio.to_thread(findings.read, text, held.path, workspace)
         if held.text is text and self.documents.held.get(held.uri) is held:
             before, held.reading = held.reading, reading
             if before is None or before.findings != reading.findings:
                 self._publish(held)
+            if not any(finding.severity == "error" for finding in reading.findings):
+                asked = await asyncio.to_thread(self.trusting.asked, held.path, self.files(), workspace)
+                before_asked, held.untrusted = held.untrusted, asked
+                if before_asked != asked:
+                    self.lenses_changed()
 
     async def _first(self, held: Held) -> None:
         from cantrip_acp.lsp.chunks import Chunks

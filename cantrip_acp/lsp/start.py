@@ -24,8 +24,11 @@ Usage: cantrip lsp [OPTIONS]
 
 Serve the Language Server Protocol on standard input and output: what an editor starts for recipes
 (NAME.cantrip.yaml, NAME.cantrip.toml). It says what is wrong as you type, with the loader's own words and a fix where
-there is one, and completes keys, gates, wards, models and paths. No recipe is run by looking at it.
+there is one, and completes keys, gates, wards, models and paths. No recipe is run by looking at it; the
+lens above it casts it.
 
+Commands (workspace/executeCommand, one object as argument; a recipe notes intents as comments, "# intent: Say hello."):
+COMMANDS
 Options:
   --log-file FILE  append the log to FILE, with details, instead of warnings to standard error
   --stdio          taken for editors that pass it; there is no other way
@@ -95,8 +98,16 @@ async def _serve(server: Server, source: int) -> int:
         except RuntimeError:  # the loop has ended already
             pass
 
+    def leave() -> None:
+        try:
+            loop.call_soon_threadsafe(end, 0)
+        except RuntimeError:  # the loop has ended already
+            pass
+
+    server.leave = leave
     threading.Thread(target=read, name="input", daemon=True).start()
     status = await ended
+    await server.close()
     # Threads that still read a text would hold the end up, and have nothing to lose.
     sys.stderr.flush()
     os._exit(status)
@@ -110,7 +121,10 @@ def _parse(argv: list[str]) -> str | None:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if word in ("--help", "-h"):
-            sys.stdout.write(USAGE)
+            from cantrip_acp.lsp.commands.registry import COMMANDS
+
+            lines = "".join(f"  {c.name} {{{', '.join(c.takes)}}}\n      {c.about}\n" for c in COMMANDS.values())
+            sys.stdout.write(USAGE.replace("COMMANDS\n", f"{lines}\n"))
             sys.exit(0)
         if word == "--version":
             sys.stdout.write(f"cantrip lsp {__version__}\n")

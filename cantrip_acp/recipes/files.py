@@ -23,6 +23,10 @@ class Files:
             self._held[key] = _read(path, shown if shown is not None else str(path))
         return self._held[key]
 
+    def hold(self, path: Path, raw: bytes) -> None:
+        """Take this for a file's content: what an editor has open, saved or not."""
+        self._held[Path(os.path.realpath(path))] = raw
+
 
 def _read(path: Path, shown: str) -> bytes:
     try:

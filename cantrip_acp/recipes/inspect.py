@@ -115,7 +115,7 @@ def trust_of(recipe: Recipe, workspace: Path, state_dir: Path) -> str:
     asked = list(trust.demands(recipe.data, recipe.folder, workspace))
     if not asked:
         return "not needed: it asks for nothing that needs trust"
-    state = trust.Ledger(state_dir).state(workspace, recipe.files) if trust._holds(workspace, recipe) else "untrusted"
+    state = trust.Ledger(state_dir).state(workspace, recipe.files) if trust.lies_in(workspace, recipe) else "untrusted"
     if state == "trusted":
         return "trusted"
     why = "; ".join(recipe.problem(at, reason).key + ": " + reason for at, reason in asked)

@@ -43,7 +43,7 @@ def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
     asked = list(demands(recipe.data, recipe.folder, workspace))
     if not asked:
         return
-    ours = _holds(workspace, recipe)
+    ours = lies_in(workspace, recipe)
     if ours and Ledger(state_dir).state(workspace, recipe.files) == "trusted":
         return
     places = [str(recipe.problem(path, f"not allowed to a recipe that is not trusted: {why}")) for path, why in asked]
@@ -150,7 +150,7 @@ def _crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
         yield ("crystals", name), crystal
 
 
-def _holds(workspace: Path, recipe: Recipe) -> bool:
+def lies_in(workspace: Path, recipe: Recipe) -> bool:
     """Whether the recipe lies in the workspace's own folder of recipes, where `digest` sees it."""
     return os.path.realpath(recipe.path.parent) == os.path.realpath(workspace / FOLDER)
 
@@ -177,7 +177,7 @@ def content(workspace: Path, files: Files) -> Content:
             # Not valid or not readable: nothing runs of it, and once it is mended the content is another.
             found.setdefault(path.name, "")
             continue
-        for named in _named(recipe):
+        for named in named_by(recipe):
             key = os.path.relpath(named, workspace / FOLDER)
             try:
                 found[key] = hashlib.sha256(files.read(named)).hexdigest()
@@ -186,7 +186,7 @@ def content(workspace: Path, files: Files) -> Content:
     return Content(found)
 
 
-def _named(recipe: Recipe) -> Iterator[Path]:
+def named_by(recipe: Recipe) -> Iterator[Path]:
     """The files that a recipe names."""
     for _, crystal in _crystals(recipe.data):
         script = crystals.options_of(crystal).get("script")

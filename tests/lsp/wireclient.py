@@ -28,6 +28,8 @@ class Client:
         self.messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.kept: list[dict[str, Any]] = []
         self.replies: dict[int, dict[str, Any]] = {}
+        self.answers: dict[str, Any] = {}
+        """What the server's own requests are answered with, by method."""
         self.number = 0
         self.versions: dict[str, int] = {}
         threading.Thread(target=self._read, daemon=True).start()
@@ -89,16 +91,25 @@ class Client:
         assert "error" not in reply, (reply, self.errors)
         return reply["result"]
 
-    def _next(self, patience: float) -> None:
+    def listen(self, seconds: float) -> bool:
+        """Take one message in, if one comes in so many seconds."""
         try:
-            message = self.messages.get(timeout=max(patience, 0.01))
+            message = self.messages.get(timeout=max(seconds, 0.01))
         except queue.Empty:
-            raise AssertionError(f"no message came; {self.errors}") from None
+            return False
+        self._take(message)
+        return True
+
+    def _next(self, patience: float) -> None:
+        if not self.listen(patience):
+            raise AssertionError(f"no message came; {self.errors}")
+
+    def _take(self, message: dict[str, Any] | None) -> None:
         assert message is not None, f"the server has ended: {self.errors}"
         if "method" in message:
             self.kept.append(message)
             if "id" in message:
-                self.send({"id": message["id"], "result": None})
+                self.send({"id": message["id"], "result": self.answers.get(message["method"])})
         else:
             self.replies[message["id"]] = message
 

@@ -26,6 +26,53 @@ class Command:
     quiet: bool = False
 
 
-_LISTED: tuple[Command, ...] = ()
+_CASTING = "cantrip_acp.lsp.commands.casting"
+
+_LISTED: tuple[Command, ...] = (
+    Command(
+        "cantrip.cast",
+        "Cast",
+        ("uri", "intent", "loom"),
+        "cast a recipe, as the editor has it; without an intent on that of before, else on the first that it notes",
+        _CASTING,
+        "cast",
+    ),
+    Command(
+        "cantrip.castWith",
+        "Cast with…",
+        ("uri", "intent", "loom"),
+        "the same, for clients that ask for the intent and send it on; where one does not, a known one is chosen",
+        _CASTING,
+        "cast_with",
+    ),
+    Command("cantrip.stop", "Stop", ("uri",), "end the casts of a recipe, or all", _CASTING, "stop", quiet=True),
+    Command(
+        "cantrip.lastResult",
+        "Last result",
+        ("uri",),
+        "show what came of a recipe's last cast",
+        _CASTING,
+        "last_result",
+        quiet=True,
+    ),
+    Command(
+        "cantrip.openLoom",
+        "Open loom",
+        ("uri", "loom"),
+        "show the loom of a recipe's last cast, or the one that is named",
+        _CASTING,
+        "open_loom",
+        quiet=True,
+    ),
+    Command(
+        "cantrip.trust",
+        "Trust",
+        ("uri", "revoke"),
+        "trust a recipe as it is now, or no longer",
+        _CASTING,
+        "trust",
+        quiet=True,
+    ),
+)
 
 COMMANDS: dict[str, Command] = {command.name: command for command in _LISTED}

@@ -1,0 +1,72 @@
+"""What is told of a running cast in one line: its turns, its tokens, its cost, and the entity's last words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cantrip_acp import events
+
+WORDS = 100
+"""Characters of the last words."""
+
+
+class Telling:
+    """Takes a cast's events in and says how far it is."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._usage: Mapping[str, Any] = {}
+        self._words = ""
+        self._message: str | None = None
+        self._children: set[str] = set()
+
+    def heard(self, event: events.Event) -> None:
+        """Take one event in."""
+        if isinstance(event, events.ChildEvent):
+            self._child(event)
+        elif isinstance(event, events.TurnEnded):
+            self.turns += event.turn.role == "crystal"
+        elif isinstance(event, events.UsageReported):
+            self._usage = event.cumulative
+        elif isinstance(event, events.Text | events.Thought):
+            if event.message_id != self._message:
+                self._message, self._words = event.message_id, ""
+            self._words = (self._words + event.delta)[-4 * WORDS :]
+        elif isinstance(event, events.GateCalled) and event.gate != "done":
+            self._said(event.title or event.gate)
+        elif isinstance(event, events.CommandStarted):
+            self._said(f"$ {event.command}" if event.tool == "bash" else f">>> {event.command}")
+        elif isinstance(event, events.RetryScheduled):
+            self._said(f"asked again in {event.delay_s:.0f} s: {event.error}")
+
+    def line(self) -> str:
+        """How far it is, in one line."""
+        from cantrip_acp.redaction import shared
+
+        parts = [f"turn {self.turns + 1}"]
+        tokens = (self._usage.get("prompt_tokens") or 0) + (self._usage.get("completion_tokens") or 0)
+        if tokens:
+            parts.append(f"{tokens:,} tokens")
+        if self._usage.get("cost") is not None:
+            parts.append(money(self._usage["cost"]))
+        if self._children:
+            parts.append(f"{len(self._children)} children at work")
+        words = " ".join(shared().text(self._words).split())
+        if words:
+            parts.append(words if len(words) <= WORDS else f"…{words[-WORDS:]}")
+        return " · ".join(parts)
+
+    def _child(self, event: events.ChildEvent) -> None:
+        if isinstance(event.inner, events.CastStarted):
+            self._children.add(event.entity_id)
+        elif isinstance(event.inner, events.CastEnded):
+            self._children.discard(event.entity_id)
+
+    def _said(self, words: str) -> None:
+        self._message, self._words = None, words[: 2 * WORDS]
+
+
+def money(dollars: float) -> str:
+    """An amount as people read it: four digits where it is small."""
+    return f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.4f}"

@@ -1,0 +1,109 @@
+"""What a recipe that came with a workspace may do in an editor: what is harmless, until the user says more.
+
+The user's word for the recipes of a ``.cantrip`` folder is the one that ``cantrip trust`` keeps. For a recipe that lies
+elsewhere, which the command line trusts for the run that names it, it holds as long as the server lives and the recipe and the
+files that it names stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.recipe import Recipe
+
+
+class Trusting:
+    """The words that were given to this server."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def require(self, recipe: Recipe, workspace: Path, state: Path) -> None:
+        """Let a recipe pass. Raises `UntrustedRecipe` or `RecipeError` with each key that asks for more, and its place."""
+        from cantrip_acp.errors import RecipeError, UntrustedRecipe
+        from cantrip_acp.recipes import trust
+
+        if recipe.source != "workspace" or self._given & {_content(recipe)}:
+            return
+        try:
+            trust.require(recipe, workspace, state)
+        except RecipeError as error:
+            *places, _ = error.places
+            how = (
+                f"{recipe.file}: to allow this, read it and run the editor's command cantrip.trust (“Trust…” above it)"
+            )
+            if trust.lies_in(workspace, recipe):
+                how += f", or in a terminal: cantrip trust {workspace}"
+            raise UntrustedRecipe(places, folder=str(workspace), how=how) from None
+
+    def asked(self, path: Path, files: Files, workspace: Path) -> int:
+        """How many keys of a recipe ask for trust that it does not have; 0 where it may be cast, or is not valid."""
+        from cantrip_acp import folders
+        from cantrip_acp.errors import CantripError, UntrustedRecipe
+
+        state = folders.state_dir()
+        try:
+            self.require(recipe_at(path, files, None), workspace, state)
+        except UntrustedRecipe as error:
+            return len(error.places) - 1
+        except CantripError:
+            return 0
+        return 0
+
+    def grant(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
+        """Trust it as it is now; what that was given to. Raises `DefinitionError` where it has to be saved first."""
+        from cantrip_acp.errors import DefinitionError
+        from cantrip_acp.recipes import trust
+
+        asked = [
+            {"key": problem.key, "line": problem.line, "why": why}
+            for path, why in trust.demands(recipe.data, recipe.folder, workspace)
+            if (problem := recipe.problem(path, why))
+        ]
+        if trust.lies_in(workspace, recipe):
+            if not recipe.path.is_file() or recipe.path.read_bytes() != recipe.raw:
+                raise DefinitionError("save it first: trust is kept for the files as they are", where=recipe.file)
+            what = trust.Ledger(state).grant(workspace)
+            return {"trusted": True, "folder": str(workspace), "files": sorted(what.files), "demands": asked}
+        self._given.add(_content(recipe))
+        return {"trusted": True, "folder": None, "files": [str(recipe.path)], "demands": asked}
+
+    def revoke(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
+        """Trust it no longer."""
+        from cantrip_acp.recipes import trust
+
+        if trust.lies_in(workspace, recipe):
+            trust.Ledger(state).revoke(workspace)
+        self._given.discard(_content(recipe))
+        return {"trusted": False, "folder": str(workspace), "files": [str(recipe.path)], "demands": []}
+
+
+def recipe_at(path: Path, files: Files, state: Path | None) -> Recipe:
+    """The recipe in a file that an editor has: the user's own and the built-in ones by their folders, else a workspace's."""
+    from cantrip_acp.folders import config_dir
+    from cantrip_acp.recipes import recipe
+
+    folder = path.resolve().parent
+    source: recipe.Source = "workspace"
+    if folder == config_dir().resolve():
+        source = "user"
+    elif folder == recipe.BUILT_IN.resolve():
+        source = "built-in"
+    return recipe.read(path, source, files, file=str(path), state_dir=state)
+
+
+def _content(recipe: Recipe) -> str:
+    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.recipes import trust
+
+    whole = hashlib.sha256(f"{recipe.path}\0".encode() + recipe.raw)
+    for file in trust.named_by(recipe):
+        try:
+            whole.update(recipe.files.read(file))
+        except DefinitionError:
+            whole.update(b"\0missing\0")
+    return whole.hexdigest()

@@ -1,0 +1,147 @@
+/** The chat with the agent: its panel, the participant of the editor's own chat, and the commands that lead there. */
+import * as vscode from "vscode";
+import { Agent } from "../acp/agent";
+import { type AgentCommand, NoProgram } from "../acp/command";
+import type { TraceLevel } from "../acp/trace";
+import { Environment, isFound } from "../environment/environment";
+import { fileAttached, selectionAttached } from "./attachments";
+import { Diffs } from "./diffs";
+import { EditorFiles } from "./files";
+import { FollowAlong } from "./followalong";
+import { Forms } from "./forms";
+import { Mentions } from "./mentions";
+import { ChatPanel } from "./panel";
+import { Participant } from "./participant";
+import { Permissions } from "./permissions";
+import { ChatService, place } from "./service";
+import { signIn } from "./signin";
+import { Status } from "./status";
+import { EditorTerminals } from "./terminals";
+
+/** Starts nothing: the agent's process comes with the first session. */
+export function activateChat(context: vscode.ExtensionContext, environment: Environment): ChatService {
+  const trace = vscode.window.createOutputChannel("Cantrip Agent Trace");
+  const permissions = new Permissions();
+  const forms = new Forms();
+  const files = new EditorFiles();
+  const diffs = new Diffs();
+  const mentions = new Mentions();
+  const along = new FollowAlong();
+  const terminals = new EditorTerminals((id, data) => { service.printed(id, data); });
+  const version = (context.extension.packageJSON as { version: string }).version;
+  const agent = new Agent(
+    () => agentCommand(environment),
+    {
+      permission: (request, signal) => permissions.ask(request, signal),
+      readFile: (request) => files.read(request),
+      writeFile: (request) => files.write(request),
+      elicit: (request, signal) => forms.show(request, signal),
+      elicited: (note) => { forms.completed(note.elicitationId); },
+      terminals,
+    },
+    {
+      version,
+      level: () => vscode.workspace.getConfiguration("cantrip").get<TraceLevel>("trace.agent", "off"),
+      trace: (line) => { trace.appendLine(`[${new Date().toISOString()}] ${line}`); },
+      log: (line) => { environment.output.info(`agent: ${line}`); },
+    },
+  );
+  agent.ended.on((problem) => {
+    environment.output.warn(problem.message);
+    terminals.dispose();
+  });
+  const service: ChatService = new ChatService(agent, permissions, context.workspaceState, () => agentCommand(environment));
+  const signedIn = (): Promise<boolean> => signIn(agent, () => agentCommand(environment));
+  const panel = new ChatPanel(context.extensionUri, service, diffs, mentions, {
+    setUp: async () => { if (await environment.need()) await service.restart(); },
+    signIn: async () => { if (await signedIn()) await service.prepare(); },
+  });
+  context.subscriptions.push(
+    trace,
+    diffs,
+    mentions,
+    along,
+    terminals,
+    service,
+    panel,
+    new Status(service),
+    new Participant(agent, permissions, diffs, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), signedIn),
+    service.heard.on((update) => { along.heard(update); }),
+    permissions.asked.on(({ request }) => {
+      const conversation = service.of(request.sessionId);
+      if (conversation === undefined || (panel.visible && conversation === service.current)) return;
+      void vscode.window.showInformationMessage(`Cantrip asks: ${request.toolCall.title ?? "may it go on?"}`, "Show").then(async (chosen) => {
+        if (chosen !== "Show") return;
+        await panel.compose([]);
+        if (conversation !== service.current) await service.open(request.sessionId);
+      });
+    }),
+    // Another program, or another environment of it: what runs now is the one before.
+    environment.onDidChange(() => { if (service.busy.length === 0) void agent.stop(); }),
+    vscode.window.registerWebviewViewProvider(ChatPanel.id, panel, { webviewOptions: { retainContextWhenHidden: true } }),
+    command("cantrip.chat.open", () => panel.compose([])),
+    command("cantrip.chat.new", async () => {
+      service.newConversation();
+      await panel.compose([]);
+    }),
+    command("cantrip.chat.sessions", () => panel.sessions()),
+    command("cantrip.chat.stop", () => service.stop()),
+    command("cantrip.chat.restart", () => service.restart()),
+    command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.prepare(); }),
+    command("cantrip.chat.signOut", async () => {
+      await agent.logout();
+      void vscode.window.showInformationMessage("Cantrip has forgotten the key that was entered here.");
+    }),
+    command("cantrip.chat.showTrace", () => {
+      trace.show();
+      return Promise.resolve();
+    }),
+    command("cantrip.chat.askSelection", async () => {
+      const editor = vscode.window.activeTextEditor;
+      if (editor !== undefined) await panel.compose([await selectionAttached(editor)]);
+    }),
+    command("cantrip.chat.addFile", async (first, many) => {
+      const chosen = Array.isArray(many) && many.length > 0 ? (many as unknown[]) : [first ?? vscode.window.activeTextEditor?.document.uri];
+      const uris = chosen.filter((each): each is vscode.Uri => each instanceof vscode.Uri && each.scheme === "file");
+      await panel.compose(await Promise.all(uris.map(fileAttached)));
+    }),
+    {
+      // The extension host waits for this: a process that writes its loom is not cut off.
+      dispose: () => agent.stop(),
+    },
+  );
+  return service;
+}
+
+function command(name: string, work: (...args: unknown[]) => Promise<unknown>): vscode.Disposable {
+  return vscode.commands.registerCommand(name, async (...args: unknown[]) => {
+    if (!vscode.workspace.isTrusted) {
+      const manage = "Manage Workspace Trust";
+      const chosen = await vscode.window.showWarningMessage("Cantrip starts no agent in a workspace that you do not trust.", manage);
+      if (chosen === manage) await vscode.commands.executeCommand("workbench.trust.manage");
+      return;
+    }
+    try {
+      await work(...args);
+    } catch (problem) {
+      void vscode.window.showErrorMessage(`Cantrip: ${problem instanceof Error ? problem.message : String(problem)}`);
+    }
+  });
+}
+
+/** How the agent is started here. */
+async function agentCommand(environment: Environment): Promise<AgentCommand> {
+  const found = await environment.find();
+  if (!isFound(found)) {
+    const why = found[0]?.why;
+    throw new NoProgram(`Cantrip is not installed here yet.\n${why ?? "Set it up, or name the program in the setting cantrip.path."}`);
+  }
+  const recipe = vscode.workspace.getConfiguration("cantrip").get("chat.recipe", "").trim();
+  const env = Object.fromEntries(Object.entries({ ...environment.env(), ...found.env }).filter((entry): entry is [string, string] => entry[1] !== undefined));
+  return {
+    command: found.command,
+    args: [...found.args, "acp", ...(recipe === "" ? [] : ["--recipe", recipe])],
+    env,
+    cwd: place()?.cwd ?? environment.neutral,
+  };
+}

@@ -1,0 +1,134 @@
+/** The user's Cantrip: found once, found again when something changes, and asked for by all that starts it. */
+import * as vscode from "vscode";
+import { search, type Places } from "./search";
+import { spoken, type Found, type Refused } from "./program";
+import { selectedInterpreter, whenInterpreterChanges } from "./python";
+
+/** What `Environment.ask` ended with: a program, or why there is none. */
+export type Asked = Found | readonly Refused[];
+
+/** Whether `asked` is a program. */
+export function isFound(asked: Asked): asked is Found {
+  return "version" in asked;
+}
+
+/** Settings whose change means another program or another environment of it. */
+const OURS = [
+  "cantrip.path",
+  "cantrip.python",
+  "cantrip.useUvx",
+  "cantrip.stateDir",
+  "cantrip.env",
+  "cantrip.installSource",
+];
+
+export class Environment implements vscode.Disposable {
+  /** Log of what was looked for and started; everything of this extension writes here. */
+  readonly output = vscode.window.createOutputChannel("Cantrip", { log: true });
+  /** The folder of the environment that the guided set-up makes. */
+  readonly own: string;
+  private readonly changed = new vscode.EventEmitter<void>();
+  /** Another program may be found now: whoever runs one starts it again. */
+  readonly onDidChange = this.changed.event;
+  private asking: Promise<Asked> | undefined;
+  private guide: (refused: readonly Refused[]) => Promise<boolean> = () => Promise.resolve(false);
+  private readonly parts: vscode.Disposable[] = [];
+
+  constructor(readonly context: vscode.ExtensionContext) {
+    this.own = vscode.Uri.joinPath(context.globalStorageUri, "venv").fsPath;
+    this.parts.push(
+      this.output,
+      this.changed,
+      vscode.workspace.onDidChangeConfiguration((event) => {
+        if (OURS.some((name) => event.affectsConfiguration(name))) this.again("a setting changed");
+      }),
+      vscode.workspace.onDidGrantWorkspaceTrust(() => {
+        this.again("the workspace is trusted now");
+      }),
+      vscode.workspace.onDidChangeWorkspaceFolders(() => {
+        this.again("the folders of the workspace changed");
+      }),
+      whenInterpreterChanges(() => {
+        this.again("another interpreter was selected");
+      }),
+    );
+  }
+
+  /** The program, without a word to the user where there is none. Looked for once until something changes. */
+  find(): Promise<Asked> {
+    this.asking ??= this.look();
+    return this.asking;
+  }
+
+  /** The program, with the guided set-up where there is none; undefined where the user let it be. */
+  async need(): Promise<Found | undefined> {
+    const asked = await this.find();
+    if (isFound(asked)) return asked;
+    if (!(await this.guide(asked))) return undefined;
+    const again = await this.find();
+    return isFound(again) ? again : undefined;
+  }
+
+  /** Who leads the user through the set-up: called with why nothing was found, true where something was done. */
+  guidedBy(guide: (refused: readonly Refused[]) => Promise<boolean>): void {
+    this.guide = guide;
+  }
+
+  /** Look again; tells everybody. */
+  again(why: string): void {
+    this.output.info(`looking for cantrip again: ${why}`);
+    this.asking = undefined;
+    this.changed.fire();
+  }
+
+  /** The environment of every process that is started: the user's, the setting `cantrip.env`, the state folder. */
+  env(): NodeJS.ProcessEnv {
+    const settings = vscode.workspace.getConfiguration("cantrip");
+    const stateDir = settings.get("stateDir", "").trim();
+    return {
+      ...process.env,
+      ...settings.get<Record<string, string>>("env", {}),
+      ...(stateDir === "" ? {} : { CANTRIP_STATE_DIR: stateDir }),
+      // A workspace's modules are never imported in place of the package's.
+      PYTHONSAFEPATH: "1",
+      PYTHONUTF8: "1",
+    };
+  }
+
+  /** A folder that is nobody's workspace: where programs are started that need none. */
+  get neutral(): string {
+    return this.context.extensionPath;
+  }
+
+  places(): Places {
+    const settings = vscode.workspace.getConfiguration("cantrip");
+    const interpreter = selectedInterpreter();
+    return {
+      path: settings.get("path", ""),
+      python: settings.get("python", ""),
+      ...(interpreter === undefined ? {} : { interpreter }),
+      folders: (vscode.workspace.workspaceFolders ?? [])
+        .filter((folder) => folder.uri.scheme === "file")
+        .map((folder) => folder.uri.fsPath),
+      trusted: vscode.workspace.isTrusted,
+      own: this.own,
+      useUvx: settings.get("useUvx", false),
+      installSource: settings.get("installSource", "cantrip-acp"),
+      env: this.env(),
+    };
+  }
+
+  private async look(): Promise<Asked> {
+    const asked = await search(this.places(), this.neutral);
+    if (isFound(asked)) this.output.info(`cantrip ${asked.version}: ${spoken(asked)} (${asked.origin})`);
+    else for (const each of asked) this.output.warn(each.why);
+    if (!isFound(asked) && asked.length === 0)
+      this.output.warn("cantrip was found nowhere: no setting, no environment, not on PATH");
+    await vscode.commands.executeCommand("setContext", "cantrip.missing", !isFound(asked));
+    return asked;
+  }
+
+  dispose(): void {
+    for (const part of this.parts) part.dispose();
+  }
+}

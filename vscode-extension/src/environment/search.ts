@@ -1,0 +1,127 @@
+/** Where Cantrip is looked for, in which order. Knows nothing of the editor: what the editor knows comes in as `Places`. */
+import { accessSync, constants, statSync } from "node:fs";
+import { homedir } from "node:os";
+import { delimiter, isAbsolute, join, relative, resolve } from "node:path";
+import { probe, type Found, type Program, type Refused } from "./program";
+
+const WINDOWS = process.platform === "win32";
+const BIN = WINDOWS ? "Scripts" : "bin";
+const EXE = WINDOWS ? ".exe" : "";
+
+/** What is known of where to look. */
+export interface Places {
+  /** The settings `cantrip.path` and `cantrip.python`; empty where they are not set. */
+  readonly path: string;
+  readonly python: string;
+  /** The interpreter that the Python extension has selected. */
+  readonly interpreter?: string;
+  /** Folders of the workspace. */
+  readonly folders: readonly string[];
+  /** Whether the workspace may choose what is run. */
+  readonly trusted: boolean;
+  /** The environment that the guided set-up makes. */
+  readonly own: string;
+  readonly useUvx: boolean;
+  readonly installSource: string;
+  readonly env: NodeJS.ProcessEnv;
+}
+
+/** `cantrip` by a Python. */
+export function byPython(python: string, origin: string): Program {
+  return { command: python, args: ["-m", "cantrip_acp"], origin };
+}
+
+/** The Python of a virtual environment. */
+export function pythonOf(environment: string): string {
+  return join(environment, BIN, `python${EXE}`);
+}
+
+/**
+ * What may be tried, first things first. A setting stands alone: where it names something that does not work, that is said, and
+ * nothing else is tried in its place.
+ */
+export function candidates(places: Places): Program[] {
+  const expanded = (text: string) => expand(text, places.folders[0]);
+  if (places.path.trim() !== "")
+    return [{ command: onPath(expanded(places.path), places), args: [], origin: "the setting cantrip.path" }];
+  if (places.python.trim() !== "")
+    return [byPython(onPath(expanded(places.python), places), "the setting cantrip.python")];
+  const found: Program[] = [];
+  const inWorkspace = (file: string) => places.folders.some((folder) => inside(folder, file));
+  if (places.interpreter !== undefined && (places.trusted || !inWorkspace(places.interpreter))) {
+    found.push(byPython(places.interpreter, "the Python extension's interpreter"));
+  }
+  if (places.trusted) {
+    for (const folder of places.folders) {
+      for (const name of [".venv", "venv"]) {
+        const program = join(folder, name, BIN, `cantrip${EXE}`);
+        if (runs(program)) found.push({ command: program, args: [], origin: `${name} of the workspace` });
+      }
+    }
+  }
+  const own = pythonOf(places.own);
+  if (runs(own)) found.push(byPython(own, "this extension's own environment"));
+  const program = which("cantrip", places, inWorkspace);
+  if (program !== undefined) found.push({ command: program, args: [], origin: "PATH" });
+  if (places.useUvx) {
+    const uvx = which("uvx", places, inWorkspace);
+    if (uvx !== undefined)
+      found.push({ command: uvx, args: ["--from", places.installSource, "cantrip"], origin: "uvx" });
+  }
+  return found;
+}
+
+/** The first candidate that answers; else why each did not. */
+export async function search(places: Places, cwd: string): Promise<Found | readonly Refused[]> {
+  const refused: Refused[] = [];
+  for (const program of candidates(places)) {
+    const answer = await probe(program, cwd, places.env);
+    if ("version" in answer) return answer;
+    refused.push(answer);
+  }
+  return refused;
+}
+
+/** A program of PATH (and of where pip and uv put programs), never by a relative entry, and never one of an untrusted workspace. */
+export function which(
+  name: string,
+  places: Pick<Places, "env" | "trusted">,
+  inWorkspace: (file: string) => boolean = () => false,
+): string | undefined {
+  const folders = (places.env["PATH"] ?? "").split(delimiter);
+  for (const folder of [...folders, join(homedir(), ".local", "bin")]) {
+    if (!isAbsolute(folder)) continue;
+    const file = join(folder, `${name}${EXE}`);
+    if (runs(file) && (places.trusted || !inWorkspace(file))) return file;
+  }
+  return undefined;
+}
+
+/** `~` and `${workspaceFolder}` as what they stand for; a relative path is one of the first folder. */
+export function expand(text: string, folder: string | undefined): string {
+  const meant = text
+    .trim()
+    .replace(/^~(?=$|[\\/])/, homedir())
+    .replace(/\$\{workspaceFolder\}/g, folder ?? ".")
+    .replace(/\$\{env:(\w+)\}/g, (_, name: string) => process.env[name] ?? "");
+  return /[\\/]/.test(meant) && !isAbsolute(meant) && folder !== undefined ? resolve(folder, meant) : meant;
+}
+
+/** Whether a file lies in a folder. */
+export function inside(folder: string, file: string): boolean {
+  const way = relative(folder, file);
+  return way !== "" && !way.startsWith("..") && !isAbsolute(way);
+}
+
+function onPath(name: string, places: Places): string {
+  return /[\\/]/.test(name) ? name : (which(name, places) ?? name);
+}
+
+function runs(file: string): boolean {
+  try {
+    accessSync(file, constants.X_OK);
+    return statSync(file).isFile();
+  } catch {
+    return false;
+  }
+}

@@ -26,6 +26,8 @@ EVERYTHING: dict[str, Any] = {
 OF_A_TURN = {
     "agent_message_chunk", "agent_thought_chunk", "user_message_chunk", "tool_call", "tool_call_update", "plan",
 }  # fmt: skip
+LET_GO = {"terminal/kill", "terminal/release"}
+"""What a cancelled turn may still ask for: nobody waits for it."""
 _MARK = re.compile(r"mark\d+end")
 
 WRONG: list[Any] = [
@@ -50,6 +52,7 @@ class Hostile(RawClient):
         self.marks: dict[str, set[str]] = {}
         """Marks that may be seen in a session."""
         self.counts: Counter[str] = Counter()
+        self.terminals = 0
         self.questions: list[Any] = []
         """Ids of questions that were left open."""
         self.said: deque[str] = deque(maxlen=60)
@@ -117,7 +120,7 @@ class Hostile(RawClient):
         strange = set(_MARK.findall(json.dumps(params))) - self.marks[session]
         assert not strange, f"words of another session ({strange}) in {session}: {message}"
         kind = params["update"]["sessionUpdate"] if message["method"] == "session/update" else None
-        if kind is None or kind in OF_A_TURN:
+        if (kind is None and message["method"] not in LET_GO) or kind in OF_A_TURN:
             assert self._open(session), f"no turn is open in that session: {message}"
         self.counts["updates" if kind else "questions"] += 1
         if kind is None:
@@ -139,7 +142,7 @@ class Hostile(RawClient):
         self.answers[key] += 1
         last = self.answers[key] == len(asked)
         # Of requests with one id nobody can tell which one an error answers: they are open until all are answered.
-        method, params = asked[0] if "error" in message else next(a for a in asked if _fits(message, key, a[0]))
+        method, _ = asked[0] if "error" in message else next(a for a in asked if _fits(message, key, a[0]))
         check_message(message, {key: method})
         if last:
             del self.owed[key], self.answers[key]
@@ -156,7 +159,7 @@ class Hostile(RawClient):
             for p in given:
                 source = p.get("sessionId")
                 self.marks[session] |= self.marks.get(source, set()) if isinstance(source, str) else set()
-            self.kept[session] = Path(params["cwd"])
+            self.kept[session] = Path(given[0]["cwd"])
         elif method == "session/delete":
             # Of several with one id it may have been any.
             for each, of in asked:
@@ -173,6 +176,15 @@ class Hostile(RawClient):
             }
         elif method == "fs/read_text_file":
             good = {"content": self.marks_of(message["params"]["sessionId"])}
+        elif method == "terminal/create":
+            self.terminals += 1
+            good = {"terminalId": f"terminal {self.terminals}"}
+        elif method == "terminal/output":
+            good = {"output": self.marks_of(message["params"]["sessionId"]), "truncated": False}
+        elif method == "terminal/wait_for_exit":
+            good = {"exitCode": rng.choice([0, 1, None]), "signal": None}
+        elif method == "elicitation/create":
+            good = {"action": "accept", "content": {"answer": rng.choice(["a", "b", "c", 5])}}
         answers: list[Any] = [
             {"result": good},
             {"result": good},
@@ -197,6 +209,8 @@ class Hostile(RawClient):
             {"error": rng.choice(WRONG)},
             {"result": good, "error": {"code": 1, "message": "both"}},
             {"result": {"content": "y" * 300_000}},
+            {"result": {"output": "y" * 300_000, "truncated": False}},
+            {"result": {"terminalId": rng.choice(WRONG)}},
         ]
         choice = rng.random()
         if choice < 0.15:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.acp.hostile import EVERYTHING, WRONG, Hostile, mark_of, nested
-from tests.acp.rawclient import SOON
+from tests.acp.rawclient import SOON, Silence
 
 TIMES = int(os.environ.get("FUZZ", "1"))
 PLACES = 4
@@ -29,6 +29,8 @@ SCRIPT: list[dict[str, Any]] = [
     {"when": "EDIT", "repeat": True, "content": "Now.",
      "tool_calls": [{"gate": "edit_file", "args": {"path": "out.txt", "old_text": "x", "new_text": "y"}}]},
     {"when": "CHILD", "repeat": True, "tool_calls": [{"gate": "call_agent_batch", "args": {"requests": ["READ it", "WRITE it"]}}]},
+    {"when": "TERMINAL", "repeat": True, "tool_calls": [{"gate": "client_terminal", "args": {"command": "make", "seconds": 1}}]},
+    {"when": "ASK", "repeat": True, "tool_calls": [{"gate": "ask_user", "args": {"question": "Which?", "choices": ["a", "b"]}}]},
     {"when": "TRICKLE", "repeat": True, "chunks": ["one ", "two ", "three "] * 5, "delay_ms": 4},
     {"when": "HANG", "repeat": True, "content": "late", "delay_ms": 600_000},
     {"when": "FAIL", "repeat": True, "error": {"status": 400, "message": "bad"}},
@@ -40,6 +42,9 @@ INTENTS = [
     "WRITE",
     "EDIT",
     "CHILD",
+    "TERMINAL",
+    "TERMINAL",
+    "ASK",
     "TRICKLE",
     "HANG",
     "FAIL",
@@ -58,7 +63,10 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     recipe = base / "r.cantrip.yaml"
     circle = {
         "medium": "conversation",
-        "gates": ["done", "read_file", "write_file", "edit_file", "call_agent", "call_agent_batch"],
+        "gates": [
+            *("done", "read_file", "write_file", "edit_file", "call_agent", "call_agent_batch"),
+            *("client_terminal", "ask_user"),
+        ],
         "wards": [{"max_turns": 3}, {"max_depth": 1}],
     }
     recipe.write_text(
@@ -191,13 +199,21 @@ def step(agent: Hostile, rng: random.Random) -> None:
     else:
         id = rng.choice([1, 0, -5, 2**70, "1", None, 1.0])
         agent.send({"jsonrpc": "2.0", "id": id, rng.choice(["result", "error"]): rng.choice(WRONG)})
-    while rng.random() < 0.6:
+    if rng.random() < 0.06:
+        listen(agent, 0.05, 40)
+    else:
+        while rng.random() < 0.6 and listen(agent, rng.choice([0, 0.001, 0.01]), 1):
+            pass
+
+
+def listen(agent: Hostile, silence: float, most: int) -> bool:
+    """Hear, and answer what is asked, until so many messages came; False where nothing did for so long."""
+    for _ in range(most):
         try:
-            agent.hear(rng.choice([0, 0.001, 0.01]))
-        except AssertionError as problem:
-            if "nothing came" not in str(problem):
-                raise
-            break
+            agent.hear(silence)
+        except Silence:
+            return False
+    return True
 
 
 @settings(

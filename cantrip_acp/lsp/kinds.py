@@ -30,7 +30,10 @@ class Kind:
         return found
 
 
-KINDS = (Kind("recipe", SUFFIXES, "cantrip_acp.lsp.recipe"),)
+KINDS = (
+    Kind("recipe", SUFFIXES, "cantrip_acp.lsp.recipe"),
+    Kind("loom", (".loom.jsonl",), "cantrip_acp.lsp.looms.kind"),
+)
 
 
 def of(uri: str) -> Kind | None:

@@ -14,12 +14,16 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
+from cantrip_acp.lsp.answers import Prepared, prepared
+
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server import Server
 
 _log = logging.getLogger(__name__)
 
+_OURS = "cantrip/"
 _PARSE, _INVALID, _PARAMS, _NOT_INITIALIZED = -32700, -32600, -32602, -32002
+_UNKNOWN = -32601
 
 
 class Protocol(LanguageServerProtocol):
@@ -50,6 +54,9 @@ class Protocol(LanguageServerProtocol):
             return
         if not asks and isinstance(method, str) and self._workspace is None and method != types.EXIT:
             return  # notifications before initialize are dropped, as the protocol has it
+        if asks and isinstance(method, str) and method.startswith(_OURS):
+            self._ours(number, method, data.get("params"))
+            return
         try:
             message = self.structure_message(data)
         except JsonRpcException:
@@ -82,6 +89,33 @@ class Protocol(LanguageServerProtocol):
             else:
                 future.set_result(result)
         future.add_done_callback(callback)
+
+    def _ours(self, number: Any, method: str, params: object) -> None:
+        """A request that the protocol does not know: its parameters are data, as they came."""
+        from cantrip_acp.lsp.looms.requests import REQUESTS
+
+        asked = REQUESTS.get(method)
+        if asked is None:
+            self._refuse(number, _UNKNOWN, f"there is no request {method[:100]!r}; there are {', '.join(REQUESTS)}")
+            return
+        future = asyncio.ensure_future(asked(self._server, params))
+        self._request_futures[number] = future
+        future.add_done_callback(lambda done: self._send_handler_result(done, msg_id=number))
+
+    def _send_response(self, msg_id: str | int, result: Any | None = None, error: Any | None = None) -> None:
+        if error is None and isinstance(result, Prepared):
+            self._result_types.pop(msg_id, None)
+            self._ready(b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(msg_id).encode(), result))
+            return
+        super()._send_response(msg_id, result, error)
+
+    def tell(self, method: str, params: Any) -> None:
+        """Send a notification whose parameters are plain data."""
+        self._ready(prepared({"jsonrpc": "2.0", "method": method, "params": params}))
+
+    def _ready(self, body: bytes) -> None:
+        assert self.writer is not None
+        self.writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
 
     def _refuse(self, number: Any, code: int, why: str) -> None:
         self._send_data({"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": why}})

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
+from cantrip_acp.lsp import kinds
 from cantrip_acp.lsp.casts import Casts
 from cantrip_acp.lsp.documents import Documents, Held
 from cantrip_acp.lsp.protocol import Protocol
@@ -26,6 +28,7 @@ from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.findings import Finding, Reading
+    from cantrip_acp.lsp.looms.shelf import Shelf
     from cantrip_acp.recipes.files import Files
 
 _log = logging.getLogger(__name__)
@@ -76,6 +79,8 @@ class Server(LanguageServer):
 
     def opened(self, item: types.TextDocumentItem) -> None:
         """A document that the client opened."""
+        if self._of_kind(item.uri, "opened", item):
+            return
         held = self.documents.open(item)
         if held.recipe:
             self.keep(self._first(held))
@@ -84,6 +89,8 @@ class Server(LanguageServer):
         self, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
     ) -> None:
         """A document that the client changed; of one that is not open there is nothing to change."""
+        if self._of_kind(about.uri, "edited", about, changes):
+            return
         held = self.documents.held.get(about.uri)
         if held is None:
             return
@@ -94,13 +101,34 @@ class Server(LanguageServer):
 
     def closed(self, uri: str) -> None:
         """A document that the client let go of: nothing is said of it any more."""
+        if self._of_kind(uri, "closed", uri):
+            return
         held = self.documents.held.get(uri)
         self.documents.close(uri)
         if held is not None and held.recipe:
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
+    @cached_property
+    def looms(self) -> Shelf:
+        """The looms that are in use."""
+        from cantrip_acp.lsp.looms.shelf import Shelf
+
+        return Shelf(self)
+
+    def _of_kind(self, uri: str, name: str, *given: Any) -> bool:
+        """Whether a document is not a recipe; then its kind has been told of it."""
+        kind = kinds.of(uri)
+        if kind is None or kind.name == "recipe":
+            return False
+        told = kind.answer(name)
+        if told is not None:
+            told(self, *given)
+        return True
+
     def again(self) -> None:
         """Look at every open recipe once more: files around it may have changed."""
+        if "looms" in self.__dict__:
+            self.looms.hurry()
         for held in self.documents.held.values():
             if held.recipe:
                 held.drop()

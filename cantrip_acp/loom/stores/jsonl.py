@@ -142,7 +142,7 @@ class JsonlStore:
         return position
 
     def read(self, position: int) -> Record:
-        line = self._line_at(position)
+        line = self.line_at(position)
         try:
             return _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -151,7 +151,13 @@ class JsonlStore:
     def read_all(self, positions: Iterable[int]) -> list[Record]:
         return [self.read(position) for position in positions]
 
-    def _line_at(self, position: int) -> bytes:
+    @property
+    def given(self) -> tuple[int, int]:
+        """The line (from 1) and the length in bytes of the record that `heads` or `news` gave last."""
+        return self._given_line, self._given_length
+
+    def line_at(self, position: int) -> bytes:
+        """The line that begins there, as it is."""
         size, parts = 8192, []
         while True:
             chunk = os.pread(self._fd, size, position)

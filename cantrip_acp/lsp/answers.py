@@ -1,0 +1,16 @@
+"""Answers that are ready to be sent: a large one is written as JSON in a thread, so that no other answer waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Prepared(bytes):
+    """A result as JSON."""
+
+
+def prepared(data: Any) -> Prepared:
+    """Plain data as an answer."""
+    return Prepared(msgspec.json.encode(data, enc_hook=str))

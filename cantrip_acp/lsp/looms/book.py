@@ -1,0 +1,360 @@
+"""One loom's file, as far as it was read: which record stands in which line, and how casts and turns hang together.
+
+Only heads are kept; a body is read at its place in the file when somebody asks. Reading is done in threads, a millisecond at
+a time: what the editor asks meanwhile must not wait for a large loom.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cantrip_acp.errors import LoomChanged, LoomError
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.stores.jsonl import JsonlStore
+from cantrip_acp.loom.turn import CastRecord, ForkRecord, Record, RewardRecord, Turn, Utterance
+from cantrip_acp.loom.view.index import Index
+from cantrip_acp.redaction import shared
+
+_SLICE_S = 0.001
+_REST_S = 0.0003
+"""How long the reading goes on, and how long it then lets others have the interpreter."""
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """Tokens and US dollars (None where no price is known)."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    cost: float | None = None
+
+    def plus(self, turn: Turn) -> Spent:
+        """With a turn more."""
+        about = turn.metadata
+        cost = self.cost if about.cost is None else (self.cost or 0.0) + about.cost
+        return Spent(
+            self.prompt + about.tokens_prompt,
+            self.completion + about.tokens_completion,
+            self.cached + about.tokens_cached,
+            cost,
+        )
+
+
+class Book:
+    """A loom's file. `load` and `look` read; everything else tells what was read, under `lock`.
+
+    Casts and turns have the numbers of `Index`. Lines count from 0, as the protocol's do.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self.loaded = threading.Event()
+        self.broken: str | None = None
+        """Why there is nothing (more) to read."""
+        self.version = 0
+        """Counts up with every change that was seen."""
+        self._store: JsonlStore | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.index = Index()
+        self.turns: list[array[int]] = []
+        """The turns of each cast."""
+        self.begun: dict[int, int] = {}
+        """The line in which a turn's utterance stands, where that is not the turn's own."""
+        self.rewards: dict[int, list[int]] = {}
+        """Where the rewards of a turn stand."""
+        self._positions = array("Q")
+        self._lines = array("L")
+        self._lengths = array("L")
+        self._said: dict[str, int] = {}
+        self._above: dict[int, int] = {}
+        """The turn that spawned an entity."""
+        self._below: dict[int, list[int]] = {}
+        """The entities that a turn spawned."""
+        self._casts: dict[int, list[int]] = {}
+        """The casts of an entity."""
+        self._forks: dict[str, int] = {}
+        """Where it stands how an entity was forked."""
+        self.cantrips: dict[str, int] = {}
+        """Where a cantrip stands."""
+        self._spent: dict[int, tuple[int, Spent]] = {}
+        self._unreadable: set[int] = set()
+        self._counted = 0
+        self._flaws: list[Problem] = []
+
+    # Reading
+
+    def load(self) -> None:
+        """Read all that is there. What cannot be read ends up in ``broken``; raises nothing."""
+        try:
+            with self.lock:
+                self._begin()
+                self.broken = None
+                self._store = JsonlStore(self.path, readonly=True)
+                records = iter(self._store.heads())
+            while self._take(records):
+                time.sleep(_REST_S)
+            if self.index.header is None and not len(self.index) and self._store.problems:
+                self.broken = "this is no loom: no record can be read in it"
+        except LoomError as error:
+            self.broken = str(error)
+        finally:
+            with self.lock:
+                self.version += 1
+            self.loaded.set()
+
+    def look(self) -> bool:
+        """Take in what was written since; whether anything changed. A file that was replaced is read anew."""
+        if not self.loaded.is_set():
+            return False
+        before = self.version
+        if self._store is None or self.broken is not None:
+            if self.path.is_file():
+                self._again()
+            return self.version != before
+        try:
+            problems = len(self._store.problems)
+            records = iter(self._store.news())
+            count = self.records
+            while self._take(records):
+                time.sleep(_REST_S)
+            if self.records != count or len(self._store.problems) != problems:
+                with self.lock:
+                    self.version += 1
+        except LoomChanged as changed:
+            if self.path.is_file():
+                self._again()
+            else:
+                self._gone(str(changed))
+        except LoomError as error:
+            self._gone(str(error))
+        return self.version != before
+
+    def _again(self) -> None:
+        self.close()
+        self.load()
+
+    def _gone(self, why: str) -> None:
+        with self.lock:
+            self.close()
+            self._begin()
+            self.broken = why
+            self.version += 1
+
+    def close(self) -> None:
+        """Let go of the file; safe to call twice."""
+        with self.lock:
+            store, self._store = self._store, None
+            if store is not None:
+                store.close()
+
+    def _take(self, records: Iterator[tuple[int, Any]]) -> bool:
+        """Take records for a moment; whether there may be more."""
+        end = time.perf_counter() + _SLICE_S
+        with self.lock:
+            store = self._store
+            if store is None:
+                return False
+            for count, (position, head) in enumerate(records, 1):
+                self._one(position, head, *store.given)
+                if count % 16 == 0 and time.perf_counter() > end:
+                    return True
+        return False
+
+    def _one(self, position: int, head: Any, line: int, length: int) -> None:
+        index = self.index
+        self._positions.append(position)
+        self._lines.append(line - 1)
+        self._lengths.append(length)
+        kind = heads.kind(head)
+        turns, flaws, rewards = len(index), len(index.problems), len(index.rewards)
+        index.take(position, head)
+        if len(index) > turns:
+            self._turn(turns, head)
+        elif kind == "utterance":
+            self._said[head.id] = line - 1
+        elif kind == "fork":
+            self._forks[head.entity_id] = position
+        elif kind == "cantrip":
+            self.cantrips.setdefault(head.id, position)
+        elif len(index.rewards) > rewards:
+            self.rewards.setdefault(index.rewards[-1][0], []).append(position)
+        for message in index.problems[flaws:]:
+            self._flaws.append(Problem(message, line, position, length))
+        while self._counted < len(index.casts):
+            self._casts.setdefault(index.casts[self._counted].entity, []).append(self._counted)
+            self.turns.append(array("L"))
+            self._counted += 1
+        if len(index) > turns and index.cast_of[turns] >= 0:
+            self.turns[index.cast_of[turns]].append(turns)
+
+    def _turn(self, number: int, head: Any) -> None:
+        index = self.index
+        said = self._said.pop(head.id, None)
+        if said is not None:
+            self.begun[number] = said
+        entity, parent = index.entity_of[number], index.parents[number]
+        if parent < 0 or entity in self._above or entity in index.forked:
+            return
+        if index.roles[number] == 0:
+            spawned = True
+        else:
+            # Older looms: a child without a root of its own hangs on the turn that spawned it.
+            spawned = index.roles[parent] != 0 and index.entity_of[parent] != entity
+        if spawned:
+            self._above[entity] = parent
+            self._below.setdefault(parent, []).append(entity)
+
+    # What was read
+
+    @property
+    def records(self) -> int:
+        return len(self._positions)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What is damaged, in the order of the lines; nothing in the words repeats a secret."""
+        store = self._store
+        found = [*(store.problems if store is not None else ()), *self._flaws]
+        found.sort(key=lambda problem: problem.line or 0)
+        return [msgspec.structs.replace(each, message=shared().diagnostic(each.message)) for each in found]
+
+    def line_at(self, position: int) -> int:
+        """The line of the record that stands there."""
+        return self._lines[bisect_right(self._positions, position) - 1]
+
+    def length_at(self, position: int) -> int:
+        """The bytes of that line."""
+        return self._lengths[bisect_right(self._positions, position) - 1]
+
+    def position_of(self, line: int) -> int | None:
+        """Where the record of a line stands; None where the line holds none."""
+        place = bisect_right(self._lines, line) - 1
+        return self._positions[place] if place >= 0 and self._lines[place] == line else None
+
+    def line(self, turn: int) -> int:
+        """A turn's line."""
+        return self.line_at(self.index.positions[turn])
+
+    def read(self, positions: Sequence[int]) -> list[Record]:
+        """The records that stand there. Raises `LoomError`."""
+        with self.lock:
+            if self._store is None:
+                raise LoomError(self.broken or f"loom {self.path} is closed")
+            return self._store.read_all(positions)
+
+    def text(self, position: int) -> bytes:
+        """A record's line as it is. Raises `LoomError`."""
+        with self.lock:
+            if self._store is None:
+                raise LoomError(self.broken or f"loom {self.path} is closed")
+            return self._store.line_at(position)
+
+    def one(self, position: int) -> Record | None:
+        """The record that stands there; None where its head can be read and the rest cannot, which is then a problem."""
+        try:
+            return self.read([position])[0]
+        except LoomError as error:
+            if self._store is None:
+                raise
+            if position not in self._unreadable:
+                self._unreadable.add(position)
+                why = str(error).partition("no record at byte ")[2].partition(": ")[2] or str(error)
+                line, length = self.line_at(position) + 1, self.length_at(position)
+                self._flaws.append(Problem(f"not a loom record: {why}", line, position, length))
+                self.version += 1
+            return None
+
+    def body(self, turn: int) -> Turn:
+        """A turn, with the reward that counts; of one that cannot be read what its head told. Raises `LoomError`."""
+        record = self.one(self.index.positions[turn])
+        if record is None:
+            return self._bare(turn)
+        if not isinstance(record, Turn):
+            raise LoomError(f"loom {self.path}: another record stands where a turn was; open it again")
+        given = self.reward(turn)
+        return record if given is None else msgspec.structs.replace(record, reward=given)
+
+    def bodies(self, turns: Sequence[int]) -> list[Turn]:
+        """As `body`, of many."""
+        return [self.body(turn) for turn in turns]
+
+    def _bare(self, turn: int) -> Turn:
+        index = self.index
+        parent, cast = index.parents[turn], index.cast_of[turn]
+        return Turn(
+            index.ids[turn],
+            index.ids[parent] if parent >= 0 else None,
+            "",
+            index.entities[index.entity_of[turn]],
+            index.casts[cast].id if cast >= 0 else None,
+            ("call", "crystal", "fold")[index.roles[turn]],
+            utterance=Utterance("(this record cannot be read)"),
+        )
+
+    def reward(self, turn: int) -> float | None:
+        """The reward that counts of those given after the turn was written; None where there is none."""
+        for position in reversed(self.rewards.get(turn, ())):
+            record = self.one(position)
+            if isinstance(record, RewardRecord) and record.kind != "relative" and record.reward is not None:
+                return record.reward
+        return None
+
+    def cast(self, number: int) -> tuple[CastRecord | None, CastRecord | None]:
+        """A cast's start and end; None for what is not there."""
+        places = self.index.casts[number]
+        start, end = (None if place is None else self.one(place) for place in (places.start, places.end))
+        return (
+            start if isinstance(start, CastRecord) else None,
+            end if isinstance(end, CastRecord) else None,
+        )
+
+    def spent(self, cast: int) -> Spent:
+        """What the turns of a cast took so far; what was counted once is not read again."""
+        counted, total = self._spent.get(cast, (0, Spent()))
+        turns = self.turns[cast]
+        if counted < len(turns):
+            for turn in self.bodies(turns[counted:]):
+                total = total.plus(turn)
+            self._spent[cast] = (len(turns), total)
+        return total
+
+    def span(self, cast: int) -> tuple[int, int]:
+        """The first and the last line of a cast; of one whose records are lost, its turns'."""
+        places, turns = self.index.casts[cast], self.turns[cast]
+        lines = [self.line_at(place) for place in (places.start, places.end, *places.context) if place is not None]
+        if turns:
+            lines += [self.begun.get(turns[0], self.line(turns[0])), self.line(turns[-1])]
+        return (min(lines), max(lines)) if lines else (0, 0)
+
+    def spawner(self, cast: int) -> int | None:
+        """The turn that spawned the child whose cast this is; None where it is no child's."""
+        return self._above.get(self.index.casts[cast].entity)
+
+    def spawned(self, turn: int) -> list[int]:
+        """The casts of the children that a turn spawned."""
+        return [cast for entity in self._below.get(turn, ()) for cast in self._casts.get(entity, ())]
+
+    def top(self) -> list[int]:
+        """The casts that are no child's, in the order in which they began."""
+        return [n for n, places in enumerate(self.index.casts) if places.entity not in self._above]
+
+    def fork(self, cast: int) -> ForkRecord | None:
+        """How a fork began, of the first cast of one; else None."""
+        entity = self.index.casts[cast].entity
+        position = self._forks.get(self.index.entities[entity])
+        if position is None or self._casts[entity][0] != cast:
+            return None
+        record = self.one(position)
+        return record if isinstance(record, ForkRecord) else None

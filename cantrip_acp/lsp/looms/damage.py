@@ -1,0 +1,75 @@
+"""What is damaged in a loom's file, line by line, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.lsp import rules
+from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms.outline import span
+
+MOST = 250
+"""Findings that are sent for one file."""
+
+_WARNING, _INFORMATION = 2, 3
+
+_KINDS = (
+    (
+        "last line is torn",
+        "torn-line",
+        "the next session that writes this loom sets it aside; nothing before it is lost",
+    ),
+    ("empty line", "empty-line", "nothing is lost; it may stay"),
+    ("not a loom record", "damaged-line", "it is passed over; restore the line from a copy, or leave it as it is"),
+    ("names a parent", "lost-parent", "the turn is shown as a root; restore the line of its parent from a copy"),
+    ("a second turn", "second-turn", "this line is passed over; it may stay"),
+    (
+        "a second loom header",
+        "second-header",
+        "two looms were joined in one file; `cantrip loom import` joins them rightly",
+    ),
+)
+
+
+def findings(book: Book) -> list[dict[str, Any]]:
+    """The damage as the protocol's diagnostics."""
+    out = []
+    if book.broken is not None:
+        out.append(_finding(0, 1, "no-loom", f"{clean_line(book.broken)}", _WARNING))
+    problems = book.problems if book.broken is None else []
+    for problem in problems[:MOST]:
+        out.append(_told(problem))
+    if len(problems) > MOST:
+        more = f"{len(problems) - MOST:,} more lines are damaged; `cantrip loom check FILE` names them all"
+        out.append(_finding(0, 1, "damaged-line", more, _INFORMATION))
+    return out
+
+
+def of_line(book: Book, line: int) -> str:
+    """What is wrong with a line, in words; empty where nothing is."""
+    found = [_told(problem)["message"] for problem in book.problems if problem.line == line + 1]
+    return "\n".join(found)
+
+
+def _told(problem: Problem) -> dict[str, Any]:
+    rule, advice = next(
+        ((rule, advice) for words, rule, advice in _KINDS if words in problem.message),
+        ("damaged-line", "`cantrip loom check FILE` tells more"),
+    )
+    line = max(0, (problem.line or 1) - 1)
+    severity = _INFORMATION if rule in ("empty-line", "torn-line") else _WARNING
+    message = f"{clean_line(problem.message)}; {advice}"
+    return _finding(line, max(1, min(problem.length or 1, 1 << 30)), rule, message, severity)
+
+
+def _finding(line: int, length: int, rule: str, message: str, severity: int) -> dict[str, Any]:
+    return {
+        "range": span(line, line, length),
+        "severity": severity,
+        "code": rule,
+        "codeDescription": {"href": rules.link(rule)},
+        "source": "cantrip",
+        "message": message,
+    }

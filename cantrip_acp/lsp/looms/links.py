@@ -1,0 +1,129 @@
+"""Where the ids in a loom lead: from a child to the turn that spawned it, from a turn to the one above it, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from cantrip_acp.loom.turn import CastRecord, ForkRecord, RewardRecord, Turn
+from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms.outline import span
+from cantrip_acp.lsp.text import Encoding, Text
+
+MOST = 1_000
+"""References that are told."""
+MOST_LINKS = 500
+_LONGEST_LINE = 1_000_000
+"""Bytes of a line in which the word under the cursor is looked for."""
+_PARENT = re.compile(rb'"parent_turn_id":\s*"((?:[^"\\]|\\.){1,200})"')
+
+
+def word(book: Book, position: int, character: int, encoding: Encoding) -> str:
+    """The text in quotes that stands at a column of a line; empty where there is none."""
+    if book.length_at(position) > _LONGEST_LINE:
+        return ""
+    line = Text(book.text(position).decode("utf-8", "replace"), encoding)
+    from lsprotocol import types
+
+    at = line.offset(types.Position(0, character))
+    begin = line.source.rfind('"', max(0, at - 200), at)
+    end = line.source.find('"', at, at + 200)
+    return line.source[begin + 1 : end] if 0 <= begin < end else ""
+
+
+def target(book: Book, name: str) -> int | None:
+    """The line of what has this id: a turn, a cast, an entity's first, a cantrip."""
+    index = book.index
+    number = index.numbers.get(name)
+    if number is not None:
+        return book.line(number)
+    for cast, places in enumerate(index.casts):
+        if places.id == name or index.entities[places.entity] == name:
+            return book.span(cast)[0]
+    at = book.cantrips.get(name)
+    return None if at is None else book.line_at(at)
+
+
+def above(book: Book, position: int) -> int | None:
+    """Where a line comes from: a child's cast from the turn that spawned it, a turn from its parent, others from their turn."""
+    record = book.one(position)
+    match record:
+        case Turn():
+            turn = book.index.numbers.get(record.id, -1)
+            parent = book.index.parents[turn] if turn >= 0 else -1
+            return book.line(parent) if parent >= 0 else None
+        case CastRecord():
+            cast = next((n for n, places in enumerate(book.index.casts) if places.id == record.id), None)
+            spawner = book.spawner(cast) if cast is not None else None
+            return book.line(spawner) if spawner is not None else None
+        case RewardRecord(turn_id=name) | ForkRecord(from_turn=name):
+            return target(book, name) if name is not None else None
+        case _:
+            named = getattr(record, "turn_id", None)
+            return target(book, named) if isinstance(named, str) else None
+
+
+def references(book: Book, name: str) -> list[int]:
+    """The lines that speak of what has this id, in order."""
+    return sorted(dict.fromkeys(line for line, _ in zip(_references(book, name), range(MOST), strict=False)))
+
+
+def _references(book: Book, name: str) -> Iterator[int]:
+    index = book.index
+    number = index.numbers.get(name)
+    if number is not None:
+        yield book.line(number)
+        if number in book.begun:
+            yield book.begun[number]
+        for cast in book.spawned(number):
+            yield book.span(cast)[0]
+        for position in (*index.forks.get(number, ()), *book.rewards.get(number, ())):
+            yield book.line_at(position)
+        for kept in (index.snapshots, index.files):
+            if number in kept:
+                yield book.line_at(kept[number])
+        for below, parent in enumerate(index.parents):
+            if parent == number:
+                yield book.line(below)
+        return
+    for cast, places in enumerate(index.casts):
+        if name in (places.id, index.entities[places.entity]):
+            for position in (places.start, *places.context, places.end):
+                if position is not None:
+                    yield book.line_at(position)
+            for turn in book.turns[cast]:
+                yield book.line(turn)
+    if name in book.cantrips:
+        yield book.line_at(book.cantrips[name])
+        for turn, role in enumerate(index.roles):
+            if role == 0 and book.body(turn).cantrip_id == name:
+                yield book.line(turn)
+
+
+def links(book: Book, uri: str, encoding: Encoding) -> list[dict[str, Any]]:
+    """From the start of each child's cast to the turn that spawned it."""
+    out: list[dict[str, Any]] = []
+    for cast, places in enumerate(book.index.casts):
+        spawner = book.spawner(cast)
+        if spawner is None or places.start is None or book.length_at(places.start) > _LONGEST_LINE:
+            continue
+        line = book.text(places.start)
+        found = _PARENT.search(line)
+        if found is None:
+            continue
+        text = Text("", encoding)
+        begin, end = (text.units(line[: found.start(1)].decode("utf-8", "replace")), 0)
+        end = begin + text.units(found[1].decode("utf-8", "replace"))
+        at = book.line_at(places.start)
+        where = {"start": {"line": at, "character": begin}, "end": {"line": at, "character": end}}
+        tip = "The turn that spawned this child"
+        out.append({"range": where, "target": f"{uri}#L{book.line(spawner) + 1}", "tooltip": tip})
+        if len(out) >= MOST_LINKS:
+            break
+    return out
+
+
+def locations(uri: str, lines: list[int]) -> list[dict[str, Any]]:
+    """Lines as the protocol's locations."""
+    return [{"uri": uri, "range": span(line, line)} for line in lines]

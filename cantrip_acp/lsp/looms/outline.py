@@ -1,0 +1,126 @@
+"""Symbols and folds of a loom: casts with their turns, and below a turn the casts of the children that it spawned.
+
+A large loom has more of both than any editor shows: so many are told, and what is left out is said where it would stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cantrip_acp.lsp.looms import words
+from cantrip_acp.lsp.looms.book import Book
+
+MOST = 2_000
+"""Symbols of one loom."""
+MOST_FOLDS = 5_000
+_DEEPEST = 24
+
+_EVENT, _FUNCTION, _OPERATOR, _FILE, _NULL = 24, 12, 25, 1, 21
+"""Symbol kinds of the protocol."""
+
+
+def symbols(book: Book) -> list[dict[str, Any]]:
+    """The outline, as the protocol's document symbols."""
+    return _Outline(book).all()
+
+
+class _Outline:
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.room = MOST
+
+    def all(self) -> list[dict[str, Any]]:
+        book, out = self.book, []
+        if book.index.header is not None:
+            counts = (
+                words.many(len(book.index), "turn"),
+                words.many(len(book.index.casts), "cast"),
+            )
+            out.append(_symbol(words.plain(book.index.header.id), words.DOT.join(counts), _FILE, (0, 0), (0, 0), []))
+        return out + self.casts(book.top(), 0)
+
+    def casts(self, numbers: Sequence[int], depth: int) -> list[dict[str, Any]]:
+        """Casts with what is in them. Of too many the first and the last are told."""
+        most = max(1, self.room // 2)
+        left_out: Sequence[int] = ()
+        if len(numbers) > most:
+            head = most // 2
+            left_out = numbers[head : len(numbers) - (most - head)]
+            numbers = [*numbers[:head], *numbers[len(numbers) - (most - head) :]]
+        self.room -= len(numbers)
+        share = max(1, self.room // max(1, len(numbers)))
+        out = []
+        for number in numbers:
+            if left_out and number > left_out[-1]:
+                lines = (self.book.span(left_out[0])[0], self.book.span(left_out[-1])[1])
+                out.append(_more(len(left_out), "cast", lines))
+                left_out = ()
+            out.append(self.cast(number, share, depth))
+        return out
+
+    def cast(self, number: int, share: int, depth: int) -> dict[str, Any]:
+        data = words.cast(self.book, number)
+        turns = self.book.turns[number]
+        shown = turns[: min(len(turns), share, max(1, self.room))]
+        self.room -= len(shown)
+        inside = []
+        for turn, body in zip(shown, self.book.bodies(shown), strict=True):
+            inside.append(self.turn(words.turn(self.book, turn, body), depth))
+        if len(shown) < len(turns):
+            rest = turns[len(shown) :]
+            inside.append(_more(len(rest), "turn", (self.book.line(rest[0]), self.book.line(rest[-1]))))
+        name = data["intent"] or "(no intent)"
+        first = data["line"]
+        return _symbol(name, words.cast_facts(data), _EVENT, (first, data["endLine"]), (first, first), inside)
+
+    def turn(self, data: dict[str, Any], depth: int) -> dict[str, Any]:
+        line = data["line"]
+        spawned = self.book.spawned(data["n"]) if data["children"] and depth < _DEEPEST and self.room > 0 else []
+        below = self.casts(spawned, depth + 1) if spawned else []
+        last = max([line, *(self.book.span(cast)[1] for cast in spawned)])
+        kind = _OPERATOR if data["role"] == "fold" else _FUNCTION
+        return _symbol(words.turn_name(data), words.turn_facts(data), kind, (line, last), (line, line), below)
+
+
+def _symbol(
+    name: str, detail: str, kind: int, lines: tuple[int, int], chosen: tuple[int, int], children: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "detail": detail,
+        "kind": kind,
+        "range": span(*lines),
+        "selectionRange": span(*chosen),
+        "children": children,
+    }
+
+
+def _more(count: int, what: str, lines: tuple[int, int]) -> dict[str, Any]:
+    return _symbol(f"… {words.many(count, f'more {what}')}", "open the loom in the viewer", _NULL, lines, lines, [])
+
+
+def span(first: int, last: int, length: int = 1) -> dict[str, Any]:
+    """Lines as a range; of the last one ``length`` units."""
+    return {"start": {"line": first, "character": 0}, "end": {"line": last, "character": length}}
+
+
+def folds(book: Book) -> list[dict[str, Any]]:
+    """A fold a cast, and one for each turn that takes more than its line; outer ones come first."""
+    found: dict[int, int] = {}
+    for first, last in _foldable(book):
+        if last > first and last > found.get(first, -1):
+            found[first] = last
+            if len(found) >= MOST_FOLDS:
+                break
+    return [{"startLine": first, "endLine": found[first], "kind": "region"} for first in sorted(found)]
+
+
+def _foldable(book: Book) -> Iterator[tuple[int, int]]:
+    for cast in range(len(book.index.casts)):
+        yield book.span(cast)
+    parents = {parent for cast in range(len(book.index.casts)) if (parent := book.spawner(cast)) is not None}
+    for turn in sorted(parents.union(book.begun)):
+        line = book.line(turn)
+        last = max([line, *(book.span(cast)[1] for cast in book.spawned(turn))])
+        yield book.begun.get(turn, line), last

@@ -1,0 +1,238 @@
+"""What a tree of looms asks, a page at a time: which looms there are, their casts, their turns, and one turn as a whole.
+
+Each is a request of its own (``cantrip/loom/…``); the file need not be open in the client. README.md of the language server has the
+table of parameters and answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
+from pygls.uris import from_fs_path
+
+from cantrip_acp.errors import LoomError
+from cantrip_acp.lsp.answers import Prepared, prepared
+from cantrip_acp.lsp.looms import words
+from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms.shelf import path_of
+
+if TYPE_CHECKING:
+    from cantrip_acp.lsp.server import Server
+
+PAGE, LARGEST_PAGE = 100, 1_000
+TEXT, LONGEST_TEXT = 20_000, 1_000_000
+"""Characters of one text in a turn."""
+ENDING = ".loom.jsonl"
+_HEAD = 65_536
+"""Bytes at a loom's beginning in which its first intent is looked for."""
+
+
+class Failed(JsonRpcException):
+    """A request that was right and could not be done."""
+
+    CODE = -32803
+
+
+class Asked:
+    """The parameters of a request. Each reader raises `JsonRpcInvalidParams`."""
+
+    def __init__(self, params: object) -> None:
+        if not isinstance(params, Mapping):
+            raise JsonRpcInvalidParams("the parameters are an object")
+        self._params = params
+
+    def path(self) -> Path:
+        uri = self._params.get("uri")
+        path = path_of(uri) if isinstance(uri, str) else None
+        if path is None:
+            raise JsonRpcInvalidParams(f"'uri' is the address of a loom's file (file:///…), not {str(uri)[:200]!r}")
+        return path
+
+    def text(self, name: str) -> str | None:
+        value = self._params.get(name)
+        if value is not None and not isinstance(value, str):
+            raise JsonRpcInvalidParams(f"{name!r} is a text")
+        return value
+
+    def count(self, name: str, default: int, most: int) -> int:
+        value = self._params.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise JsonRpcInvalidParams(f"{name!r} is a whole number, 0 or more")
+        return min(value, most)
+
+    def page(self) -> slice:
+        offset = self.count("offset", 0, 1 << 31)
+        return slice(offset, offset + self.count("limit", PAGE, LARGEST_PAGE))
+
+
+async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]) -> Prepared:
+    path = asked.path()
+    book = await ls.looms.book(path)
+
+    def told() -> Prepared:
+        with book.lock:
+            if book.broken is not None:
+                raise LoomError(book.broken)
+            about = {"version": book.version, "problems": len(book.problems)}
+            return prepared({**about, **tell(book)})
+
+    try:
+        return await asyncio.to_thread(told)
+    except LoomError as error:
+        raise Failed(str(error), data={"error": type(error).__name__}) from None
+
+
+async def casts(ls: Server, params: object) -> Prepared:
+    """A page of casts: those that are no child's, or with ``turn`` those of the children that it spawned."""
+    asked = Asked(params)
+    page, turn = asked.page(), asked.text("turn")
+
+    def tell(book: Book) -> dict[str, Any]:
+        found = book.top() if turn is None else book.spawned(_turn(book, turn))
+        chosen = [words.cast(book, number) for number in found[page]]
+        return {"total": len(found), "offset": page.start, "turns": len(book.index), "casts": chosen}
+
+    return await _told(ls, asked, tell)
+
+
+async def turns(ls: Server, params: object) -> Prepared:
+    """A page of turns in the order of writing: of one ``cast``, or all."""
+    asked = Asked(params)
+    page, cast = asked.page(), asked.text("cast")
+
+    def tell(book: Book) -> dict[str, Any]:
+        found: Any = range(len(book.index))
+        if cast is not None:
+            number = next((n for n, places in enumerate(book.index.casts) if places.id == cast), None)
+            if number is None:
+                raise JsonRpcInvalidParams(f"no cast {cast[:80]!r} in this loom")
+            found = book.turns[number]
+        chosen = list(found[page])
+        told = [words.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
+        return {"total": len(found), "offset": page.start, "turns": told}
+
+    return await _told(ls, asked, tell)
+
+
+async def turn(ls: Server, params: object) -> Prepared:
+    """One turn whole. Texts are told from ``offset`` on, ``limit`` characters of each; ``cut`` names those with more."""
+    asked = Asked(params)
+    name = asked.text("turn")
+    if name is None:
+        raise JsonRpcInvalidParams("'turn' is a turn's id")
+    offset, limit = asked.count("offset", 0, 1 << 31), asked.count("limit", TEXT, LONGEST_TEXT)
+
+    def tell(book: Book) -> dict[str, Any]:
+        number = _turn(book, name)
+        body = book.body(number)
+        cut: list[dict[str, Any]] = []
+        data = msgspec.to_builtins(body)
+        whole = {key: data[key] for key in ("utterance", "observation", "metadata")}
+        shown = _part(whole, offset, limit, "", cut)
+        at = book.index.cast_of[number]
+        start = book.cast(at)[0] if at >= 0 else None
+        return {
+            "turn": words.turn(book, number, body),
+            "intent": start.intent if start is not None else None,
+            **shown,
+            "offset": offset,
+            "cut": cut,
+            "spawned": [book.index.casts[cast].id for cast in book.spawned(number)],
+        }
+
+    return await _told(ls, asked, tell)
+
+
+async def listed(ls: Server, params: object) -> Prepared:
+    """A page of the looms that are known here, the one that was written to last first."""
+    asked = Asked(params if params is not None else {})
+    page = asked.page()
+    folders = [_state_looms(), *ls.documents.folders]
+    found = await asyncio.to_thread(_looms, folders)
+    ls.looms.folders(folders)
+    return await asyncio.to_thread(lambda: prepared(_list(found, page)))
+
+
+def _state_looms() -> Path:
+    from cantrip_acp import folders
+
+    return folders.state_dir(None) / "looms"
+
+
+def _looms(folders: list[Path]) -> list[tuple[float, int, Path]]:
+    found: dict[Path, tuple[float, int, Path]] = {}
+    for folder in folders:
+        for path in folder.glob(f"*{ENDING}"):
+            try:
+                about = path.stat()
+            except OSError:  # gone meanwhile
+                continue
+            found[path] = (about.st_mtime, about.st_size, path)
+    return sorted(found.values(), key=lambda each: each[0], reverse=True)
+
+
+def _list(found: list[tuple[float, int, Path]], page: slice) -> dict[str, Any]:
+    looms = [
+        {
+            "uri": from_fs_path(str(path)),
+            "name": path.name.removesuffix(ENDING),
+            "title": _title(path),
+            "size": size,
+            "modified": round(modified * 1000),
+        }
+        for modified, size, path in found[page]
+    ]
+    return {"total": len(found), "offset": page.start, "looms": looms}
+
+
+def _title(path: Path) -> str:
+    """What was wanted first in a loom; empty where that does not stand near its beginning."""
+    from cantrip_acp.loom.turn import CastRecord
+
+    try:
+        with path.open("rb") as file:
+            lines = file.read(_HEAD).split(b"\n")[:-1]
+    except OSError:
+        return ""
+    decoder = msgspec.json.Decoder(CastRecord)
+    for line in lines:
+        if line.startswith(b'{"type":"cast"'):
+            try:
+                return words.plain(decoder.decode(line).intent or "")
+            except (msgspec.DecodeError, UnicodeError):
+                continue
+    return ""
+
+
+def _turn(book: Book, name: str) -> int:
+    number = book.index.numbers.get(name)
+    if number is None:
+        raise JsonRpcInvalidParams(f"no turn {name[:80]!r} in this loom")
+    return number
+
+
+def _part(value: Any, offset: int, limit: int, path: str, cut: list[dict[str, Any]]) -> Any:
+    if isinstance(value, str):
+        if len(value) > offset + limit:
+            cut.append({"path": path, "characters": len(value)})
+        return value[offset : offset + limit] if offset and len(value) > limit else value[:limit]
+    if isinstance(value, dict):
+        return {key: _part(inner, offset, limit, f"{path}.{key}" if path else key, cut) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_part(inner, offset, limit, f"{path}[{number}]", cut) for number, inner in enumerate(value)]
+    return value
+
+
+REQUESTS: dict[str, Callable[[Server, object], Any]] = {
+    "cantrip/loom/list": listed,
+    "cantrip/loom/casts": casts,
+    "cantrip/loom/turns": turns,
+    "cantrip/loom/turn": turn,
+}

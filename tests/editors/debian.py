@@ -22,12 +22,12 @@ from pathlib import Path
 MIRROR = "http://deb.debian.org/debian"
 SUITE = "forky"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-WANTED = ("neovim", "hx", "emacs-nox", "kakoune")
+WANTED = ("neovim", "hx", "emacs-nox", "elpa-package-lint", "kakoune")
 # Depended on, and not needed to run them: sources, perl scripts, what compiles Lisp to machine code.
 SPARED = (
     "emacs-el", "perl", "libperl", "libdb5", "libgdbm", "binutils", "libbinutils", "libctf", "libgprofng", "libsframe",
     "libasan", "liblsan", "libtsan", "libubsan", "libhwasan", "libitm", "libatomic", "libquadmath", "libgcc-15-dev",
-    "libc-dev-bin", "linux-libc-dev", "libc6-dev", "install-info", "libgomp", "libc-gconv",
+    "libc-dev-bin", "linux-libc-dev", "libc6-dev", "install-info", "libgomp", "libc-gconv", "dh-elpa",
 )  # fmt: skip
 SPACE = 1 << 30
 """Bytes that must be free; the folder takes a third of them."""
@@ -77,7 +77,7 @@ class Root:
 def root() -> Root:
     """The editors, loaded and unpacked by the first who asks, on this machine or in this run. Raises `Unavailable`."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cantrip-tests"
-    ready = base / f"editors-{SUITE}-1"
+    ready = base / f"editors-{SUITE}-2"
     if not ready.exists():
         base.mkdir(parents=True, exist_ok=True)
         with open(base / f"{ready.name}.lock", "w") as lock:

@@ -88,6 +88,7 @@ class Emacs:
     """Emacs with ``editors/emacs`` on its load path, as its README has it."""
 
     def __init__(self, root: Root, home: Home, folder: Path) -> None:
+        self.root = root
         self._program, self._needs = root.emacs()
         self.home = home
         self.folder = folder
@@ -95,9 +96,13 @@ class Emacs:
     def environment(self, **more: str) -> dict[str, str]:
         return self.home.environment(self._needs, more)
 
+    def _batch(self) -> list[str]:
+        # Without the setting it would start its compiler, which is itself, by a path that cannot be started alone.
+        return [*self._program, "-Q", "--batch", "--eval", "(setq native-comp-enable-subr-trampolines nil)"]
+
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self._program, "-Q", "--batch", *arguments],
+            [*self._batch(), *arguments],
             cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=PATIENCE_S,
         )  # fmt: skip
@@ -109,5 +114,5 @@ class Emacs:
         file = self.home.path / "script.el"
         file.write_text(f";; -*- lexical-binding: t; -*-\n{script}\n")
         environment = self.environment(PROBE_SCRIPT=str(file), PROBE_ANSWER=str(answer))
-        command = [*self._program, "-Q", "--batch", "-L", str(FILES / "emacs"), "-l", str(HERE / "emacs_probe.el")]
+        command = [*self._batch(), "-L", str(FILES / "emacs"), "-l", str(HERE / "emacs_probe.el")]
         return told(command, environment, self.folder, answer)

@@ -51,3 +51,81 @@ def test_completing_and_hovering(neovim: Neovim) -> None:
     items = said["completion"]["items"] if isinstance(said["completion"], dict) else said["completion"]
     assert "max_turns" in [item["label"] for item in items]
     assert "max_turns" in "\n".join(said["hover"])
+
+
+def test_casting_with_progress(neovim: Neovim) -> None:
+    said = neovim.does("""
+        local told = {}
+        vim.api.nvim_create_autocmd('LspProgress', { callback = function(event)
+          table.insert(told, event.data.params.value.message)
+        end })
+        open('count.cantrip.yaml')
+        vim.api.nvim_buf_set_lines(0, -1, -1, true, { '# not saved' })
+        vim.cmd('CantripCast Count the words.')
+        report('answer', await('the end of a cast', function() return require('cantrip').last end))
+        report('told', told)
+        report('modified', vim.bo.modified)
+        report('left', vim.tbl_count(require('cantrip').running))
+        await('the lens of its result', function()
+          for _, lens in ipairs(ask('textDocument/codeLens', 0, 0)) do
+            if lens.command.title:match('three words') then return true end
+          end
+        end)
+    """)
+    assert (said["answer"]["result"], said["answer"]["reason"]) == ("three words", "done")
+    assert any("2 turns" in each for each in said["told"]), said["told"]
+    assert said["modified"], "what is not saved is cast all the same"
+    assert said["left"] == 0
+    assert any("three words" in each for each in said["messages"])
+
+
+def test_a_lens_is_run_and_a_cast_is_ended(neovim: Neovim) -> None:
+    said = neovim.does("""
+        vim.ui.input = function(_, done) done('Take your time.') end
+        vim.ui.select = function(items, _, done)
+          for i, each in ipairs(items) do
+            if vim.inspect(each):match('Cast with') then return done(each, i) end
+          end
+        end
+        open('slow.cantrip.yaml')
+        await('lenses', function() return #vim.lsp.codelens.get(vim.lsp.codelens.enable and { bufnr = 0 } or 0) > 0 end)
+        vim.api.nvim_win_set_cursor(0, { 1, 0 })
+        vim.lsp.codelens.run()
+        report('running', await('a cast', function() return next(require('cantrip').running) end))
+        await('a sign of it', function()
+          for _, lens in ipairs(ask('textDocument/codeLens', 0, 0)) do
+            if lens.command.command == 'cantrip.stop' then return true end
+          end
+        end)
+        vim.cmd.CantripCancel()
+        report('answer', await('the end', function() return require('cantrip').last end))
+    """)
+    assert said["running"].startswith("cantrip-nvim-")
+    assert said["answer"]["reason"] == "cancelled"
+
+
+def test_its_health(neovim: Neovim) -> None:
+    said = neovim.does("""
+        open('count.cantrip.yaml')
+        vim.cmd('checkhealth cantrip')
+        report('lines', vim.api.nvim_buf_get_lines(0, 0, -1, true))
+        report('commands', vim.fn.getcompletion('CantripRun cantrip.', 'cmdline'))
+    """)
+    lines = "\n".join(said["lines"])
+    assert "OK" in lines
+    assert "ERROR" not in lines
+    assert {"cantrip.cast", "cantrip.openLoom"} <= set(said["commands"])
+
+
+def test_a_program_that_is_not_there_is_named(neovim: Neovim) -> None:
+    said = neovim.does(
+        """
+        vim.cmd.edit('count.cantrip.yaml')
+        vim.cmd('checkhealth cantrip')
+        report('lines', vim.api.nvim_buf_get_lines(0, 0, -1, true))
+        vim.cmd('CantripCast Count.')
+        """,
+        init="vim.lsp.config('cantrip', { cmd = { 'cantrip-elsewhere', 'lsp' } })",
+    )
+    assert "no program 'cantrip-elsewhere'" in "\n".join(said["lines"])
+    assert any("checkhealth" in each for each in said["messages"])

@@ -40,7 +40,7 @@ function M.run(name, arguments, options)
     if options.done then
       options.done(problem, answer)
     elseif problem then
-      say(problem.message, vim.log.levels.ERROR)
+      M.failed(problem, name, arguments, options)
     else
       M.show(answer)
     end
@@ -50,6 +50,29 @@ function M.run(name, arguments, options)
     say(name .. ' could not be sent: the language server has ended', vim.log.levels.ERROR)
   end
   return token
+end
+
+--- Say what went wrong; where the server names a command that mends it (trust), ask, run it, and try again.
+function M.failed(problem, name, arguments, options)
+  local mend = type(problem.data) == 'table' and problem.data.command
+  if type(mend) ~= 'table' then
+    say(problem.message, vim.log.levels.ERROR)
+    return
+  end
+  vim.ui.select({ mend.title, 'Leave it' }, { prompt = problem.message }, function(_, choice)
+    if choice == 1 then
+      M.run(mend.command, mend.arguments, {
+        buffer = options.buffer,
+        done = function(refused)
+          if refused then
+            say(refused.message, vim.log.levels.ERROR)
+          else
+            M.run(name, arguments, options)
+          end
+        end,
+      })
+    end
+  end)
 end
 
 --- Say what a command answered, in a few words.
@@ -76,21 +99,47 @@ function M.show(answer)
   end
 end
 
---- Cast the recipe of the current buffer.
-function M.cast(intent)
-  local buffer = vim.api.nvim_get_current_buf()
+--- Cast a buffer's recipe, saved or not. Without an intent it is asked for; an empty one is that of before, or the first that
+--- the recipe notes (`# intent: Say hello.`).
+function M.cast(intent, buffer)
+  buffer = buffer or vim.api.nvim_get_current_buf()
   if intent == nil then
     vim.ui.input({ prompt = 'Intent: ' }, function(text)
-      if text and text ~= '' then
-        M.cast(text)
+      if text then
+        M.cast(text, buffer)
       end
     end)
     return
   end
-  if vim.bo[buffer].modified then
-    vim.cmd.write()
+  local about = { uri = vim.uri_from_bufnr(buffer), intent = intent ~= '' and intent or nil }
+  return M.run('cantrip.cast', { about }, { buffer = buffer })
+end
+
+--- Open a loom's page: of a file, of this buffer, or of this recipe's last cast.
+function M.view(file)
+  if not file and not vim.api.nvim_buf_get_name(0):match('%.loom%.jsonl$') then
+    return M.run('cantrip.openLoom', { { uri = vim.uri_from_bufnr(0) } }, {
+      done = function(problem, answer)
+        if problem then
+          say(problem.message, vim.log.levels.ERROR)
+        else
+          M.view(answer.loom)
+        end
+      end,
+    })
   end
-  return M.run('cantrip.cast', { { uri = vim.uri_from_bufnr(buffer), intent = intent } }, { buffer = buffer })
+  file = vim.fn.fnamemodify(file or vim.api.nvim_buf_get_name(0), ':p')
+  local config = vim.lsp.config.cantrip
+  local program = config and type(config.cmd) == 'table' and config.cmd[1] or 'cantrip'
+  -- It serves the page until Neovim ends, and opens it in the browser.
+  M.views = M.views or {}
+  M.views[file] = vim.system({ program, 'loom', 'view', file }, { text = true }, function(done)
+    if done.code ~= 0 and done.signal == 0 then
+      vim.schedule(function()
+        say(vim.trim(done.stderr or ''), vim.log.levels.ERROR)
+      end)
+    end
+  end)
 end
 
 --- End everything that this editor has under way. A cast answers with what it had come to.
@@ -137,6 +186,9 @@ function M.started(client)
     __index = function(_, name)
       if type(name) == 'string' and vim.startswith(name, 'cantrip.') then
         return function(command, context)
+          if name == 'cantrip.castWith' then
+            return M.cast(nil, context.bufnr)
+          end
           M.run(command.command, command.arguments, { buffer = context.bufnr })
         end
       end

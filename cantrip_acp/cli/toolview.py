@@ -110,6 +110,9 @@ class ToolView:
                     continue
                 words.append(text(block, "text") or (f"[{text(block, 'type')}]" if block else ""))
         self._content = _unfenced("\n".join(words))
+        if self.status in ("", "pending") and self._content.strip() == self._command().strip():
+            # A question shows the command that it is about, and so does the heading.
+            self._content = ""
 
     def _meta(self, meta: Mapping[str, Any]) -> None:
         if piece := text(mapped(meta, "terminal_output"), "data"):

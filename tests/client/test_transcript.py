@@ -64,6 +64,15 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
         ],
         "▸ execute  make test\n  │ one\n  │ two!\n  ✗ failed · exit 2 · 1.0 s\n",
     ),
+    "a command that is asked about": (
+        [
+            tool(title="make", kind="execute", status="pending", rawInput={"command": "make"}),
+            more(content=content("```sh\nmake\n```")),
+            more(status="in_progress", _meta=piece("made\n")),
+            more(status="completed"),
+        ],
+        "▸ execute  make\n  │ made\n  ✓ completed · 1.0 s\n",
+    ),
     "a command of several lines": (
         [
             tool(title="cd x …", kind="execute", status="in_progress", rawInput={"command": "cd x\n  ls -l\n"}),

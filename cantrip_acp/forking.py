@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 State = Literal["auto", "snapshot", "replay", "none"]
 """How a fork's code state is to be had: auto takes a snapshot where there is one, and replays where there is none."""
 
+_CUT_OFF = frozenset({"cancelled", "parent_terminated", "max_seconds", "error"})
+"""Why a turn ended that something may have cut short."""
+
 
 async def fork(
     cantrip: Cantrip,
@@ -184,8 +187,8 @@ async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[
         outputs = turn.observation.outputs
         recorded = list(outputs) if isinstance(outputs, tuple) else [turn.observation.output]
         for index, call in enumerate(_programs(turn, tool)):
-            if turn.reason == "cancelled" and index >= len(recorded) - 1:
-                # It may never end by itself: somebody had to stop it.
+            if turn.reason in _CUT_OFF and index >= len(recorded) - 1:
+                # It may never end by itself: somebody had to stop it, or the process ended with it.
                 missing.append(f"turn {number}: what was stopped while it ran is not run again")
                 break
             output = await session.run(ToolCall(f"{turn.id}.replay{index}", call.gate, call.args), again)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,6 +18,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp import events, spans, telemetry
+from cantrip_acp.castresult import CastResult as CastResult
 from cantrip_acp.crystals.ahead import prepared
 from cantrip_acp.crystals.contract import Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
@@ -45,51 +45,6 @@ _ENDED = {
     "error": "Failed",
 }
 """How a truncation is told that no ward made."""
-
-
-@dataclass(frozen=True, slots=True)
-class CastResult:
-    """How a cast ended.
-
-    ``result`` is what ``done`` was given, or the last words (LOOP-6); None where a ward or a cancel cut it off.
-    ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated, refusal, error.
-    ``summary`` says what had been done until a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
-    ``usage`` is with all children; ``children_usage`` is theirs, None where there were none.
-    """
-
-    result: Any
-    terminated: bool
-    truncated: bool
-    reason: str
-    usage: Usage
-    turns: int
-    entity_id: str
-    cast_id: str
-    trace_id: str
-    summary: str | None = None
-    loom: str | None = None
-    children_usage: Usage | None = None
-
-    @property
-    def own_usage(self) -> Usage:
-        """``usage`` without what children used."""
-        return self.usage if self.children_usage is None else self.usage - self.children_usage
-
-    def record(self) -> dict[str, Any]:
-        """As ``cantrip cast --json`` ends with."""
-        return {
-            "result": self.result,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "reason": self.reason,
-            "usage": self.usage.record(),
-            "entity_id": self.entity_id,
-            "cast_id": self.cast_id,
-            "trace_id": self.trace_id,
-            "turns": self.turns,
-            "loom": self.loom,
-            **({"children_usage": self.children_usage.record()} if self.children_usage is not None else {}),
-        }
 
 
 class CastRun:
@@ -148,6 +103,9 @@ class CastRun:
             reason = "error"
         except BaseException as caught:
             # A loom that cannot be written is the likeliest cause; its first error is the one to tell.
+            with contextlib.suppress(LoomError):
+                if self._turn is not None:
+                    self._write(self._turn, "error")
             with contextlib.suppress(LoomError):
                 self._end("error", caught)
             raise
@@ -210,6 +168,7 @@ class CastRun:
             turn.response = response = self._classified(await self._answered())
             self._turn = turn
             self.spend(response.usage)
+            self._keep_word(turn)
             await self._act(turn)
             reason = self._verdict(turn, limit)
             self._turn = None
@@ -335,6 +294,15 @@ class CastRun:
                 span.ended(entity.circle.medium.observe(output), "program_error" if failed else None)
             return output
 
+    def _keep_word(self, turn: TurnState) -> None:
+        """Write what was said before anything is done about it: the process may end, and nothing is to be done twice.
+
+        A loom in memory ends with the process.
+        """
+        entity = self.entity
+        if entity.loom.location is not None and turn.acts:
+            entity.loom.append(turn.word(parent_id=entity.last_turn, sequence=entity.sequence + 1))
+
     def _write(self, turn: TurnState, reason: str | None) -> Turn:
         entity = self.entity
         record = self._append(turn.close(reason=reason, parent_id=entity.last_turn, sequence=entity.sequence + 1))
@@ -361,6 +329,7 @@ class CastRun:
         record = self._append(
             turn.close_part(parent_id=entity.last_turn, sequence=entity.sequence + 1, output=entity.printed())
         )
+        self._keep_word(turn)
         if entity.hub.active:
             await self._tell_turn(record, turn.response if first else None)
 

@@ -15,6 +15,7 @@ from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.entity import Entity
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.history import lived, spoken
+from cantrip_acp.loom.interrupted import settle
 from cantrip_acp.loom.snapshots import LoomPieces
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
     Reads the loom, so it belongs in a thread. Raises `LoomError` where the way to its last turn is damaged.
     """
     entity = Entity(cantrip, loom, entity_id=entity_id)
+    settle(loom, entity_id)
     last = at or loom.last_turn(entity_id)
     if last is None:
         return Reopened(entity, 0, "none")

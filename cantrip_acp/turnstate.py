@@ -21,6 +21,7 @@ from cantrip_acp.loom.turn import (
     Turn,
     TurnMetadata,
     Utterance,
+    UtteranceRecord,
     new_id,
     now,
 )
@@ -53,6 +54,7 @@ class TurnState:
     __slots__ = (
         "_children",
         "_run",
+        "_said",
         "answer",
         "finished",
         "gate_calls",
@@ -77,6 +79,7 @@ class TurnState:
         self.parts: Sequence[Turn] = ()
         """What stands in the loom already of this utterance: a delegation closes a part (`spawning`)."""
         self._children = 0
+        self._said: tuple[Utterance, bool] | None = None
 
     @property
     def wards(self) -> Wards:
@@ -205,28 +208,75 @@ class TurnState:
             self.answer = record.result
         return record
 
-    def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
-        """The record of what happened, as it will stand in the loom."""
-        run, response = self._run, self.response
+    @property
+    def acts(self) -> bool:
+        """Whether anything may happen beside the loom because of what was said."""
+        return any(call.gate != "done" for call in self.response.tool_calls)
+
+    def word(self, *, parent_id: str, sequence: int) -> UtteranceRecord:
+        """What was said, or that more of it is still to come, as the loom keeps it before anything comes of it."""
+        entity = self._run.entity
+        ids = (self.id, parent_id, entity.cantrip_id, entity.id, self._run.id, sequence)
+        circle = entity.circle
+        calls = self.response.tool_calls
+        names = [circle.tool_names.get(call.gate, call.gate) for call in calls]
+        gates, program = tuple([ALIASES.get(name, name) for name in names]), circle.medium.tool
         if self.parts:
-            return self._rest(reason=reason, parent_id=parent_id, sequence=sequence)
+            about = TurnMetadata(
+                duration_ms=0.001,
+                timestamp=now(),
+                model=self.response.model or entity.crystal.model,
+                trace_id=self._run.trace.trace_id,
+            )
+            return UtteranceRecord(*ids, Utterance(), gates, program, self.parts[0].id, about)
+        return UtteranceRecord(*ids, self._utterance()[0], gates, program, None, self._metadata())
+
+    def _utterance(self) -> tuple[Utterance, bool]:
+        """What was said as the loom keeps it, and whether a secret was masked in it."""
+        if self._said is not None:
+            return self._said
+        run, response = self._run, self.response
         medium = run.entity.circle.medium
         code = None
         if medium.tool is not None:
             programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
             code = "\n".join(p for p in programs if p is not None) if programs else None
-        usage = response.usage
         provider = response.provider if response.provider is not None else msgspec.UNSET
         utterance = Utterance(response.content, response.thinking, response.tool_calls, code, provider)
-        outputs, masked = self.outputs, False
+        masked = False
         if run.entity.redactor.active:
-            redact = run.entity.redactor.text
-            said, utterance = utterance, _redacted(utterance, redact)
+            said, utterance = utterance, _redacted(utterance, run.entity.redactor.text)
             masked = said != utterance
             if provider is not msgspec.UNSET and run.entity.redactor.data(provider) != provider:
                 # What is signed cannot be masked and stay valid: the crystal gets its words back as plain ones.
                 utterance = msgspec.structs.replace(utterance, provider=msgspec.UNSET)
-            outputs = [_redacted(o, redact) for o in outputs]
+        self._said = utterance, masked
+        return self._said
+
+    def _metadata(self, sampled: Sampled | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
+        run, response = self._run, self.response
+        usage = response.usage
+        return TurnMetadata(
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.cached_tokens,
+            usage.cost,
+            max((time.perf_counter() - self.started) * 1000, 0.001),
+            now(),
+            response.model or run.entity.crystal.model,
+            run.trace.trace_id,
+            response.stop_reason or msgspec.UNSET,
+            sampled,
+        )
+
+    def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
+        """The record of what happened, as it will stand in the loom."""
+        run = self._run
+        if self.parts:
+            return self._rest(reason=reason, parent_id=parent_id, sequence=sequence)
+        utterance, masked = self._utterance()
+        redactor = run.entity.redactor
+        outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
         return Turn(
             id=self.id,
             parent_id=parent_id,
@@ -237,18 +287,7 @@ class TurnState:
             utterance=utterance,
             observation=_observation(self.results, outputs),
             gate_calls=tuple(self.gate_calls),
-            metadata=TurnMetadata(
-                usage.prompt_tokens,
-                usage.completion_tokens,
-                usage.cached_tokens,
-                usage.cost,
-                max((time.perf_counter() - self.started) * 1000, 0.001),
-                now(),
-                response.model or run.entity.crystal.model,
-                run.trace.trace_id,
-                response.stop_reason or msgspec.UNSET,
-                self._sampled(masked=masked),
-            ),
+            metadata=self._metadata(self._sampled(masked=masked)),
             terminated=reason in TERMINATIONS,
             truncated=reason is not None and reason not in TERMINATIONS,
             reason=reason,

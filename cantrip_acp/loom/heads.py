@@ -26,6 +26,13 @@ class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
     reward: float | None = None
 
 
+class UtteranceHead(msgspec.Struct, frozen=True, tag_field="type", tag="utterance"):
+    """Who said something, and which turn is to tell what came of it."""
+
+    id: str
+    entity_id: str
+
+
 class CastHead(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     """Which cast, and whether it is its start or its end."""
 
@@ -99,6 +106,7 @@ Head = (
     LoomHeader
     | CantripRecord
     | TurnHead
+    | UtteranceHead
     | CastHead
     | ContextHead
     | RewardHead

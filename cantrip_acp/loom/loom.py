@@ -15,7 +15,6 @@ import msgspec
 from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
-from cantrip_acp.loom.stores.rows import row_of
 from cantrip_acp.loom.thread import Thread
 from cantrip_acp.loom.tree import Place, Tree
 from cantrip_acp.loom.turn import (
@@ -30,6 +29,7 @@ from cantrip_acp.loom.turn import (
     RewardRecord,
     SnapshotRecord,
     Turn,
+    UtteranceRecord,
     new_id,
     now,
 )
@@ -65,13 +65,19 @@ class Loom:
         ``postgresql://…?loom=NAME``), made where it is missing.
 
         Opening a file of lines for writing locks it (`LoomLocked`) and sets a torn last line aside; a database has many
-        writers. `problems` tells what was found. With ``fsync`` each record is on the disk before the next turn begins.
+        writers. `problems` tells what was found. What was said when a writer's process ended becomes a turn (`interrupted`),
+        of a database when its entity is taken up again. With ``fsync`` each record is on the disk before the next turn begins.
         """
         from cantrip_acp.loom.stores.address import open_store
 
         store = open_store(path, fsync=fsync, readonly=readonly)
         try:
-            return cls(store)
+            loom = cls(store)
+            if loom._tree.unfinished and not readonly and store.sole:
+                from cantrip_acp.loom.interrupted import settle
+
+                settle(loom)
+            return loom
         except BaseException:
             store.close()
             raise
@@ -172,20 +178,10 @@ class Loom:
         return count
 
     def copy_to(self, store: Store) -> Loom:
-        """A loom in another store with every record of this one, ids and order kept; ``store``, just opened, is then the
-        copy's. A copy that was broken off goes on where it was.
+        """A loom in another store with every record of this one; see `copying.copied`."""
+        from cantrip_acp.loom.copying import copied
 
-        Raises `LoomError` where the store holds other records already, or takes one of these not (a turn whose parent was
-        lost).
-        """
-        copy, mine = Loom(store), self.records()
-        for kept in copy.records():
-            record = next(mine, None)
-            if record != kept and (record is None or row_of(record).body != row_of(kept).body):
-                raise LoomError(f"loom {store.location} holds other records already; copy to an empty one")
-        for record in mine:
-            copy.append(record)
-        return copy
+        return copied(self, store)
 
     def begin(
         self,
@@ -329,6 +325,10 @@ class Loom:
             elif isinstance(record, CastRecord) and start is None:
                 start = record
         return start, tuple(context)
+
+    def unfinished(self) -> list[UtteranceRecord]:
+        """What was said last, of each entity of which no turn tells yet what came of it, in the order of writing."""
+        return [r for r in self._store.read_all(self._tree.unfinished.values()) if isinstance(r, UtteranceRecord)]
 
     def cast_starts(self) -> dict[str, CastRecord]:
         """The start of every cast by its id, in the order of writing."""

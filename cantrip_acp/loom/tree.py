@@ -32,7 +32,8 @@ class Tree(msgspec.Struct, array_like=True):
     ``turns`` by id, in the order of writing. ``casts`` are the positions of each cast's start and of what was pinned for it,
     ``ends`` those of casts' ends, ``forks`` of an entity's fork, ``rewards`` the one of a turn that counts, ``assigned`` the
     positions of all that it was given, ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record
-    holds a piece of a state, ``files`` the positions of the pinned files after a turn.
+    holds a piece of a state, ``files`` the positions of the pinned files after a turn, ``unfinished`` the position of what an
+    entity said last, by its id, where no turn of that entity has followed.
     """
 
     header: LoomHeader | None = None
@@ -47,6 +48,7 @@ class Tree(msgspec.Struct, array_like=True):
     forks: dict[str, int] = {}
     assigned: dict[str, list[int]] = {}
     files: dict[str, int] = {}
+    unfinished: dict[str, int] = {}
 
     def take(self, position: int, record: Record | heads.Head) -> str | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
@@ -55,6 +57,10 @@ class Tree(msgspec.Struct, array_like=True):
             # By far the most; an append waits for this.
             return self._take_turn(position, typed("heads.TurnHead", record))
         match heads.kind(record):
+            case "utterance":
+                said = typed("heads.UtteranceHead", record)
+                if said.id not in self.turns:
+                    self.unfinished[said.entity_id] = position
             case "reward":
                 reward = typed("heads.RewardHead", record)
                 self.assigned.setdefault(reward.turn_id, []).append(position)
@@ -97,6 +103,9 @@ class Tree(msgspec.Struct, array_like=True):
         self.turns[turn.id] = Place(
             parent, position, turn.role, turn.entity_id, turn.cantrip_id, cast_id, turn.continues
         )
+        if self.unfinished:
+            # An entity says one thing at a time: a turn of its own ends what it said before, or it went on without that.
+            self.unfinished.pop(turn.entity_id, None)
         if turn.reward is not None:
             self.rewards[turn.id] = turn.reward
         if turn.role == "call" and parent is None:

@@ -141,6 +141,28 @@ class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
     reason: str | None = None
 
 
+class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="utterance", omit_defaults=True):
+    """What an entity said, written before the circle acts on it: the turn with the same ``id`` tells what came of it.
+
+    Where that turn is not in the loom, the process ended meanwhile, and `interrupted` makes the turn of it. ``gates`` names
+    the gate of each tool call as the circle has it, ``program`` the medium's own tool. Words that ask for nothing, or for
+    ``done`` alone, have no such record. ``continues`` is as a turn's, of what follows a delegation; the utterance itself is
+    then in the turn that this names.
+    """
+
+    id: str
+    parent_id: str
+    cantrip_id: str
+    entity_id: str
+    cast_id: str
+    sequence: int
+    utterance: Utterance = Utterance()
+    gates: tuple[str, ...] = ()
+    program: str | None = None
+    continues: str | None = None
+    metadata: TurnMetadata = TurnMetadata()
+
+
 class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):
     """The first record: which loom, and in which version of the shapes."""
 
@@ -300,6 +322,7 @@ Record = (
     | CantripRecord
     | CastRecord
     | Turn
+    | UtteranceRecord
     | ContextRecord
     | RewardRecord
     | FoldRecord

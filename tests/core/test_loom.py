@@ -40,8 +40,14 @@ async def test_records_have_the_promised_shape(tmp_path: Path) -> None:
     cantrip = make(echo(content="hello", thinking="hmm"), done("x"), loom=Loom.open(path), usage=usage)
     result = await cantrip.cast("the secret intent of this cast")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["type"] for line in lines] == ["loom", "cantrip", "turn", "cast", "turn", "turn", "cast"]
+    assert [line["type"] for line in lines] == ["loom", "cantrip", "turn", "cast", "utterance", "turn", "turn", "cast"]
+    # What was said is written before anything is done about it; done alone does nothing.
+    said = lines.pop(4)
+    assert set(said) == {
+        "type", "id", "parent_id", "cantrip_id", "entity_id", "cast_id", "sequence", "utterance", "gates", "metadata",
+    }  # fmt: skip
     first = lines[4]
+    assert (said["id"], said["utterance"], said["gates"]) == (first["id"], first["utterance"], ["echo"])
     assert set(first) == {
         "type", "id", "parent_id", "cantrip_id", "entity_id", "cast_id", "role", "sequence", "continues", "utterance",
         "observation", "gate_calls", "metadata", "reward", "terminated", "truncated", "reason",

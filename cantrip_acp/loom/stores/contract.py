@@ -42,6 +42,9 @@ class Store(Protocol):
 
     problems: list[Problem]
 
+    sole: bool
+    """Whether nobody else can write while this is open, so that what is unfinished in it was left so."""
+
     behind: bool
     """Whether others wrote before the last `append`, so that `news` has to be taken, with what was appended too."""
 

@@ -50,6 +50,7 @@ class JsonlStore:
         self.path = Path(path)
         self.problems: list[Problem] = []
         self.readonly = readonly
+        self.sole = not readonly
         self.behind = False
         self._fsync = fsync
         self._fd = -1

@@ -12,6 +12,7 @@ class MemoryStore:
     """Records in a list; gone with the process."""
 
     location: str | None = None
+    sole = True
     behind = False
 
     def __init__(self) -> None:

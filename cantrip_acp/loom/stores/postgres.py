@@ -43,6 +43,8 @@ class PostgresStore:
     server, database or right to use it.
     """
 
+    sole = False
+
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:
         self._url = PgUrl.of(url)
         self.problems: list[Problem] = []

@@ -56,6 +56,7 @@ def row_of(record: Record) -> Row:
 _FIELDS = {
     str(head.__struct_config__.tag): head.__struct_fields__
     for head in (
+        heads.UtteranceHead,
         heads.CastHead,
         heads.ContextHead,
         heads.RewardHead,

@@ -77,6 +77,8 @@ class SqliteStore:
     program holds it.
     """
 
+    sole = False
+
     def __init__(self, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> None:
         self.path = Path(os.path.abspath(path))
         self.problems: list[Problem] = []

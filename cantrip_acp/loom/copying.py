@@ -1,0 +1,29 @@
+"""A loom copied to another store, record by record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cantrip_acp.errors import LoomError
+from cantrip_acp.loom.stores.rows import row_of
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.stores.contract import Store
+
+
+def copied(loom: Loom, store: Store) -> Loom:
+    """A loom in another store with every record of this one, ids and order kept; ``store``, just opened, is then the
+    copy's. A copy that was broken off goes on where it was.
+
+    Raises `LoomError` where the store holds other records already, or takes one of these not (a turn whose parent was
+    lost).
+    """
+    copy, mine = type(loom)(store), loom.records()
+    for kept in copy.records():
+        record = next(mine, None)
+        if record != kept and (record is None or row_of(record).body != row_of(kept).body):
+            raise LoomError(f"loom {store.location} holds other records already; copy to an empty one")
+    for record in mine:
+        copy.append(record)
+    return copy

@@ -1,7 +1,10 @@
-"""What can be said of a shell command without running it: whether it is one plain command, and by which words it begins.
+"""What can be said of a shell command without running it: whether it is one plain command, and what else says the same.
 
 Everything here errs on the side of asking: what is not understood is no plain command, and only its exact text can be
-allowed for good.
+allowed for good. A word for good may hold for more than one text where all of them run the same program and that program,
+with the options that they give it, starts nothing else and overwrites nothing. Of other programs no beginning of a command
+tells what it does (``git -c alias.x='!sh'``, ``sort --compress-program``, ``find -exec``, a test runner, a shell), and of
+none does it where the shell has anything else to do.
 """
 
 from __future__ import annotations
@@ -12,21 +15,46 @@ import shlex
 _HEREDOC = re.compile(
     r"\A(?P<head>[^\n]*?)\s*<<(?P<dash>-?)\s*(?P<quote>['\"])(?P<word>[A-Za-z_]\w*)(?P=quote)[ \t]*\n"
 )
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-_ANYTHING = frozenset(
+_TAME = frozenset(
     {
-        "awk", "bash", "busybox", "chroot", "csh", "dash", "doas", "docker", "env",
-        "eval", "exec", "expect", "find", "fish", "flock", "gawk", "ionice", "ksh",
-        "lua", "make", "nice", "node", "nohup", "npx", "parallel", "perl", "php",
-        "podman", "python", "python2", "python3", "ruby", "runuser", "screen", "script", "sed",
-        "setsid", "sh", "source", "ssh", "stdbuf", "strace", "su", "sudo", "systemd-run",
-        "tclsh", "time", "timeout", "tmux", "uvx", "watch", "xargs", "zsh", ".",
-        "command", "builtin",
+        "arch", "basename", "cat", "cksum", "cmp", "comm", "cut", "df", "dirname", "du", "echo", "egrep",
+        "expand", "false", "fgrep", "fold", "free", "grep", "groups", "head", "hexdump", "id", "jq", "ls",
+        "md5sum", "mkdir", "nl", "nproc", "od", "paste", "pwd", "readlink", "realpath", "rev", "rmdir", "seq",
+        "sha1sum", "sha256sum", "sha512sum", "stat", "tac", "tail", "touch", "tr", "true", "uname", "unexpand", "uptime", "wc", "whoami",
     }
 )  # fmt: skip
-"""Programs that run whatever their arguments say, so that no prefix of such a command tells what it does."""
+"""Programs that start nothing and overwrite nothing, whatever their arguments are."""
 
-_WORD = re.compile(r"[A-Za-z][\w:-]*\Z")
+_TREE = r"--(stat|shortstat|numstat|summary|name-only|name-status|no-color|no-ext-diff|no-textconv|ignore-all-space)"
+_LOG = (
+    rf"-[pwbnsgi0-9]+|{_TREE}|--(oneline|graph|all|decorate|no-decorate|follow|merges|no-merges|reverse|patch|no-patch"
+    r"|abbrev-commit|first-parent|branches|tags|(max-count|skip|since|until|after|before|author|committer|grep)=.*)"
+)
+_OPTIONS = {
+    name: re.compile(rf"(?:{options})\Z", re.DOTALL)
+    for name, options in {
+        "git status": r"-[sbunoalvz]+|--(short|branch|long|ignored|verbose|porcelain(=v[12])?|untracked-files(=\w+)?)",
+        "git diff": rf"-[pwbuUsRaz0-9]+|{_TREE}|--(cached|staged|check|minimal|patience|histogram|word-diff|merge-base)",
+        "git log": _LOG,
+        "git show": _LOG,
+        "git blame": r"-[wCMeLslftn0-9,]+",
+        "git grep": r"-[niIlLcwvEFPhHqoe0-9]+|--(cached|untracked|count|line-number|name-only|ignore-case|word-regexp)",
+        "git ls-files": r"-[cdomsztk]+|--(cached|deleted|modified|others|stage|exclude-standard|error-unmatch)",
+        "git rev-parse": r"--(verify|short|abbrev-ref|show-toplevel|git-dir|is-inside-work-tree|show-prefix)",
+        "diff": r"-[uUrqNwbBiasyc0-9]+|--(brief|recursive|unified|new-file|ignore-case|ignore-all-space|color=never)",
+        "file": r"-[bikLh]+|--(brief|mime|mime-type|mime-encoding|dereference)",
+        "find": r"-([HLPaod]|i?name|i?path|i?regex|type|(max|min)depth|size|[acm](time|min)|newer|empty|not|and|or|print0?|"
+        r"prune|user|group|perm|readable|writable|executable|links|xdev|mount|depth|true|false|\d+[cwbkMG]?)",
+        "rg": r"-[nilLcwvSsFouHNxPUe0-9tTgmABC]+|-[tT]\w+|--(files|hidden|no-ignore|no-heading|heading|line-number|ignore-case|"
+        r"smart-case|fixed-strings|files-with-matches|count|sort=\w+|type=\w+|color=never|max-count=\d+|context=\d+|"
+        r"word-regexp|only-matching|multiline|json)",
+        "sort": r"-[bdfghiMnRrVszuckt0-9,.]+|--(reverse|unique|numeric-sort|human-numeric-sort|version-sort|check)",
+        "tree": r"-[adfLIPpshuDFCn0-9]+|--(noreport|dirsfirst|charset=\w+)",
+    }.items()
+}
+"""Programs that only look with these options, each a whole word; every other option is one that may do more."""
 
 
 def plain(command: str) -> list[str] | None:
@@ -34,7 +62,9 @@ def plain(command: str) -> list[str] | None:
 
     A here-document with a quoted delimiter that ends the text counts as plain: it is data alone.
     """
-    text = command.strip()
+    if "\0" in command:
+        return None
+    text = command.strip(" \t\n")
     document = _HEREDOC.match(text)
     if document is not None:
         lines = text[document.end() :].split("\n")
@@ -44,7 +74,7 @@ def plain(command: str) -> list[str] | None:
         if not ends or ends[0] != len(lines) - 1:
             return None
         text = document["head"]
-    if not text or not _harmless(text):
+    if not text or _CONTROL.search(text) or not _harmless(text):
         return None
     try:
         words = shlex.split(text)
@@ -80,23 +110,39 @@ def _harmless(text: str) -> bool:
 
 
 def prefix(command: str) -> str | None:
-    """The words by which commands of this sort begin, such as ``git status``; None where only the whole text will do.
+    """The words by which commands begin that run the same as this one and nothing else; None where its whole text must do.
 
-    >>> prefix("git status --short"), prefix("pytest -x tests"), prefix("python -c 1"), prefix("ls; rm x")
-    ('git status', 'pytest', None, None)
+    >>> prefix("git status --short"), prefix("ls -la src"), prefix("pytest -x"), prefix("git -c a.b=c status"), prefix("ls; rm x")
+    ('git status', 'ls', None, None, None)
     """
+    if "\\" in command or "\n" in command or not all(c.isalnum() or c.isascii() for c in command):
+        # Where a shell could read other words than we do: it need not be worked out.
+        return None
     words = plain(command)
-    if words is None or "<<" in command or not re.fullmatch(r"[\w./+-]+", words[0]):
+    if words is None:
         return None
-    if words[0].rpartition("/")[2] in _ANYTHING or re.fullmatch(r"python[\d.]*", words[0].rpartition("/")[2]):
+    if words[0] in _TAME:
+        return words[0]
+    name = " ".join(words[:2]) if words[0] == "git" else words[0]
+    options = _OPTIONS.get(name)
+    if options is None or _findable(command):
         return None
-    if len(words) > 1 and _WORD.match(words[1]):
-        return f"{words[0]} {words[1]}"
-    return words[0]
+    given = words[len(name.split()) :]
+    return name if all(w == "--" or not w.startswith("-") or options.match(w) for w in given) else None
 
 
-def begins_with(command: str, words: str) -> bool:
-    """Whether a command is a plain one that begins with these words."""
-    found = plain(command)
-    wanted = words.split(" ")
-    return found is not None and "<<" not in command and found[: len(wanted)] == wanted
+def _findable(command: str) -> bool:
+    """Whether a word begins by a pattern of file names, of which one could be an option: ``*`` finds ``--output=x`` too."""
+    quote, said = "", False
+    for character in command:
+        if quote:
+            quote, said = ("", said) if character == quote else (quote, True)
+        elif character in "'\"":
+            quote = character
+        elif character in " \t":
+            said = False
+        elif character in "*?[" and not said:
+            return True
+        else:
+            said = True
+    return False

@@ -131,13 +131,19 @@ class FileGates:
 
     async def _proposed_write(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
         with Root.of(context).find(args["path"], writing=True) as place:
+            if not self._ours(place):
+                return await _disk_proposes(write_file.WRITE_FILE, args, context)
             _check_write(args, place, context)
-            before = await self._present(place, context) if self._ours(place) else _saved(place)
+            before = await self._present(place, context)
             return write_file.shown_diff(place, before, args["content"])
 
     async def _proposed_edit(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
         with Root.of(context).find(args["path"], writing=True) as place:
-            before = await self._present(place, context, strictly=True) if self._ours(place) else _saved(place)
+            check_writable(place)
+            if not self._ours(place):
+                return await _disk_proposes(edit_file.EDIT_FILE, args, context)
+            _check_text(place)
+            before = await self._present(place, context, strictly=True)
             if before is None or len(before) > write_file.MAX_DIFF:
                 return ()
             return write_file.shown_diff(place, before, (await _replaced(args, before, place, context)).text)
@@ -222,6 +228,12 @@ async def _disk(gate: Gate, args: Mapping[str, Any], context: GateContext) -> Ga
     reply = await reply if inspect.isawaitable(reply) else reply
     assert isinstance(reply, GateReply)
     return reply
+
+
+async def _disk_proposes(gate: Gate, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    assert gate.proposes is not None
+    found: tuple[Diff, ...] = await anyio.to_thread.run_sync(gate.proposes, args, context)  # type: ignore[arg-type]
+    return found
 
 
 async def _replaced(args: Mapping[str, Any], before: str, place: Place, context: GateContext) -> Replaced:

@@ -122,6 +122,7 @@ class Options:
             return
         session.note.mode = session.permissions.mode = mode
         hold(session.entity, mode)
+        session.permissions.reconsider()
         described = next(m.description for m in modes.MODES if m.id == mode)
         session.told = [told for told in session.told if not told.startswith("The user switched")]
         session.told.append(

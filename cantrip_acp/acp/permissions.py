@@ -1,39 +1,40 @@
 """Who may do what in a session: the interceptor that asks its user, and what the user said for good.
 
 It stands in the chain of every entity of the session, children among them, and knows nothing of the wire: it makes a
-`Question` and waits for an `Answer`. A refusal is an observation. What is allowed or refused for good holds for a gate and
-a pattern of paths (a folder and what is below it; at the top of the workspace that folder's own files), for a host that is
-fetched from, or for the words by which a command begins; a command that is more than one plain command is remembered by its
-whole text alone.
+`Question` and waits for an `Answer`. A refusal is an observation. What could not be done whoever allowed it is not asked:
+it fails as it would without anybody's word. What is allowed or refused for good holds for a gate or a medium's tool and a
+pattern (`patterns`), or for what the gate itself says (a host, this command). A refusal for good holds in every mode; what
+was allowed only saves the question. A question that is open while the mode changes, or while another answer decides it too,
+is settled as the call would be now.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import os.path
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.acp import modes
+from cantrip_acp.acp import modes, patterns
+from cantrip_acp.acp.patterns import ALL
 from cantrip_acp.acp.store import Granted
-from cantrip_acp.errors import GateError
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall
-    from cantrip_acp.wards import Wards
 
 log = logging.getLogger(__name__)
 
 Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
 """What came of a question; unasked where the client could not be asked."""
 
-ALL = "*"
+Judge = Callable[[], "str | bool | None"]
+"""What becomes of a call as things are: True where it may go on, why it may not, or None where the user is to be asked."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     diffs: tuple[Diff, ...] = ()
 
 
+class _Open:
+    """A question that nobody has answered yet."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.scope = anyio.CancelScope()
+
+
 class Permissions:
     """The permissions of one session. ``ask`` puts a question to its user; ``remember`` keeps what was said for good."""
 
@@ -66,9 +75,16 @@ class Permissions:
         self.remember = remember
         self.mode = modes.DEFAULT
         self.granted: list[Granted] = []
+        self._open: list[_Open] = []
 
     lend: Callable[[GateInvocation], GateInvocation] | None = None
     """Gives a call over to the client where it has something better than we do: the files that are open in it."""
+
+    def reconsider(self) -> None:
+        """The mode is another one, or something was said for good: settle the open questions that this answers."""
+        for each in self._open:
+            if each.judge() is not None:
+                each.scope.cancel()
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
         """The link in the chain of a gate's call."""
@@ -83,18 +99,18 @@ class Permissions:
 
     async def program(self, call: ProgramCall) -> str | None:
         """Why a command or a cell may not run; None where it may."""
-        if self.mode == modes.READ_ONLY and _writable(call):
-            # A child that lives already has the wards that it was born with.
-            return "refused: the session is in read-only mode, and this could change files"
-        if self.mode != modes.ASK or not _asks(call):
-            return None
-        from cantrip_acp.acp import commandline
+        shell = call.tool == "bash"
 
-        prefix = commandline.prefix(call.text) if call.tool == "bash" else None
-        pattern = f"={call.text}" if call.tool == "bash" else ALL
-        shown = "this very command" if call.tool == "bash" else "every cell"
-        if prefix is not None:
-            pattern, shown = f"{prefix} {ALL}", f"commands that begin with `{prefix}`"
+        def judge() -> str | bool | None:
+            if self.mode == modes.READ_ONLY and _writable(call):
+                # A child that lives already has the wards that it was born with.
+                return "refused: the session is in read-only mode, and this could change files"
+            said = self._said(call.tool, lambda p: patterns.fits_command(call.text, p) if shell else p == ALL)
+            if said is None or said is True:
+                return True if said or self.mode != modes.ASK or not _asks(call) else None
+            return said
+
+        pattern, shown = patterns.of_command(call.text) if shell else (ALL, "every cell")
         question = Question(
             call_id=call.call_id,
             tool=call.tool,
@@ -102,28 +118,41 @@ class Permissions:
             kind="execute",
             pattern=pattern,
             shown=shown,
-            raw_input={"command" if call.tool == "bash" else "code": call.text},
+            raw_input={"command" if shell else "code": call.text},
             entity_id=call.entity_id,
             cast_id=call.cast_id,
             program=True,
             text=call.text,
             cwd=str(call.circle.workspace) if call.circle.workspace is not None else None,
         )
-        verdict = self._said(call.tool, lambda p: call.tool != "bash" or _command_fits(call.text, p))
-        return await self._decided(question, verdict)
+        return await self._decided(question, judge)
 
     async def _gate(self, invocation: GateInvocation) -> str | None:
+        """Why a gate's call may not go on; None where it may."""
         gate, context = invocation.gate, invocation.context
-        if self.mode == modes.TRUSTED:
-            return None
-        if self.mode == modes.READ_ONLY:
-            return f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
         title, locations = _seen(invocation)
         paths = [place.path for place in locations]
-        if self.mode == modes.SANDBOXED and paths and _free(paths, context.wards):
-            return None
         top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
-        pattern, shown = _pattern(paths, top) if gate.covers is None else gate.covers(invocation.args)
+        pattern, shown = patterns.of_paths(paths, top) if gate.covers is None else gate.covers(invocation.args)
+
+        def fits(said: str) -> bool:
+            return said in (ALL, pattern) if gate.covers is not None else patterns.fits_paths(paths, said)
+
+        def judge() -> str | bool | None:
+            if self.mode == modes.READ_ONLY:
+                return f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
+            said = self._said(gate.name, fits)
+            if said is not None:
+                return said
+            if self.mode == modes.TRUSTED or (
+                self.mode == modes.SANDBOXED and paths and patterns.free(paths, context.wards)
+            ):
+                return True
+            return None
+
+        now = judge()
+        if now is not None:
+            return None if now is True else str(now)
         question = Question(
             call_id=invocation.call_id,
             tool=gate.name,
@@ -136,40 +165,51 @@ class Permissions:
             cast_id=context.cast_id,
             text=_command_of(invocation),
             locations=locations,
+            # Raises what the call would fail with in any case; nobody is asked then.
             diffs=await _proposed(invocation),
         )
-        if gate.covers is not None:
-            verdict = self._said(gate.name, lambda p: p in (ALL, pattern))
-        else:
-            verdict = self._said(
-                gate.name, lambda p: p == ALL or (bool(paths) and all(_fits(path, p) for path in paths))
-            )
-        why = await self._decided(question, verdict)
-        if why is None and self._now() == modes.READ_ONLY:
-            return f"{gate.name} is refused: the session was switched to read-only mode meanwhile"
+        why = await self._decided(question, judge)
+        if why is None and _seen(invocation)[1] != locations:
+            return f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
         return why
 
-    def _now(self) -> str:
-        """The mode, which may be another one after a question."""
-        return self.mode
-
-    def _said(self, tool: str, fits: Callable[[str], bool]) -> bool | None:
+    def _said(self, tool: str, fits: Callable[[str], bool]) -> str | bool | None:
         """What was said for good of such a call, a refusal before a permission; None where nothing was."""
         said = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
-        return None if not said else all(said)
-
-    async def _decided(self, question: Question, verdict: bool | None) -> str | None:
-        if verdict is True:
+        if not said:
             return None
-        if verdict is False:
-            return f"{question.tool} is refused: the user does not want this in this session. Go on without it"
-        answer = await self.ask(question)
+        return all(said) or f"{tool} is refused: the user does not want this in this session. Go on without it"
+
+    async def _decided(self, question: Question, judge: Judge) -> str | None:
+        """Why a call may not go on, by what holds already or by what the user says; None where it may."""
+        while (now := judge()) is None:
+            answer = await self._answer(question, judge)
+            if answer is not None:
+                return self._taken(question, answer, judge)
+        return None if now is True else str(now)
+
+    async def _answer(self, question: Question, judge: Judge) -> Answer | None:
+        """What the user says; None where that is not needed any more."""
+        waiting = _Open(judge)
+        self._open.append(waiting)
+        try:
+            with waiting.scope:
+                return await self.ask(question)
+        finally:
+            self._open.remove(waiting)
+        return None
+
+    def _taken(self, question: Question, answer: Answer, judge: Judge) -> str | None:
+        """What follows from an answer."""
         if answer in ("allow_always", "reject_always"):
             granted = Granted(question.tool, question.pattern, answer == "allow_always")
             self.granted.append(granted)
             self.remember(granted)
+            self.reconsider()
         if answer.startswith("allow"):
-            return None
+            # The mode may be another one by now, in which this is not to be had by anybody's word.
+            now = judge()
+            return now if isinstance(now, str) else None
         if answer == "unasked":
             return (
                 f"{question.tool} was not run: it needs the user's permission, and the client cannot ask for it. The user "
@@ -201,12 +241,6 @@ def _command_of(invocation: GateInvocation) -> str:
     return command if isinstance(command, str) else ""
 
 
-def _free(paths: list[str], wards: Wards) -> bool:
-    """Whether the sandbox could write all of these itself."""
-    folders = [os.path.realpath(folder) for folder in (*wards.bash_writable_paths, *wards.code_writable_paths)]
-    return all(any(_within(os.path.realpath(path), folder) for folder in folders) for path in paths)
-
-
 def _asks(call: ProgramCall) -> bool:
     """Whether a program of this medium is asked for: a command, unless it is nothing but a gate's call (which asks for itself
     where it writes), and a cell that could write files."""
@@ -230,41 +264,8 @@ def _writable(call: ProgramCall) -> bool:
     return bool(wards.bash_writable_paths if call.tool == "bash" else wards.code_writable_paths)
 
 
-def _command_fits(command: str, pattern: str) -> bool:
-    """A pattern is ``=`` and a whole command, or the words at the beginning and `` *``."""
-    if pattern.startswith("="):
-        return pattern[1:] == command
-    from cantrip_acp.acp import commandline
-
-    words = pattern.removesuffix(f" {ALL}")
-    return words != pattern and commandline.begins_with(command, words)
-
-
-def _pattern(paths: list[str], tops: list[str]) -> tuple[str, str]:
-    """What would be remembered of a write to these paths, and how it is said: their common folder, or any call."""
-    if not paths:
-        return ALL, "(any call)"
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-    if folder in tops or not any(_within(folder, top) for top in tops):
-        # A whole project, or somewhere else: never everything below by one word.
-        return os.path.join(folder, ALL), f"for files directly in {folder}"
-    top = max((t for t in tops if _within(folder, t)), key=len)
-    return os.path.join(folder, "**"), f"for files in {os.path.relpath(folder, top)}{os.sep}"
-
-
-def _fits(path: str, pattern: str) -> bool:
-    folder, name = os.path.split(pattern)
-    if name == "**":
-        return _within(path, folder)
-    return name == ALL and os.path.dirname(path) == folder
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
 async def _proposed(invocation: GateInvocation) -> tuple[Diff, ...]:
-    """The changes that a call would make; none where they cannot be told, since the call itself will say why."""
+    """The changes that a call would make. Raises `GateError` where it would fail whoever allowed it."""
     proposes = invocation.gate.proposes
     if proposes is None:
         return ()
@@ -274,5 +275,6 @@ async def _proposed(invocation: GateInvocation) -> tuple[Diff, ...]:
             found: tuple[Diff, ...] = await proposes(args, invocation.context)
             return found
         return await anyio.to_thread.run_sync(proposes, args, invocation.context)  # type: ignore[arg-type]
-    except (GateError, OSError, UnicodeError):
+    except (OSError, UnicodeError):
+        # Something that the call itself can say better.
         return ()

@@ -50,8 +50,9 @@ def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
 
     if invocation.gate.handler is not CLIENT_TERMINAL.handler:
         return invocation
-    run = ClientTerminals(session.connection, session.id).run
-    return replace(invocation, gate=replace(invocation.gate, handler=run))
+    terminals = ClientTerminals(session.connection, session.id)
+    gate = replace(invocation.gate, handler=terminals.run, proposes=terminals.proposes)
+    return replace(invocation, gate=gate)
 
 
 def _question(session: Session, invocation: GateInvocation) -> GateInvocation:

@@ -26,6 +26,7 @@ from cantrip_acp.gates.text import sendable
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire import Connection
+    from cantrip_acp.events import Diff
     from cantrip_acp.gates.contract import GateContext
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,11 @@ class ClientTerminals:
     def __init__(self, connection: Connection, session_id: str) -> None:
         self._connection = connection
         self._session_id = session_id
+
+    def proposes(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+        """No change that could be shown. Raises `GateError` for a folder in which nothing may run."""
+        _folder(args.get("cwd", "."), context)
+        return ()
 
     async def run(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
         """The gate's handler. Raises `GateError` where the client fails."""

@@ -67,6 +67,28 @@ class _Target:
         return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
 
 
+def check(url: str, private: Allowed) -> None:
+    """Raise `GateError` for an address that is refused whatever a name server says of it."""
+    target = target_of(url)
+    try:
+        ipaddress.ip_address(target.host)
+    except ValueError:
+        return
+    if not private.admits(target.host, target.port):
+        _check_public(target, [target.host])
+
+
+def _check_public(target: _Target, addresses: list[str]) -> None:
+    # One that is not public spoils them all: an honest public name has no such address.
+    closed = [address for address in addresses if not is_public(address)]
+    if closed:
+        leads = "" if closed[0] == target.host else f" (it leads to {closed[0]})"
+        raise GateError(
+            f"{target.shown} is not fetched{leads}: only public addresses of the internet are, never this machine's, a "
+            "private network's or a cloud's own. The user can allow a host by CANTRIP_FETCH_PRIVATE_HOSTS"
+        )
+
+
 class Download:
     """One fetch, to be run in a thread; `abort` ends it from outside. ``private`` are the hosts that the user named,
     which may lie on this machine or in a local network."""
@@ -167,14 +189,7 @@ class Download:
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         if self._private.admits(target.host, target.port):
             return addresses
-        # One that is not public spoils them all: an honest public name has no such address.
-        closed = [address for address in addresses if not is_public(address)]
-        if closed:
-            leads = "" if closed[0] == target.host else f" (it leads to {closed[0]})"
-            raise GateError(
-                f"{target.shown} is not fetched{leads}: only public addresses of the internet are, never this machine's, a "
-                "private network's or a cloud's own. The user can allow a host by CANTRIP_FETCH_PRIVATE_HOSTS"
-            )
+        _check_public(target, addresses)
         return addresses
 
     def _left(self) -> float:

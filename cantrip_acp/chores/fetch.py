@@ -18,6 +18,7 @@ from cantrip_acp.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
+    from cantrip_acp.events import Diff
     from cantrip_acp.sandbox.hosts import Allowed
 
 SECONDS = 30.0
@@ -95,6 +96,14 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=_title(args))
 
 
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    """No change that could be shown. Raises `GateError` for an address that is never fetched, as far as it tells so itself."""
+    from cantrip_acp.chores.download import check
+
+    check(args["url"], _private(context))
+    return ()
+
+
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
     """A permission for good is one for a host: what is sent to another goes to somebody else."""
     from cantrip_acp.chores.download import target_of
@@ -135,5 +144,6 @@ FETCH = Gate(
     writes=True,
     kind="fetch",
     preview=_preview,
+    proposes=_proposes,
     covers=_covers,
 )

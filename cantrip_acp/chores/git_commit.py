@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from cantrip_acp.errors import GateError, GitError
-from cantrip_acp.events import Location
+from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import one_line
 
@@ -50,13 +50,7 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
     from cantrip_acp.chores.workfiles import Copies
     from cantrip_acp.git.plain import Plain
 
-    message = args["message"].strip()
-    if not message or "\0" in message:
-        raise GateError("the message is empty, or holds a NUL character; say what was changed and why")
-    repository = work.repository
-    for name, what in _UNDER_WAY.items():
-        if os.path.lexists(os.path.join(repository.git_dir, name)):
-            raise GateError(f"{what} is under way in this repository; finish or abort it in a shell first")
+    message, repository = _begun(args, work), work.repository
     identity = _identity(work)
     head = repository.commit()
     paths = work.named(args["paths"])
@@ -102,6 +96,17 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
     )
 
 
+def _begun(args: Mapping[str, Any], work: Work) -> str:
+    """The message of the commit. Raises `GateError` for none, and in the middle of something else."""
+    message: str = args["message"].strip()
+    if not message or "\0" in message:
+        raise GateError("the message is empty, or holds a NUL character; say what was changed and why")
+    for name, what in _UNDER_WAY.items():
+        if os.path.lexists(os.path.join(work.repository.git_dir, name)):
+            raise GateError(f"{what} is under way in this repository; finish or abort it in a shell first")
+    return message
+
+
 def _listing(names: Iterable[str]) -> bytes:
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
@@ -141,6 +146,19 @@ def _staged(work: Work, names: list[str], entries: bytes, width: int) -> str:
     return "; the index could not be told (another git holds it): `git reset -q -- PATHS` mends what git status shows"
 
 
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    """No change that could be shown: what changes is the history. Raises `GateError` where no commit can be made."""
+    from cantrip_acp.chores.workfiles import Work
+
+    try:
+        work = Work(context)
+        _begun(args, work)
+        work.named(args["paths"])
+    except GitError as error:
+        raise GateError(str(error)) from None
+    return ()
+
+
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     # No locations: what changes is the history, and a permission for these files is none for a commit of them.
     subject = one_line(args["message"].strip().split("\n", 1)[0])[:100]
@@ -173,4 +191,5 @@ GIT_COMMIT = Gate(
     kind="edit",
     main_text="message",
     preview=_preview,
+    proposes=_proposes,
 )

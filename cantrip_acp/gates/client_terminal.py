@@ -6,11 +6,14 @@ in which nothing asks. Anywhere else than in such an editor there is no terminal
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
 from cantrip_acp.errors import GateError
+from cantrip_acp.events import Diff
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.place import one_line
 
 SECONDS = 120
 MOST_SECONDS = 3_600
@@ -23,13 +26,23 @@ def _nowhere(args: Mapping[str, Any], context: GateContext) -> GateReply:
     )
 
 
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    """No change that could be shown; and where there is no terminal, nobody is asked for one."""
+    _nowhere(args, context)
+    return ()
+
+
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    return GateReply(None, title=args["command"])
+    folder = args.get("cwd", ".")
+    return GateReply(None, title=args["command"] if folder == "." else f"{args['command']} (in {one_line(folder)})")
 
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
     """A word for good is for this command alone: nothing stands between it and the machine."""
-    return f"={args['command']}", "for this very command"
+    folder = posixpath.normpath(args.get("cwd", "."))
+    return f"={folder}\0{args['command']}", "for this very command" + (
+        "" if folder == "." else f" in {one_line(folder)}"
+    )
 
 
 CLIENT_TERMINAL = Gate(
@@ -64,5 +77,6 @@ CLIENT_TERMINAL = Gate(
     kind="execute",
     main_text="command",
     preview=_preview,
+    proposes=_proposes,
     covers=_covers,
 )

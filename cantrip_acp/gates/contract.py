@@ -123,7 +123,9 @@ class Gate:
     the same result. ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard
     input fills. ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
     ``preview`` gives locations and a title from the arguments alone, before the call; ``proposes`` the changes of files that
-    it would make, for whoever is asked whether it may; one that is no coroutine function is called in a thread.
+    it would make, for whoever is asked whether it may; one that is no coroutine function is called in a thread. It raises
+    `GateError` where the call would fail whoever allowed it (outside of its root, protected, not there): that is then the
+    call's error, and nobody is asked.
     ``covers`` says what a user's word for good on a call holds for, where that is no folder: a pattern that is the same for all
     calls that it holds for, and its words for people ("from example.org").
     ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.

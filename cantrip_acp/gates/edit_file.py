@@ -12,12 +12,12 @@ from cantrip_acp.errors import GateError
 from cantrip_acp.events import Diff
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.draft import replace_file
+from cantrip_acp.gates.draft import check_writable, replace_file
 from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
 from cantrip_acp.gates.replacement import Replaced, replace_exactly
 from cantrip_acp.gates.roots import Root
-from cantrip_acp.gates.write_file import MAX_BYTES, MAX_DIFF, read_whole, shown_diff
+from cantrip_acp.gates.write_file import MAX_BYTES, read_whole, shown_diff
 
 INLINE = 262_144
 """Bytes up to which a thread would cost more than the work; less than for writing, since looking for what is not there
@@ -33,24 +33,30 @@ def _edit_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awa
 
 
 def _edit(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     with Root.of(context).find(args["path"], writing=True) as place:
-        data = read_whole(place, largest)
-        if data is None:
-            raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate edits")
-        decoded = text.decode(data)
-        if decoded is None:
-            kind = text.binary_kind(data) or "damaged UTF-16 or UTF-32"
-            raise GateError(f"{place.shown!r} is a binary file ({kind}, {len(data):,} bytes), not text")
-        before, encoding = decoded
-        old, new = args["old_text"], args["new_text"]
-        every = bool(args.get("replace_all", False))
-        replaced = replace_exactly(before, old, new, every=every, shown=place.shown, largest=largest)
-        written = _encode(replaced.text, encoding, new, place.shown)
-        if len(written) > largest:
-            raise GateError(f"the file would have {len(written):,} bytes; this gate writes up to {largest:,}")
+        before, replaced, written = _prepared(args, place, context)
         replace_file(place, written)
         return edited(place, replaced, before)
+
+
+def _prepared(args: Mapping[str, Any], place: Place, context: GateContext) -> tuple[str, Replaced, bytes]:
+    """What the file holds now, what it is to hold, and that as bytes. Raises `GateError` for what cannot be edited so."""
+    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
+    data = read_whole(place, largest)
+    if data is None:
+        raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate edits")
+    decoded = text.decode(data)
+    if decoded is None:
+        kind = text.binary_kind(data) or "damaged UTF-16 or UTF-32"
+        raise GateError(f"{place.shown!r} is a binary file ({kind}, {len(data):,} bytes), not text")
+    before, encoding = decoded
+    old, new = args["old_text"], args["new_text"]
+    every = bool(args.get("replace_all", False))
+    replaced = replace_exactly(before, old, new, every=every, shown=place.shown, largest=largest)
+    written = _encode(replaced.text, encoding, new, place.shown)
+    if len(written) > largest:
+        raise GateError(f"the file would have {len(written):,} bytes; this gate writes up to {largest:,}")
+    return before, replaced, written
 
 
 def edited(place: Place, replaced: Replaced, before: str, note: str = "") -> GateReply:
@@ -92,15 +98,9 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
     with Root.of(context).find(args["path"], writing=True) as place:
-        data = read_whole(place, MAX_DIFF)
-        decoded = text.decode(data) if data is not None else None
-        if decoded is None:
-            return ()
-        every = bool(args.get("replace_all", False))
-        replaced = replace_exactly(
-            decoded[0], args["old_text"], args["new_text"], every=every, shown=place.shown, largest=MAX_DIFF
-        )
-        return shown_diff(place, decoded[0], replaced.text)
+        before, replaced, _ = _prepared(args, place, context)
+        check_writable(place)
+        return shown_diff(place, before, replaced.text)
 
 
 EDIT_FILE = Gate(

@@ -13,7 +13,7 @@ from cantrip_acp.errors import GateError
 from cantrip_acp.events import Diff
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.draft import replace_file
+from cantrip_acp.gates.draft import check_writable, replace_file
 from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
 from cantrip_acp.gates.roots import Root
@@ -35,28 +35,38 @@ def _write_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Aw
 
 
 def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    path, content = args["path"], args["content"]
-    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
-    with Root.of(context).find(path, writing=True) as place:
-        if path.endswith("/") and place.status is None:
-            raise GateError(f"{path!r} names a folder; give the path of a file in it")
-        before, encoding = None, text.UTF8
+    content = args["content"]
+    with Root.of(context).find(args["path"], writing=True) as place:
         exists = place.status is not None
-        old: bytes | None = None
-        if exists:
-            old = read_whole(place, largest)
-            decoded = text.decode(old) if old is not None else None
-            if decoded is not None:
-                before, encoding = decoded
-        data, note = _encode(content, encoding, place.shown)
-        if len(data) > largest:
-            raise GateError(f"content has {len(data):,} bytes; this gate writes files of up to {largest:,}")
+        before, old, data, note = _prepared(args, place, context)
         verb = "updated" if exists else "created"
         if old is not None and old == data:
             verb = "unchanged:"
         else:
             replace_file(place, data)
         return written(verb, place, content, before, len(data), note)
+
+
+def _prepared(
+    args: Mapping[str, Any], place: Place, context: GateContext
+) -> tuple[str | None, bytes | None, bytes, str]:
+    """What the file holds now, as text and as bytes, what it is to hold, and a note on its encoding. Raises `GateError`
+    for what cannot be written so."""
+    path, content = args["path"], args["content"]
+    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
+    if path.endswith("/") and place.status is None:
+        raise GateError(f"{path!r} names a folder; give the path of a file in it")
+    before, encoding = None, text.UTF8
+    old: bytes | None = None
+    if place.status is not None:
+        old = read_whole(place, largest)
+        decoded = text.decode(old) if old is not None else None
+        if decoded is not None:
+            before, encoding = decoded
+    data, note = _encode(content, encoding, place.shown)
+    if len(data) > largest:
+        raise GateError(f"content has {len(data):,} bytes; this gate writes files of up to {largest:,}")
+    return before, old, data, note
 
 
 def written(verb: str, place: Place, content: str, before: str | None, size: int, note: str) -> GateReply:
@@ -125,9 +135,10 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
     with Root.of(context).find(args["path"], writing=True) as place:
-        old = read_whole(place, MAX_DIFF) if place.status is not None else None
-        decoded = text.decode(old) if old is not None else None
-        return shown_diff(place, decoded[0] if decoded is not None else None, args["content"])
+        before, old, data, _ = _prepared(args, place, context)
+        if old is None or old != data:
+            check_writable(place)
+        return shown_diff(place, before, args["content"])
 
 
 WRITE_FILE = Gate(

@@ -6,6 +6,7 @@ it refuses everything (`admission`).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
+    from cantrip_acp.events import Diff
     from cantrip_acp.gates.overlay import Overlay
     from cantrip_acp.wards import Wards
 
@@ -56,6 +58,22 @@ def _warded(gate: Gate, wards: Wards) -> Gate:
     return replace(gate, description=f"{gate.description} {rule}")
 
 
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    """No change that could be shown. Raises `GateError` for a module that no ward admits."""
+    from cantrip_acp.hotgates.admission import admit
+
+    admit(args, context.wards, context.workspace)
+    return ()
+
+
+def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
+    """A word for good is for this source, whose code it lets in; a file's is whatever the file holds."""
+    if args.get("source") is None:
+        return f"={args['module']} at {args.get('path')}", f"of {args['module'][:100]} from this file"
+    digest = hashlib.sha256(str(args["source"]).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"={args['module']} {digest}", f"of {args['module'][:100]} with this very source"
+
+
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"Load {args['module'][:100]}")
 
@@ -86,6 +104,8 @@ COMPILE_AND_LOAD = Gate(
     kind="execute",
     main_text="source",
     preview=_preview,
+    proposes=_proposes,
+    covers=_covers,
     opens=_opens,
     warded=_warded,
 )

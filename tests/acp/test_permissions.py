@@ -258,19 +258,6 @@ def test_a_strange_answer_allows_nothing(start: Start, folder: Path, result: Any
     assert not (folder / "a.txt").exists()
 
 
-@pytest.mark.parametrize(
-    ("command", "prefix"),
-    [
-        ("git status --short", "git status"), ("pytest -x tests", "pytest"), ("npm run build", "npm run"), ("ls *.py", "ls"),
-        ("python -c 'x'", None), ("bash -c ls", None), ("env ls", None), ("/usr/bin/python3 x.py", None),
-        ("ls | rm", None), ("ls && rm", None), ("ls\nrm", None), ("ls `rm`", None), ('ls "$(rm)"', None), ("ls > x", None),
-        ("A=1 ls", None), ("ls 'a", None), ("", None), ("xargs rm", None), ("*", None), ("ls #x", None), ("sudo ls", None),
-    ],
-)  # fmt: skip
-def test_by_which_words_a_command_begins(command: str, prefix: str | None) -> None:
-    assert commandline.prefix(command) == prefix
-
-
 def test_a_document_that_goes_on_behind_its_end_is_no_plain_command() -> None:
     assert commandline.plain("write_file a <<'E'\nx\nE") == ["write_file", "a"]
     for command in (
@@ -283,16 +270,19 @@ def test_a_document_that_goes_on_behind_its_end_is_no_plain_command() -> None:
 
 
 def test_always_to_fetch_is_for_a_host(start: Start, folder: Path) -> None:
+    # Nothing listens there, and nothing is asked for what is never fetched.
     urls = ("http://127.0.0.1/a", "http://127.0.0.1:80/b?c", "http://127.0.0.1:8080/", "http://127.1.0.1/", "file:///x")
     fetches = [{"tool_calls": [{"gate": "fetch", "args": {"url": url}}]} for url in urls]
-    agent = start([*fetches, END], gates=["done", "fetch"])
+    agent = start(
+        [*fetches, END], gates=["done", "fetch"], process={"env": {"CANTRIP_FETCH_PRIVATE_HOSTS": "127.0.0.1"}}
+    )
     agent.permit = "allow_always"
     agent.prompt(agent.session(folder))
     words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
-    assert words == [
-        "Always allow fetch from http://127.0.0.1", "Always allow fetch from http://127.0.0.1:8080",
-        "Always allow fetch from http://127.1.0.1", "Always allow fetch from this very address",
-    ]  # fmt: skip
+    assert words == ["Always allow fetch from http://127.0.0.1", "Always allow fetch from http://127.0.0.1:8080"]
+    refused = [u["rawOutput"] for u in agent.updates("tool_call_update") if u["status"] == "failed"][-2:]
+    assert "only public addresses" in refused[0]
+    assert "only http and https" in refused[1]
 
 
 @pytest.mark.sandbox

@@ -20,7 +20,7 @@ METHODS: dict[str, tuple[str, Any]] = {
     types.TEXT_DOCUMENT_HOVER: ("hover", None),
     types.TEXT_DOCUMENT_CODE_ACTION: (
         "code_actions",
-        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
+        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, "source.fixAll.cantrip"]),
     ),
     types.TEXT_DOCUMENT_CODE_LENS: ("lenses", types.CodeLensOptions(resolve_provider=True)),
     types.CODE_LENS_RESOLVE: ("lens_resolved", None),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from lsprotocol import types
 
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp.documents import Held
-from cantrip_acp.lsp.findings import Finding, Reading
+from cantrip_acp.lsp.findings import Finding
 from cantrip_acp.lsp.tree import Node, Span
 
 _NEAREST = re.compile(r"did you mean '((?:[^'\\]|\\.)+)'\?")
@@ -18,40 +16,15 @@ _NEAREST = re.compile(r"did you mean '((?:[^'\\]|\\.)+)'\?")
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What to put in place of which spans; ``best`` where there is no better one."""
+    """What to put in place of which spans; ``best`` where there is no better one.
+
+    ``safe`` where nothing but what is wrong changes, so that it may be done without looking.
+    """
 
     title: str
     edits: tuple[tuple[Span, str], ...]
     best: bool = True
-
-
-def actions(
-    held: Held,
-    reading: Reading,
-    params: types.CodeActionParams,
-    diagnostic: Callable[[Held, Finding], types.Diagnostic],
-) -> list[types.CodeAction]:
-    """The fixes of what is found in a range; ``diagnostic`` is how the client was told of a finding."""
-    wanted = params.context.only
-    if wanted and not any(types.CodeActionKind.QuickFix.value.startswith(str(getattr(o, "value", o))) for o in wanted):
-        return []
-    start, end = held.text.offset(params.range.start), held.text.offset(params.range.end)
-    out: list[types.CodeAction] = []
-    for finding in reading.findings:
-        if finding.span[0] > end or finding.span[1] < start:
-            continue
-        for fix in fixes(held, finding):
-            edits = [types.TextEdit(held.text.range(*span), text) for span, text in fix.edits]
-            out.append(
-                types.CodeAction(
-                    fix.title,
-                    kind=types.CodeActionKind.QuickFix,
-                    diagnostics=[diagnostic(held, finding)],
-                    is_preferred=fix.best,
-                    edit=types.WorkspaceEdit(changes={held.uri: edits}),
-                )
-            )
-    return out
+    safe: bool = False
 
 
 def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
@@ -61,15 +34,20 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
     written = held.text.source[finding.span[0] : finding.span[1]]
     if near is not None:
         word = _word(held, finding, message)
-        yield Fix(f"Rename to {near[1]}", ((word, _nearest(held.text.source[slice(*word)], near[1])),))
+        new = requoted(held.text.source[slice(*word)], near[1])
+        yield Fix(f"Rename to {near[1]}", ((word, new),), safe=finding.rule == "unknown-key")
     if "must have a done gate" in message:
         if message.count("do not remove it"):
-            yield from _remove(held, node, "Do not remove done")
+            yield from removed(held, node, "Do not remove done")
         else:
             yield from _add(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
     elif "must have at least one truncation ward" in message:
         yield from _add(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
-    elif finding.key in ("circle.gates", "circle.wards") and message.startswith("must be a list"):
+    elif (
+        finding.key in ("circle.gates", "circle.wards")
+        and message.startswith("must be a list")
+        and node.kind == "empty"
+    ):
         if finding.key == "circle.gates":
             yield from _add(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
         else:
@@ -77,21 +55,21 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
     elif finding.rule == "legacy-key":
         for old, new in (*ALIASES.items(), ("require_done", "require_done_tool")):
             if written.strip("\"'") == old:
-                yield Fix(f"Rename to {new}", ((finding.span, _nearest(written, new)),))
+                yield Fix(f"Rename to {new}", ((finding.span, requoted(written, new)),), safe=True)
     elif finding.rule in ("duplicate-key", "exclusive-keys"):
-        yield from _remove(held, node, f"Remove this {node.key}")
+        yield from removed(held, node, f"Remove this {node.key}")
     elif finding.rule == "duplicate-gate":
-        yield from _remove(held, _item(node), "Remove the second one")
+        yield from removed(held, _item(node), "Remove the second one")
     elif finding.rule in ("idle-ward", "wards-cancel") and finding.path[:2] == ("circle", "wards"):
         whole = held.tree.find(finding.path[:3])
         if whole is not None:
-            yield from _remove(
+            yield from removed(
                 held, whole, f"Remove the ward {finding.path[3] if len(finding.path) > 3 else ''}".rstrip()
             )
         for span, why in finding.related:
             if "gate is given" in why:
                 gate = _item(held.tree.at(span[0]))
-                yield from _remove(held, gate, f"Remove the gate {written_of(gate)}", best=False)
+                yield from removed(held, gate, f"Remove the gate {written_of(gate)}", best=False)
     elif finding.rule == "lethal-trifecta":
         yield from _leg(held, finding)
     elif "is used for indentation" in message:
@@ -103,14 +81,14 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
         spaces = indent[0].replace("\t", "  ")
         if not indent[0].strip("\t"):  # tabs alone: as far in as the line above
             spaces = above[: len(above) - len(above.lstrip(" "))]
-        yield Fix("Indent with spaces", (((begin, begin + indent.end()), spaces),))
+        yield Fix("Indent with spaces", (((begin, begin + indent.end()), spaces),), safe=True)
     elif "is for the code medium" in message:
         medium = held.tree.find(("circle", "medium"))
         if medium is not None and medium.kind == "scalar":
             yield Fix(
-                "Make it the code medium", ((medium.span, _nearest(held.text.source[slice(*medium.span)], "code")),)
+                "Make it the code medium", ((medium.span, requoted(held.text.source[slice(*medium.span)], "code")),)
             )
-        yield from _remove(held, node, f"Remove {node.key}", best=False)
+        yield from removed(held, node, f"Remove {node.key}", best=False)
 
 
 def written_of(node: Node) -> str:
@@ -163,7 +141,7 @@ def _word(held: Held, finding: Finding, message: str) -> Span:
     return finding.span
 
 
-def _nearest(written: str, new: str) -> str:
+def requoted(written: str, new: str) -> str:
     """A new word, in the quotes of the old one."""
     quote = written[:1] if written[:1] in ("'", '"') and written[-1:] == written[:1] and len(written) > 1 else ""
     return f"{quote}{new}{quote}"
@@ -185,36 +163,41 @@ def _add(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
     newline = "\r\n" if "\r\n" in source else "\n"
     if node is not None and node.kind == "list" and node.quote == "[":
         at = node.span[0] + 1
-        yield Fix(title, (((at, at), f"{item}, " if node.children else item),))
+        yield Fix(title, (((at, at), f"{item}, " if node.children else item),), safe=True)
     elif node is not None and node.kind == "list" and node.children:
         first = held.text.starts[held.text.line_of(node.span[0])]
         if held.toml:
             plain = item.strip("{}")
-            yield Fix(title, (((first, first), f"[[circle.{name}]]{newline}{plain}{newline}{newline}"),))
+            yield Fix(title, (((first, first), f"[[circle.{name}]]{newline}{plain}{newline}{newline}"),), safe=True)
         else:
             line = held.text.line(held.text.line_of(first))
             indent = line[: len(line) - len(line.lstrip(" "))]
-            yield Fix(title, (((first, first), f"{indent}- {item.strip('{}')}{newline}"),))
+            yield Fix(title, (((first, first), f"{indent}- {item.strip('{}')}{newline}"),), safe=True)
     elif node is not None and node.key_span is not None and node.kind in ("empty", "scalar"):
         after = node.span if node.kind == "scalar" else (node.span[0], node.span[0])
         space = " " if source[after[0] - 1 : after[0]] in (":", "=") else ""
-        yield Fix(title, ((after, f"{space}[{item}]"),))
+        yield Fix(title, ((after, f"{space}[{item}]"),), safe=True)
     elif circle.key_span is not None and circle.quote == "{":
         at = circle.span[0] + 1
-        yield Fix(title, (((at, at), f"{name}{' =' if held.toml else ':'} [{item}]{', ' if circle.children else ''}"),))
+        yield Fix(
+            title,
+            (((at, at), f"{name}{' =' if held.toml else ':'} [{item}]{', ' if circle.children else ''}"),),
+            safe=True,
+        )
     elif circle.key_span is not None:
         number = held.text.line_of(circle.key_span[0])
         at = held.text.starts[number + 1] if number + 1 < len(held.text.starts) else len(source)
         lead = "" if source[:at].endswith(("\n", "\r")) else newline
         if held.toml:
-            yield Fix(title, (((at, at), f"{lead}{name} = [{item}]{newline}"),))
+            yield Fix(title, (((at, at), f"{lead}{name} = [{item}]{newline}"),), safe=True)
             return
         inner = circle.children[0].key_span if circle.children else None
         column = inner[0] - held.text.starts[held.text.line_of(inner[0])] if inner is not None else 2
-        yield Fix(title, (((at, at), f"{lead}{' ' * column}{name}: [{item}]{newline}"),))
+        yield Fix(title, (((at, at), f"{lead}{' ' * column}{name}: [{item}]{newline}"),), safe=True)
 
 
-def _remove(held: Held, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
+def removed(held: Held, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
+    """The fix that takes a key or an item away."""
     span = _removal(held, node)
     if span is not None:
         yield Fix(title, ((span, ""),), best)

@@ -50,9 +50,10 @@ def hover(ls: Server, held: Held, params: types.HoverParams) -> types.Hover | No
 
 @_opened
 def code_actions(ls: Server, held: Held, params: types.CodeActionParams) -> list[types.CodeAction]:
-    from cantrip_acp.lsp.fixes import actions
+    from cantrip_acp.lsp.actions import actions
 
-    return actions(held, ls.reading(held), params, ls.diagnostic)
+    workspace = ls.documents.workspace(held.path)
+    return actions(held, ls.reading(held), params, ls.diagnostic, workspace, creates=ls.creates_files)
 
 
 @_opened

@@ -173,6 +173,14 @@ class Server(LanguageServer):
         await self.casts.close(patience)
 
     @property
+    def creates_files(self) -> bool:
+        """Whether the client makes files where an edit says so."""
+        workspace = self.client_capabilities.workspace
+        edits = workspace.workspace_edit if workspace is not None else None
+        kinds = (edits.resource_operations or ()) if edits is not None and edits.document_changes else ()
+        return types.ResourceOperationKind.Create in kinds
+
+    @property
     def makes_progress(self) -> bool:
         """Whether the client shows progress that the server begins."""
         window = self.client_capabilities.window

@@ -48,6 +48,9 @@ CUT_OFF = "interrupted: the cast was stopped while the child was at work; what i
 """The result of a delegation whose parent was stopped."""
 
 
+_NOTHING = Utterance()
+
+
 class TurnState:
     """One turn while it happens; what mediums see of it is `mediums.contract.TurnContext`."""
 
@@ -216,20 +219,14 @@ class TurnState:
     def word(self, *, parent_id: str, sequence: int) -> UtteranceRecord:
         """What was said, or that more of it is still to come, as the loom keeps it before anything comes of it."""
         entity = self._run.entity
-        ids = (self.id, parent_id, entity.cantrip_id, entity.id, self._run.id, sequence)
-        circle = entity.circle
-        calls = self.response.tool_calls
-        names = [circle.tool_names.get(call.gate, call.gate) for call in calls]
+        response, circle = self.response, entity.circle
+        names = [circle.tool_names.get(call.gate, call.gate) for call in response.tool_calls]
         gates, program = tuple([ALIASES.get(name, name) for name in names]), circle.medium.tool
+        ids = (self.id, parent_id, entity.cantrip_id, entity.id, self._run.id, sequence)
         if self.parts:
-            about = TurnMetadata(
-                duration_ms=0.001,
-                timestamp=now(),
-                model=self.response.model or entity.crystal.model,
-                trace_id=self._run.trace.trace_id,
-            )
-            return UtteranceRecord(*ids, Utterance(), gates, program, self.parts[0].id, about)
-        return UtteranceRecord(*ids, self._utterance()[0], gates, program, None, self._metadata())
+            return UtteranceRecord(*ids, _NOTHING, gates, program, self.parts[0].id, model=response.model)
+        said = self._utterance()[0]
+        return UtteranceRecord(*ids, said, gates, program, None, response.usage, response.model, response.stop_reason)
 
     def _utterance(self) -> tuple[Utterance, bool]:
         """What was said as the loom keeps it, and whether a secret was masked in it."""

@@ -22,8 +22,10 @@ from cantrip_acp.loom.turn import (
     Observation,
     Output,
     Turn,
+    TurnMetadata,
     Utterance,
     UtteranceRecord,
+    made,
     now,
 )
 from cantrip_acp.loom.utterances import together
@@ -94,9 +96,27 @@ def _turn(loom: Loom, record: UtteranceRecord) -> Turn:
         observation=Observation(results, together(outputs), outputs if len(outputs) > 1 else msgspec.UNSET),
         # What was cut off has been named by the part that it ended.
         gate_calls=tuple(each.gate for each in results if each.result != CUT_OFF),
-        metadata=record.metadata,
+        metadata=_metadata(loom, record),
         truncated=True,
         reason="error",
+    )
+
+
+def _metadata(loom: Loom, record: UtteranceRecord) -> TurnMetadata:
+    """What can be known of it: the time when it began is in its id, and nobody knows how long it took."""
+    start, _ = loom.cast_of(record.cast_id)
+    model = start.attributes.get("model") if start is not None else None
+    used = record.usage
+    return TurnMetadata(
+        used.prompt_tokens,
+        used.completion_tokens,
+        used.cached_tokens,
+        used.cost,
+        0.001,
+        made(record.id) or now(),
+        record.model or (model if isinstance(model, str) else None),
+        start.trace_id if start is not None else None,
+        record.stop_reason or msgspec.UNSET,
     )
 
 

@@ -11,7 +11,7 @@ from typing import cast as typed
 import msgspec
 
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record, Turn
+from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record, Turn, UtteranceRecord
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -56,11 +56,12 @@ class Tree(msgspec.Struct, array_like=True):
         if kind is Turn or kind is heads.TurnHead:
             # By far the most; an append waits for this.
             return self._take_turn(position, typed("heads.TurnHead", record))
+        if kind is UtteranceRecord or kind is heads.UtteranceHead:
+            said = typed("heads.UtteranceHead", record)
+            if said.id not in self.turns:
+                self.unfinished[said.entity_id] = position
+            return None
         match heads.kind(record):
-            case "utterance":
-                said = typed("heads.UtteranceHead", record)
-                if said.id not in self.turns:
-                    self.unfinished[said.entity_id] = position
             case "reward":
                 reward = typed("heads.RewardHead", record)
                 self.assigned.setdefault(reward.turn_id, []).append(position)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.crystals.contract import ToolCall, Usage
 from cantrip_acp.crystals.sampled import Sampled
 
 FORMAT = 1
@@ -147,7 +147,7 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     Where that turn is not in the loom, the process ended meanwhile, and `interrupted` makes the turn of it. ``gates`` names
     the gate of each tool call as the circle has it, ``program`` the medium's own tool. Words that ask for nothing, or for
     ``done`` alone, have no such record. ``continues`` is as a turn's, of what follows a delegation; the utterance itself is
-    then in the turn that this names.
+    then in the turn that this names. ``usage`` is the query's; ``model`` is the cast's where it is null.
     """
 
     id: str
@@ -160,7 +160,9 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     gates: tuple[str, ...] = ()
     program: str | None = None
     continues: str | None = None
-    metadata: TurnMetadata = TurnMetadata()
+    usage: Usage = Usage()
+    model: str | None = None
+    stop_reason: str | None = None
 
 
 class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):
@@ -337,6 +339,15 @@ Record = (
 def new_id(prefix: str) -> str:
     """A new id such as ``t_0198f2c4a1b2c3d4e5f6``: it sorts by time of making and has 40 random bits."""
     return f"{prefix}_{time.time_ns() // 1_000_000:012x}{os.urandom(5).hex()}"
+
+
+def made(record_id: str) -> str | None:
+    """When an id of `new_id` was made, as `now` says it; None for any other id."""
+    try:
+        when = datetime.fromtimestamp(int(record_id.partition("_")[2][:12], 16) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def now() -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import GateReply, Loom, Turn
-from cantrip_acp.crystals.contract import ToolCall
+from cantrip_acp.crystals.contract import ToolCall, Usage
 from cantrip_acp.loom.interrupted import CUT_OFF, ENDED, settle
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.turn import CastRecord, GateRecord, Observation, TurnMetadata, Utterance, UtteranceRecord
+from cantrip_acp.loom.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
 from cantrip_acp.reopening import reopen
 from tests.core.conftest import done, echo, make
 from tests.loom.places import Place
@@ -111,10 +111,9 @@ def _begun(loom: Loom, entity: str, parent: str | None = None, below: str | None
         parent = f"{entity}.call"
     loom.append(CastRecord(f"{entity}.cast", "start", entity, "c", intent="go", parent_turn_id=below))
     call = Utterance("words", tool_calls=(ToolCall("1", "echo", "{not json"), ToolCall("2", "done", "{}")))
-    about = TurnMetadata(5, 2, timestamp="then", duration_ms=1.0)
     loom.append(
         UtteranceRecord(
-            f"{entity}.1", parent, "c", entity, f"{entity}.cast", 1, call, ("echo", "done"), None, None, about
+            f"{entity}.1", parent, "c", entity, f"{entity}.cast", 1, call, ("echo", "done"), usage=Usage(5, 2)
         )
     )
 

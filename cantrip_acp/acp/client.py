@@ -14,7 +14,6 @@ When the block ends, the agent and its process group are gone (`agentprocess`).
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -26,6 +25,7 @@ from cantrip_acp.acp.agenterrors import AgentDied, AgentError, AgentRefused, Age
 from cantrip_acp.acp.agentprocess import AgentMissing, AgentProcess, start_agent
 from cantrip_acp.acp.clientfiles import ClientFiles, FileRefused
 from cantrip_acp.acp.envelope import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError, invalid_params
+from cantrip_acp.acp.inorder import InOrder
 from cantrip_acp.acp.stdoutwatch import StdoutWatch
 from cantrip_acp.acp.watching import Listed, Outcome, Session, Watcher
 from cantrip_acp.acp.wire import Connection, Disconnected, Method, Request
@@ -47,7 +47,6 @@ __all__ = [
 
 PROTOCOL_VERSION: Final = 1
 
-_WAITING_UPDATES: Final = 256
 _CANCEL_SECONDS: Final = 5.0
 _MOST_PAGES: Final = 1000
 
@@ -64,11 +63,9 @@ class AgentClient:
         self._process = process
         self._watcher = watcher
         self._files: dict[str, ClientFiles] = {}
-        self._work: deque[Callable[[], Awaitable[None]]] = deque()
-        self._arrived = anyio.Event()
-        self._drained = anyio.Event()
+        self._work = InOrder()
         self._questions: dict[str, set[anyio.CancelScope]] = {}
-        self._stdout = StdoutWatch(process.stdout, junk=lambda line: self._heard("stdout", line), ready=self._room)
+        self._stdout = StdoutWatch(process.stdout, junk=lambda line: self._heard("stdout", line), ready=self._work.room)
         self._connection = Connection(
             self._stdout,
             process.stdin,
@@ -280,7 +277,7 @@ class AgentClient:
                 f"{self._name()} did not answer {method} within {timeout:g} s" + (f"; {after}" if give_up else ""),
                 self._stderr(),
             )
-        await self._handled()
+        await self._work.all_done()
         if problems:
             refusal = problems[0]
             assert isinstance(refusal, RpcError)
@@ -320,7 +317,7 @@ class AgentClient:
         async def show() -> None:
             await self._watcher.updated(session_id, update)
 
-        self._queue(show)
+        self._work.put(show)
 
     def _permission(self, params: Mapping[str, Any], request: Request) -> Awaitable[Mapping[str, Any]]:
         session_id = _session(params)
@@ -341,7 +338,7 @@ class AgentClient:
                     chosen.append(answer)
             settled.set()
 
-        self._queue(ask)
+        self._work.put(ask)
 
         async def answer() -> Mapping[str, Any]:
             try:
@@ -388,46 +385,14 @@ class AgentClient:
             refused = str(problem)
             raise RpcError(RESOURCE_NOT_FOUND if problem.missing else INVALID_PARAMS, refused) from None
         finally:
-            self._queue(lambda: self._watcher.lent(action, path, refused))
-
-    # One thing after another
-
-    def _queue(self, work: Callable[[], Awaitable[None]]) -> None:
-        self._work.append(work)
-        self._arrived.set()
-
-    async def _handle(self) -> None:
-        """Lets the watcher handle what came, in order, for as long as the connection lives."""
-        while True:
-            while self._work:
-                await self._work[0]()
-                self._work.popleft()
-                if len(self._work) <= _WAITING_UPDATES // 2:
-                    self._drained.set()
-                    self._drained = anyio.Event()
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-
-    async def _handled(self) -> None:
-        """Waits until the watcher has handled all that came before now."""
-        done = anyio.Event()
-
-        async def reached() -> None:
-            done.set()
-
-        self._queue(reached)
-        await done.wait()
-
-    async def _room(self) -> None:
-        while len(self._work) > _WAITING_UPDATES:
-            await self._drained.wait()
+            self._work.put(lambda: self._watcher.lent(action, path, refused))
 
     def _heard(self, source: str, line: str) -> None:
-        self._queue(lambda: self._watcher.heard(source, line))
+        self._work.put(lambda: self._watcher.heard(source, line))
 
     async def _run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._handle)
+            tasks.start_soon(self._work.run)
             await self._connection.run()
             # The agent is gone; what it said before is still shown, until `connect` ends.
 

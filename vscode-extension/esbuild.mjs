@@ -48,6 +48,23 @@ if (asked.has("--tests")) {
         mainFields: ["module", "main"],
         conditions: ["node"],
     };
-    if (asked.has("--watch")) await (await context(options)).watch();
-    else await build(options);
+    // The chat panel's page: all that it loads lies in dist/chat/.
+    const page = {
+        ...shared,
+        entryPoints: { chat: "media/chat/main.ts" },
+        outdir: "dist/chat",
+        platform: "browser",
+        target: "chrome120",
+        format: "iife",
+        minify: asked.has("--production"),
+    };
+    await mkdir("dist/chat");
+    await copyFile("media/chat/chat.css", "dist/chat/chat.css");
+    for (const name of ["codicon.css", "codicon.ttf"]) {
+        await copyFile(`node_modules/@vscode/codicons/dist/${name}`, `dist/chat/${name}`);
+    }
+    for (const each of [options, page]) {
+        if (asked.has("--watch")) await (await context(each)).watch();
+        else await build(each);
+    }
 }

@@ -22,7 +22,8 @@ export default ts.config(
             ],
             // Two unlike classes that both are disposables are one thing to VS Code.
       '@typescript-eslint/no-unsafe-class-instance-assignment': 'off',
-      eqeqeq: ["error", "always"],
+      eqeqeq: ["error", "always", { null: "ignore" }],
+      "@typescript-eslint/no-confusing-void-expression": ["error", { ignoreArrowShorthand: true, ignoreVoidReturningFunctions: true }],
             "no-console": "error",
         },
     },

@@ -1,0 +1,135 @@
+import type { Attachment } from '../../src/chat/items'
+import { el, icon } from './dom'
+import { host } from './host'
+
+export interface Suggestion {
+  readonly label: string
+  readonly detail: string
+  readonly icon: string
+  /** What stands in the place of what was typed. */
+  readonly insert: string
+  readonly attachment?: Attachment
+}
+
+const ICONS: Readonly<Record<string, string>> = { file: 'file', folder: 'folder', selection: 'list-selection', symbol: 'symbol-method' }
+
+/** Suggestions for `/` at the beginning and `@` anywhere, chosen by keyboard or pointer (WAI-ARIA combobox). */
+export class Completion {
+  readonly element = el('div', { class: 'completion', role: 'listbox', id: 'suggestions', 'aria-label': 'Suggestions', hidden: true })
+  commands: readonly { name: string; description: string; hint: string }[] = []
+  private shown: readonly Suggestion[] = []
+  private at = 0
+  private asked = 0
+  private start = 0
+
+  constructor(
+    private readonly input: HTMLTextAreaElement,
+    private readonly chosen: (suggestion: Suggestion, from: number, to: number) => void,
+  ) {
+    input.setAttribute('aria-controls', 'suggestions')
+    input.setAttribute('aria-autocomplete', 'list')
+  }
+
+  get visible(): boolean {
+    return !this.element.hidden
+  }
+
+  /** What was typed changed, or the place in it. */
+  update(): void {
+    const before = this.input.value.slice(0, this.input.selectionStart)
+    const command = /^\/([\w-]*)$/.exec(before)
+    if (command) {
+      this.start = 0
+      const typed = command[1] ?? ''
+      this.show(
+        this.commands
+          .filter((each) => each.name.startsWith(typed))
+          .map((each) => ({ label: `/${each.name}`, detail: each.hint ? `${each.description} (${each.hint})` : each.description, icon: 'terminal-cmd', insert: each.hint ? `/${each.name} ` : `/${each.name}` })),
+      )
+      return
+    }
+    const mention = /(?:^|\s)@([^\s@]*)$/.exec(before)
+    if (mention) {
+      const query = mention[1] ?? ''
+      this.start = before.length - query.length - 1
+      this.asked += 1
+      host.postMessage({ type: 'mention', ask: this.asked, query })
+      return
+    }
+    this.hide()
+  }
+
+  found(ask: number, attachments: readonly Attachment[]): void {
+    if (ask !== this.asked) return
+    this.show(attachments.map((each) => ({ label: each.name, detail: each.detail ?? '', icon: ICONS[each.kind] ?? 'file', insert: `@${each.name} `, attachment: each })))
+  }
+
+  hide(): void {
+    this.asked += 1
+    this.element.hidden = true
+    this.input.setAttribute('aria-expanded', 'false')
+    this.input.removeAttribute('aria-activedescendant')
+  }
+
+  /** Whether a key was for the suggestions. */
+  key(event: KeyboardEvent): boolean {
+    if (!this.visible) return false
+    switch (event.key) {
+      case 'ArrowDown':
+        this.select((this.at + 1) % this.shown.length)
+        break
+      case 'ArrowUp':
+        this.select((this.at + this.shown.length - 1) % this.shown.length)
+        break
+      case 'Tab':
+      case 'Enter':
+        this.take(this.at)
+        break
+      case 'Escape':
+        this.hide()
+        break
+      default:
+        return false
+    }
+    event.preventDefault()
+    return true
+  }
+
+  private show(suggestions: readonly Suggestion[]): void {
+    this.shown = suggestions
+    if (suggestions.length === 0) {
+      this.hide()
+      return
+    }
+    this.element.replaceChildren(
+      ...suggestions.map((each, at) =>
+        el(
+          'div',
+          { class: 'suggestion', role: 'option', id: `suggestion-${at}`, onmousedown: (event: MouseEvent) => { event.preventDefault(); this.take(at) } },
+          icon(each.icon),
+          el('span', { class: 'label' }, each.label),
+          el('span', { class: 'detail' }, each.detail === each.label ? '' : each.detail),
+        ),
+      ),
+    )
+    this.element.hidden = false
+    this.input.setAttribute('aria-expanded', 'true')
+    this.select(0)
+  }
+
+  private select(at: number): void {
+    this.at = at
+    for (const [index, option] of [...this.element.children].entries()) {
+      option.setAttribute('aria-selected', String(index === at))
+      if (index === at) option.scrollIntoView({ block: 'nearest' })
+    }
+    this.input.setAttribute('aria-activedescendant', `suggestion-${at}`)
+  }
+
+  private take(at: number): void {
+    const suggestion = this.shown[at]
+    const to = this.input.selectionStart
+    this.hide()
+    if (suggestion) this.chosen(suggestion, this.start, to)
+  }
+}

@@ -1,0 +1,241 @@
+import type { Attachment } from '../../src/chat/items'
+import type { Choice, State } from '../../src/chat/messages'
+import { Completion, type Suggestion } from './completion'
+import { el, icon, iconButton } from './dom'
+import { host } from './host'
+import { chip } from './items'
+
+const MOST_PICTURE = 5_000_000
+const KEPT = 50
+
+/** Where one types: the words, what goes with them, what is chosen, and the button that sends or stops. */
+export class Composer {
+  readonly element: HTMLElement
+  readonly completion: Completion
+  private readonly input = el('textarea', { rows: 1, placeholder: 'Ask Cantrip: @ for files, / for commands', 'aria-label': 'Message to Cantrip', role: 'combobox', 'aria-expanded': 'false' })
+  private readonly chips = el('div', { class: 'chips', hidden: true })
+  private readonly choices = el('div', { class: 'choices' })
+  private readonly usage = el('span', { class: 'usage', hidden: true })
+  private readonly button: HTMLButtonElement
+  private attachments: Attachment[] = []
+  private running = false
+  private made = ''
+  private past: string[] = []
+  private at = 0
+
+  constructor(private readonly say: (words: string) => void) {
+    this.completion = new Completion(this.input, (suggestion, from, to) => { this.complete(suggestion, from, to) })
+    this.button = el('button', { class: 'send', type: 'button', onclick: () => { this.press() } })
+    const add = iconButton('add', 'Add context: files, folders, symbols (@)', () => { this.mention() })
+    this.element = el(
+      'div',
+      { class: 'composer' },
+      this.completion.element,
+      el('div', { class: 'box' }, this.chips, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.button)),
+    )
+    this.input.addEventListener('input', () => { this.typed() })
+    this.input.addEventListener('keydown', (event) => { this.key(event) })
+    this.input.addEventListener('blur', () => { this.completion.hide() })
+    this.input.addEventListener('paste', (event) => { this.pasted(event) })
+    this.element.addEventListener('dragover', (event) => { event.preventDefault() })
+    this.element.addEventListener('drop', (event) => { this.dropped(event) })
+    const kept = host.getState() as { draft?: unknown; past?: unknown } | undefined
+    if (typeof kept?.draft === 'string') this.input.value = kept.draft
+    if (Array.isArray(kept?.past)) this.past = kept.past.filter((each): each is string => typeof each === 'string')
+    this.at = this.past.length
+    this.show(false)
+  }
+
+  focus(): void {
+    this.input.focus()
+    this.resize()
+  }
+
+  set(state: State): void {
+    this.completion.commands = state.commands
+    const can = state.status === 'ready'
+    this.input.disabled = !can
+    this.show(state.running)
+    const shape = JSON.stringify(state.options)
+    if (shape !== this.made) {
+      this.made = shape
+      this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || typeof option.value === 'boolean').map(picker))
+    }
+    const { usage } = state
+    this.usage.hidden = usage === undefined
+    if (usage) {
+      const part = usage.size > 0 ? Math.min(100, Math.round((100 * usage.used) / usage.size)) : 0
+      this.usage.textContent = [usage.size > usage.used ? `${part} %` : '', usage.cost].filter(Boolean).join(' · ')
+      this.usage.title = `${usage.used.toLocaleString('en')} of ${usage.size.toLocaleString('en')} tokens of the window are used${usage.cost ? `; ${usage.cost} so far` : ''}`
+    }
+  }
+
+  attach(attachments: readonly Attachment[], text?: string): void {
+    for (const each of attachments) {
+      if (!this.attachments.some((known) => known.uri !== undefined && known.uri === each.uri)) this.attachments.push(each)
+    }
+    if (text !== undefined) this.input.value = text
+    this.showChips()
+    this.resize()
+  }
+
+  private press(): void {
+    if (this.running) host.postMessage({ type: 'stop' })
+    else this.send()
+  }
+
+  private send(): void {
+    const text = this.input.value.trim()
+    if (this.running || this.input.disabled || (!text && this.attachments.length === 0)) return
+    host.postMessage({ type: 'send', text, attachments: this.attachments })
+    if (text && this.past.at(-1) !== text) this.past = [...this.past, text].slice(-KEPT)
+    this.at = this.past.length
+    this.input.value = ''
+    this.attachments = []
+    this.showChips()
+    this.resize()
+    this.keep()
+    // At once, so that a second press does not send twice.
+    this.show(true)
+    this.say('Sent')
+  }
+
+  private show(running: boolean): void {
+    this.running = running
+    const label = running ? 'Stop (Escape)' : 'Send (Enter)'
+    this.button.replaceChildren(icon(running ? 'debug-stop' : 'arrow-up'))
+    this.button.title = label
+    this.button.setAttribute('aria-label', label)
+    this.button.classList.toggle('stop', running)
+    this.button.disabled = !running && (this.input.disabled || (!this.input.value.trim() && this.attachments.length === 0))
+  }
+
+  private typed(): void {
+    this.resize()
+    this.show(this.running)
+    this.completion.update()
+    this.keep()
+  }
+
+  private key(event: KeyboardEvent): void {
+    if (event.isComposing || this.completion.key(event)) return
+    if (event.key === 'Enter' && !event.shiftKey && !event.altKey) {
+      event.preventDefault()
+      this.send()
+    } else if (event.key === 'Escape' && this.running) {
+      event.preventDefault()
+      host.postMessage({ type: 'stop' })
+    } else if (event.key === 'Backspace' && this.input.value === '' && this.attachments.length > 0) {
+      this.attachments.pop()
+      this.showChips()
+    } else if ((event.key === 'ArrowUp' && this.input.selectionEnd === 0) || (event.key === 'ArrowDown' && this.at < this.past.length && this.input.selectionStart === this.input.value.length)) {
+      if (event.altKey || event.shiftKey || this.past.length === 0) return
+      event.preventDefault()
+      this.at = Math.max(0, Math.min(this.past.length, this.at + (event.key === 'ArrowUp' ? -1 : 1)))
+      this.input.value = this.past[this.at] ?? ''
+      if (event.key === 'ArrowUp') this.input.setSelectionRange(0, 0)
+      this.typed()
+    }
+  }
+
+  private complete(suggestion: Suggestion, from: number, to: number): void {
+    const { value } = this.input
+    this.input.value = value.slice(0, from) + suggestion.insert + value.slice(to)
+    const place = from + suggestion.insert.length
+    this.input.setSelectionRange(place, place)
+    if (suggestion.attachment) this.attach([suggestion.attachment])
+    this.show(this.running)
+    this.keep()
+  }
+
+  private mention(): void {
+    this.input.focus()
+    const { selectionStart: at, value } = this.input
+    const before = value.slice(0, at)
+    const sign = before === '' || /\s$/.test(before) ? '@' : ' @'
+    this.input.setRangeText(sign, at, at, 'end')
+    this.typed()
+  }
+
+  private pasted(event: ClipboardEvent): void {
+    const files = [...(event.clipboardData?.files ?? [])].filter((file) => file.type.startsWith('image/'))
+    if (files.length === 0) return
+    event.preventDefault()
+    for (const file of files) void this.picture(file)
+  }
+
+  private async picture(file: File): Promise<void> {
+    if (file.size > MOST_PICTURE) {
+      this.say(`${file.name} is too large: at most ${MOST_PICTURE / 1_000_000} MB`)
+      return
+    }
+    const url = await new Promise<string>((resolve, reject) => {
+      const reader = new FileReader()
+      reader.onload = () => { resolve(typeof reader.result === 'string' ? reader.result : '') }
+      reader.onerror = () => { reject(new Error('the picture cannot be read')) }
+      reader.readAsDataURL(file)
+    })
+    this.attach([{ kind: 'image', name: file.name || 'picture', mime: file.type, data: url.slice(url.indexOf(',') + 1) }])
+  }
+
+  private dropped(event: DragEvent): void {
+    event.preventDefault()
+    const images = [...(event.dataTransfer?.files ?? [])].filter((file) => file.type.startsWith('image/'))
+    for (const file of images) void this.picture(file)
+    const uris = (event.dataTransfer?.getData('application/vnd.code.uri-list') || event.dataTransfer?.getData('text/uri-list') || '').split(/\r?\n/).filter((line) => line && !line.startsWith('#'))
+    if (uris.length > 0 && images.length === 0) host.postMessage({ type: 'dropped', uris })
+  }
+
+  private showChips(): void {
+    this.chips.hidden = this.attachments.length === 0
+    this.chips.replaceChildren(
+      ...this.attachments.map((each) =>
+        chip(each, () => {
+          this.attachments = this.attachments.filter((other) => other !== each)
+          this.showChips()
+          this.input.focus()
+        }),
+      ),
+    )
+    this.show(this.running)
+  }
+
+  private resize(): void {
+    this.input.style.height = 'auto'
+    this.input.style.height = `${Math.min(this.input.scrollHeight, Math.round(window.innerHeight * 0.4))}px`
+  }
+
+  private keep(): void {
+    host.setState({ draft: this.input.value, past: this.past })
+  }
+}
+
+const CHOICE_ICONS: Readonly<Record<string, string>> = { mode: 'shield', model: 'sparkle', thought_level: 'lightbulb', _recipe: 'book' }
+
+function picker(choice: Choice): HTMLElement {
+  const about = choice.values.find((value) => value.value === choice.value)
+  const title = [choice.name, choice.description, about?.description].filter(Boolean).join('\n')
+  if (typeof choice.value === 'boolean') {
+    const box = el('input', { type: 'checkbox', checked: choice.value })
+    box.addEventListener('change', () => { host.postMessage({ type: 'option', id: choice.id, value: box.checked }) })
+    return el('label', { class: 'choice', title }, box, choice.name)
+  }
+  const select = el('select', { 'aria-label': choice.name, title })
+  const groups = new Map<string, HTMLElement>()
+  for (const value of choice.values) {
+    const option = el('option', { value: value.value, title: value.description, selected: value.value === choice.value }, value.name)
+    if (value.group === undefined) {
+      select.append(option)
+      continue
+    }
+    let group = groups.get(value.group)
+    if (!group) {
+      group = el('optgroup', { label: value.group })
+      groups.set(value.group, group)
+      select.append(group)
+    }
+    group.append(option)
+  }
+  select.addEventListener('change', () => { host.postMessage({ type: 'option', id: choice.id, value: select.value }) })
+  return el('span', { class: 'choice', title }, icon(CHOICE_ICONS[choice.category] ?? 'settings'), el('span', { class: 'value', 'aria-hidden': 'true' }, about?.name ?? choice.value), icon('chevron-down', 'small'), select)
+}

@@ -1,0 +1,12 @@
+import type { FromPanel } from '../../src/chat/messages'
+
+interface Api {
+  postMessage(message: FromPanel): void
+  getState(): unknown
+  setState(state: unknown): void
+}
+
+declare function acquireVsCodeApi(): Api
+
+/** The extension host, on the other side. */
+export const host = acquireVsCodeApi()

@@ -1,0 +1,176 @@
+import type { Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, ToolItem, UserItem, WordsItem } from '../../src/chat/items'
+import { el, icon, iconButton } from './dom'
+import { host } from './host'
+import { MarkdownView } from './markdown'
+import { picture, ToolView } from './tool'
+
+/** An item on the page. `set` shows it as it is now, `text` and `output` add to it, `finish` says that no more text comes. */
+export interface ItemView {
+  readonly element: HTMLElement
+  set(item: Item): void
+  text(text: string): void
+  output(text: string): void
+  finish(): void
+}
+
+export function viewOf(item: Item, streaming: boolean): ItemView {
+  switch (item.type) {
+    case 'agent':
+      return new WordsView(item, streaming)
+    case 'thought':
+      return new ThoughtView(item, streaming)
+    case 'tool': {
+      const view = new ToolView(item)
+      return plain(view.element, (now) => { view.set(now as ToolItem) }, (text) => { view.output(text) })
+    }
+    case 'user':
+      return remade(item, (now) => user(now as UserItem))
+    case 'notice':
+      return remade(item, (now) => notice(now as NoticeItem))
+    case 'fold':
+      return remade(item, (now) => fold(now as FoldItem))
+    case 'error':
+      return remade(item, (now) => error(now as ErrorItem))
+    case 'end':
+      return remade(item, (now) => end(now as EndItem))
+  }
+}
+
+const nothing = (): void => undefined
+
+function plain(element: HTMLElement, set: (item: Item) => void, output: (text: string) => void = nothing): ItemView {
+  return { element, set, text: nothing, output, finish: nothing }
+}
+
+function remade(item: Item, make: (item: Item) => HTMLElement): ItemView {
+  const frame = el('div', { class: `item ${item.type}-item`, role: 'article', 'data-id': item.id }, make(item))
+  return plain(frame, (now) => { frame.replaceChildren(make(now)) })
+}
+
+class WordsView implements ItemView {
+  readonly element: HTMLElement
+  private readonly words: MarkdownView
+
+  constructor(item: WordsItem, streaming: boolean) {
+    this.words = new MarkdownView(item.text, streaming)
+    this.element = el('div', { class: 'item agent-item', role: 'article', 'aria-label': 'Cantrip', 'data-id': item.id }, this.words.element)
+  }
+
+  set = nothing
+  output = nothing
+
+  text(text: string): void {
+    this.words.append(text)
+  }
+
+  finish(): void {
+    this.words.finish()
+  }
+}
+
+/** What the agent thinks, folded away: its first words stand beside it. */
+class ThoughtView implements ItemView {
+  readonly element: HTMLElement
+  private readonly words: MarkdownView
+  private readonly label = el('span', { class: 'title' })
+
+  constructor(item: WordsItem, streaming: boolean) {
+    this.words = new MarkdownView(item.text, streaming)
+    this.label.textContent = streaming ? 'Thinking' : 'Thought'
+    this.element = el(
+      'div',
+      { class: `item thought-item${streaming ? ' live' : ''}`, role: 'article', 'aria-label': 'Thought', 'data-id': item.id },
+      el('details', {}, el('summary', {}, icon('chevron-right', 'chevron'), icon('lightbulb', 'kind'), this.label), el('div', { class: 'tool-body' }, this.words.element)),
+    )
+  }
+
+  set = nothing
+  output = nothing
+
+  text(text: string): void {
+    this.words.append(text)
+  }
+
+  finish(): void {
+    this.label.textContent = 'Thought'
+    this.element.classList.remove('live')
+    this.words.finish()
+  }
+}
+
+const KINDS: Readonly<Record<Attachment['kind'], string>> = {
+  file: 'file',
+  folder: 'folder',
+  selection: 'list-selection',
+  symbol: 'symbol-method',
+  image: 'file-media',
+  link: 'link',
+}
+
+/** An attachment as a chip; `remove` where it can be taken away again. */
+export function chip(attachment: Attachment, remove?: () => void): HTMLElement {
+  const { uri } = attachment
+  const name = el('span', { class: 'name' }, attachment.name)
+  const label =
+    uri === undefined || remove !== undefined
+      ? el('span', { class: 'inner' }, icon(KINDS[attachment.kind]), name)
+      : el('button', { class: 'inner', type: 'button', onclick: () => { host.postMessage({ type: 'link', href: uri }) } }, icon(KINDS[attachment.kind]), name)
+  return el('span', { class: 'chip', title: attachment.detail ?? attachment.name }, label, remove && iconButton('close', `Remove ${attachment.name}`, remove))
+}
+
+function user(item: UserItem): HTMLElement {
+  const pictures = item.attachments.filter((each) => each.data !== undefined)
+  const others = item.attachments.filter((each) => each.data === undefined)
+  return el(
+    'div',
+    { class: 'said' },
+    el('span', { class: 'hidden-words' }, 'You:'),
+    el('div', { class: 'words' }, item.text),
+    others.length > 0 && el('div', { class: 'chips' }, ...others.map((each) => chip(each))),
+    pictures.length > 0 && el('div', { class: 'pictures' }, ...pictures.map((each) => picture(each.mime ?? '', each.data ?? ''))),
+  )
+}
+
+const SIGNS = { info: 'info', warning: 'warning', error: 'error' } as const
+
+function notice(item: NoticeItem): HTMLElement {
+  return el('div', { class: `notice ${item.severity}` }, icon(SIGNS[item.severity]), el('div', {}, el('strong', {}, item.title), item.text && el('div', { class: 'detail' }, item.text)))
+}
+
+function fold(item: FoldItem): HTMLElement {
+  const title = item.status === 'in_progress' ? 'Putting earlier turns together…' : item.status === 'failed' ? 'Earlier turns could not be put together' : 'Earlier turns are summarized from here on'
+  return el('details', { class: 'fold' }, el('summary', {}, icon('chevron-right', 'chevron'), icon('fold', 'kind'), el('span', { class: 'title' }, title)), el('div', { class: 'tool-body' }, new MarkdownView(item.text).element))
+}
+
+const ACTIONS = {
+  restart: ['restart', 'Restart the Agent'],
+  signIn: ['signIn', 'Give a Key…'],
+  setUp: ['setUp', 'Set Up Cantrip…'],
+  newSession: ['new', 'New Session'],
+} as const
+
+function error(item: ErrorItem): HTMLElement {
+  const action = item.action === 'none' ? undefined : ACTIONS[item.action]
+  return el(
+    'div',
+    { class: 'error', role: 'alert' },
+    icon('error'),
+    el(
+      'div',
+      { class: 'body' },
+      el('strong', {}, item.title),
+      item.detail && el('div', { class: 'detail' }, item.detail),
+      action && el('button', { class: 'secondary', type: 'button', onclick: () => { host.postMessage({ type: action[0] }) } }, action[1]),
+    ),
+  )
+}
+
+function end(item: EndItem): HTMLElement {
+  const { turn } = item
+  return el(
+    'div',
+    { class: 'end' },
+    item.words && el('span', { class: 'words' }, item.words),
+    turn !== undefined && el('button', { class: 'text-button fork', type: 'button', title: 'Go on from here in a session of its own', onclick: () => { host.postMessage({ type: 'fork', turn }) } }, icon('repo-forked'), el('span', {}, 'Fork from here')),
+  )
+}

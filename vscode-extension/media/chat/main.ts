@@ -1,0 +1,128 @@
+/** The page of the chat panel. It keeps nothing but the draft: what it shows is told by the extension host. */
+import type { State, ToPanel } from '../../src/chat/messages'
+import { Composer } from './composer'
+import { el, icon } from './dom'
+import { host } from './host'
+import { Log } from './log'
+import { Sessions } from './sessions'
+
+const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'polite' })
+const empty = el('div', { class: 'empty' })
+const log = new Log(empty)
+const composer = new Composer(say)
+const sessions = new Sessions(() => { composer.focus() })
+const plan = el('details', { class: 'plan', hidden: true, open: true })
+let running = false
+
+function say(words: string): void {
+  live.textContent = ''
+  // The same words twice are told twice.
+  requestAnimationFrame(() => { live.textContent = words })
+}
+
+const EMPTY = {
+  ready: ['What shall be done?', 'The agent works in this folder, in a sandbox, and asks before it changes anything.'],
+  noFolder: ['Open a folder first', 'A session works in a folder: its files are what the agent can see.'],
+  untrusted: ['This workspace is not trusted', 'No agent is started here, since what lies in this folder would be read and acted upon. Trust the workspace to chat.'],
+} as const
+
+function showEmpty(state: State): void {
+  const [title, words] = EMPTY[state.status]
+  const action = (label: string, type: 'openFolder' | 'trust'): HTMLElement => el('button', { class: 'primary', type: 'button', onclick: () => { host.postMessage({ type }) } }, label)
+  const tip = (key: string, what: string): HTMLElement => el('li', {}, el('kbd', {}, key), ' ', what)
+  empty.replaceChildren(
+    icon('sparkle', 'big'),
+    el('h2', {}, title),
+    el('p', {}, words),
+    ...(state.status === 'noFolder' ? [action('Open Folder', 'openFolder')] : []),
+    ...(state.status === 'untrusted' ? [action('Manage Workspace Trust', 'trust')] : []),
+    ...(state.status === 'ready'
+      ? [
+          ...(state.caution ? [el('p', { class: 'caution' }, icon('warning'), ' ', state.caution)] : []),
+          el('ul', { class: 'tips' }, tip('@', 'adds files, folders, symbols, the selection'), tip('/', 'lists the commands'), tip('↑', 'brings back what you said'), tip('Esc', 'stops the agent')),
+        ]
+      : []),
+  )
+}
+
+function showPlan(state: State): void {
+  plan.hidden = state.plan.length === 0
+  const done = state.plan.filter((entry) => entry.status === 'completed').length
+  const now = state.plan.find((entry) => entry.status === 'in_progress')
+  const sign = { completed: 'pass-filled', in_progress: 'arrow-circle-right', pending: 'circle-large' } as const
+  plan.replaceChildren(
+    el('summary', {}, icon('chevron-right', 'chevron'), el('span', { class: 'title' }, now ? now.content : 'Plan'), el('span', { class: 'count' }, `${done}/${state.plan.length}`)),
+    el(
+      'ul',
+      {},
+      ...state.plan.map((entry) => {
+        const name = entry.status in sign ? sign[entry.status as keyof typeof sign] : 'circle-large'
+        return el('li', { class: entry.status }, icon(name), el('span', { class: 'hidden-words' }, entry.status.replace('_', ' ')), el('span', {}, entry.content))
+      }),
+    ),
+  )
+}
+
+function setState(state: State): void {
+  if (running && !state.running) {
+    log.finish()
+    say('Cantrip has finished')
+  }
+  running = state.running
+  document.body.classList.toggle('running', running)
+  composer.set(state)
+  showEmpty(state)
+  showPlan(state)
+}
+
+window.addEventListener('message', (event: MessageEvent<ToPanel>) => {
+  const message = event.data
+  switch (message.type) {
+    case 'reset':
+      log.reset(message.items, message.more, message.state.running)
+      setState(message.state)
+      return
+    case 'ops':
+      for (const op of message.ops) {
+        log.apply(op)
+        if (op.op === 'set' && op.item.type === 'tool' && op.item.question) say(`Cantrip asks for your permission: ${op.item.title}. Alt A allows, Alt R rejects.`)
+      }
+      return
+    case 'earlier':
+      log.prepend(message.items, message.more)
+      return
+    case 'state':
+      setState(message.state)
+      return
+    case 'sessions':
+      sessions.set(message.sessions, message.problem ?? '')
+      return
+    case 'showSessions':
+      sessions.show()
+      return
+    case 'mentions':
+      composer.completion.found(message.ask, message.found)
+      return
+    case 'attach':
+      composer.attach(message.attachments, message.text)
+      return
+    case 'focus':
+      composer.focus()
+      return
+  }
+})
+
+window.addEventListener('keydown', (event) => {
+  const kind = event.altKey && !event.ctrlKey ? { KeyA: 'allow_once', KeyR: 'reject_once' }[event.code] : undefined
+  const button = kind && document.querySelector<HTMLButtonElement>(`.question button[data-kind="${kind}"]:not(:disabled)`)
+  if (button) {
+    event.preventDefault()
+    button.click()
+    composer.focus()
+  } else if (event.key === 'Escape' && running && !event.defaultPrevented) {
+    host.postMessage({ type: 'stop' })
+  }
+})
+
+document.getElementById('chat')?.append(el('div', { class: 'log-frame' }, log.element, log.toEndButton, sessions.element), plan, composer.element, live)
+host.postMessage({ type: 'ready' })

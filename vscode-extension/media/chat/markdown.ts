@@ -1,0 +1,198 @@
+import { marked, type Token, type Tokens } from 'marked'
+import { el, iconButton } from './dom'
+import { highlighted } from './highlight'
+import { host } from './host'
+
+const LARGE = 40_000
+const LARGE_PAUSE_MS = 300
+
+/**
+ * Markdown that grows. What is settled (all blocks but the last) is made once and stays; only the last block is made anew as it
+ * grows. Markup in it stands there as text, pictures are links, and a link asks the extension host, which opens pages and files only.
+ */
+export class MarkdownView {
+  readonly element = el('div', { class: 'markdown' })
+  private tail = ''
+  private last: HTMLElement | undefined
+  private frame = 0
+  private timer = 0
+
+  constructor(text = '', streaming = false) {
+    this.tail = text
+    this.render(!streaming)
+  }
+
+  append(text: string): void {
+    this.tail += text
+    if (this.tail.length > LARGE) {
+      if (!this.timer) {
+        this.timer = window.setTimeout(() => {
+          this.timer = 0
+          this.render(false)
+        }, LARGE_PAUSE_MS)
+      }
+    } else if (!this.frame) {
+      this.frame = requestAnimationFrame(() => {
+        this.frame = 0
+        this.render(false)
+      })
+    }
+  }
+
+  /** No more is coming: the last block is made for good. */
+  finish(): void {
+    cancelAnimationFrame(this.frame)
+    window.clearTimeout(this.timer)
+    this.frame = this.timer = 0
+    this.render(true)
+  }
+
+  private render(final: boolean): void {
+    const tokens = marked.lexer(this.tail)
+    this.last?.remove()
+    this.last = undefined
+    let settled = 0
+    for (const [at, token] of tokens.entries()) {
+      const isLast = at === tokens.length - 1
+      const made = block(token, final || !isLast)
+      if (made) this.element.append(made)
+      if (isLast) this.last = made
+      else settled += token.raw.length
+    }
+    // Tabs and line ends that the lexer changed would shift this; then all is made anew next time.
+    const prefix = tokens.slice(0, -1).map((token) => token.raw).join('')
+    if (this.tail.startsWith(prefix)) {
+      this.tail = this.tail.slice(settled)
+    } else {
+      this.tail = tokens.map((token) => token.raw).join('').slice(settled)
+    }
+    if (final) this.last = undefined
+    if (final) this.tail = ''
+  }
+}
+
+function block(token: Token, final: boolean): HTMLElement | undefined {
+  switch (token.type) {
+    case 'space':
+    case 'def':
+      return undefined
+    case 'heading': {
+      const { depth, tokens } = token as Tokens.Heading
+      // The panel's own headings come first.
+      return el(`h${Math.min(6, depth + 2)}` as 'h3', { class: `h${depth}` }, ...inline(tokens))
+    }
+    case 'code': {
+      const { text, lang } = token as Tokens.Code
+      return codeBlock(text, lang ?? '', final)
+    }
+    case 'blockquote':
+      return el('blockquote', {}, ...blocks((token as Tokens.Blockquote).tokens, final))
+    case 'hr':
+      return el('hr')
+    case 'list':
+      return list(token as Tokens.List, final)
+    case 'table':
+      return table(token as Tokens.Table)
+    case 'paragraph':
+      return el('p', {}, ...inline((token as Tokens.Paragraph).tokens))
+    case 'html':
+      return el('p', {}, (token as Tokens.HTML).text)
+    case 'text': {
+      const { tokens, text } = token as Tokens.Text
+      return el('span', {}, ...(tokens ? inline(tokens) : [decoded(text)]))
+    }
+    default:
+      return el('p', {}, token.raw)
+  }
+}
+
+function blocks(tokens: readonly Token[], final: boolean): HTMLElement[] {
+  return tokens.map((token) => block(token, final)).filter((made) => made !== undefined)
+}
+
+export function codeBlock(text: string, language: string, final = true): HTMLElement {
+  const name = language.split(/\s/)[0] ?? ''
+  const code = el('code', {}, ...(final ? highlighted(text, name) : [text]))
+  return el(
+    'div',
+    { class: 'code-block' },
+    el('div', { class: 'code-bar' }, el('span', { class: 'language' }, name), iconButton('copy', 'Copy', () => { host.postMessage({ type: 'copy', text }) })),
+    el('pre', { tabindex: 0 }, code),
+  )
+}
+
+function list(token: Tokens.List, final: boolean): HTMLElement {
+  const items = token.items.map((item) =>
+    el(
+      'li',
+      { class: item.task ? 'task' : undefined },
+      item.task && el('span', { class: `codicon codicon-${item.checked ? 'pass-filled' : 'circle-large'}`, 'aria-label': item.checked ? 'done' : 'to do' }),
+      ...blocks(item.tokens.filter((each) => each.type !== 'checkbox'), final),
+    ),
+  )
+  return token.ordered ? el('ol', { start: token.start === '' ? undefined : token.start }, ...items) : el('ul', {}, ...items)
+}
+
+function table(token: Tokens.Table): HTMLElement {
+  const row = (cells: readonly Tokens.TableCell[], tag: 'td' | 'th'): HTMLElement =>
+    el('tr', {}, ...cells.map((cell) => el(tag, { class: cell.align ? `align-${cell.align}` : undefined }, ...inline(cell.tokens))))
+  return el(
+    'div',
+    { class: 'table' },
+    el('table', {}, el('thead', {}, row(token.header, 'th')), el('tbody', {}, ...token.rows.map((cells) => row(cells, 'td')))),
+  )
+}
+
+function inline(tokens: readonly Token[] | undefined): (Node | string)[] {
+  return (tokens ?? []).map((token): Node | string => {
+    switch (token.type) {
+      case 'strong':
+        return el('strong', {}, ...inline((token as Tokens.Strong).tokens))
+      case 'em':
+        return el('em', {}, ...inline((token as Tokens.Em).tokens))
+      case 'del':
+        return el('del', {}, ...inline((token as Tokens.Del).tokens))
+      case 'codespan':
+        return el('code', {}, (token as Tokens.Codespan).text)
+      case 'br':
+        return el('br')
+      case 'link': {
+        const { href, tokens: said } = token as Tokens.Link
+        return link(href, inline(said))
+      }
+      case 'image': {
+        const { href, text } = token as Tokens.Image
+        return link(href, [`🖼 ${text || href}`])
+      }
+      case 'escape':
+        return decoded((token as Tokens.Escape).text)
+      case 'text': {
+        const { tokens: inner, text } = token as Tokens.Text
+        return inner ? el('span', {}, ...inline(inner)) : decoded(text)
+      }
+      default:
+        return token.raw
+    }
+  })
+}
+
+/** A link without an address of its own: the extension host looks at where it leads. */
+export function link(href: string, children: (Node | string)[]): HTMLElement {
+  const go = (event: Event): void => {
+    event.preventDefault()
+    host.postMessage({ type: 'link', href })
+  }
+  return el(
+    'a',
+    { role: 'link', tabindex: 0, title: href, onclick: go, onkeydown: (event: KeyboardEvent) => { if (event.key === 'Enter') go(event) } },
+    ...children,
+  )
+}
+
+const parser = new DOMParser()
+
+/** Entities such as `&lt;` as their characters. */
+function decoded(text: string): string {
+  if (!text.includes('&')) return text
+  return text.replace(/&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z][a-z\d]{1,31});/gi, (entity) => parser.parseFromString(entity, 'text/html').documentElement.textContent)
+}

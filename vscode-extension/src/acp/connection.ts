@@ -1,0 +1,169 @@
+import * as acp from "@agentclientprotocol/sdk/unstable";
+import type { AgentProcess } from "./process";
+import { traced, type TraceLevel } from "./trace";
+
+/** What the editor does for the agent. A signal is aborted when the agent takes its request back, or is gone. */
+export interface ClientServices {
+  updated(sessionId: string, update: acp.SessionUpdate): void;
+  permission(request: acp.RequestPermissionRequest, signal: AbortSignal): Promise<acp.RequestPermissionResponse>;
+  readFile(request: acp.ReadTextFileRequest): Promise<acp.ReadTextFileResponse>;
+  writeFile(request: acp.WriteTextFileRequest): Promise<acp.WriteTextFileResponse>;
+  elicit(request: acp.CreateElicitationRequest, signal: AbortSignal): Promise<acp.CreateElicitationResponse>;
+  elicited(note: acp.CompleteElicitationNotification): void;
+  readonly terminals: TerminalServices;
+}
+
+/** Commands that the agent runs in the editor's own terminals (ACP, Terminals). */
+export interface TerminalServices {
+  create(request: acp.CreateTerminalRequest): Promise<acp.CreateTerminalResponse>;
+  output(request: acp.TerminalOutputRequest): acp.TerminalOutputResponse;
+  waitForExit(request: acp.WaitForTerminalExitRequest): Promise<acp.WaitForTerminalExitResponse>;
+  kill(request: acp.KillTerminalRequest): void;
+  release(request: acp.ReleaseTerminalRequest): void;
+}
+
+export interface ConnectionOptions {
+  readonly version: string;
+  readonly level: () => TraceLevel;
+  readonly trace: (line: string) => void;
+  readonly handshakeMs?: number;
+}
+
+/** An agent that shook hands. Requests reject with `acp.RequestError` for what the agent refused, and with `AgentGone`. */
+export class Connection {
+  private constructor(
+    private readonly connection: acp.ClientConnection,
+    readonly about: acp.InitializeResponse,
+    readonly process: AgentProcess,
+    readonly gone: Promise<AgentGone>,
+  ) {}
+
+  static async open(process: AgentProcess, services: ClientServices, options: ConnectionOptions): Promise<Connection> {
+    const stream = traced(acp.ndJsonStream(process.input, process.output), options.level, options.trace);
+    const connection = served(services).connect(stream);
+    const gone = process.ended.then((how) => {
+      const problem = new AgentGone(how, process.lastWords);
+      connection.close(problem);
+      return problem;
+    });
+    const hello = connection.agent.request(acp.methods.agent.initialize, {
+      protocolVersion: acp.PROTOCOL_VERSION,
+      clientCapabilities: {
+        fs: { readTextFile: true, writeTextFile: true },
+        terminal: true,
+        session: { notices: {}, compaction: {}, configOptions: { boolean: {} } },
+        elicitation: { form: {}, url: {} },
+        auth: { terminal: true },
+        _meta: { terminal_output: true },
+      },
+      clientInfo: { name: "cantrip-vscode", title: "Cantrip for VS Code", version: options.version },
+    });
+    // Whichever comes second must not count as unhandled.
+    hello.catch(() => undefined);
+    const about = await orLate(orGone(hello, gone), options.handshakeMs ?? 30_000, process);
+    if (about.protocolVersion !== acp.PROTOCOL_VERSION) {
+      await process.stop();
+      throw new Error(
+        `The agent speaks version ${about.protocolVersion} of the Agent Client Protocol and this extension version ${acp.PROTOCOL_VERSION}: update the older of the two.`,
+      );
+    }
+    return new Connection(connection, about, process, gone);
+  }
+
+  request<M extends acp.AgentRequestMethod>(
+    method: M,
+    params: acp.AgentRequestParamsByMethod[M],
+  ): Promise<acp.AgentRequestResponsesByMethod[M]> {
+    const answer: Promise<acp.AgentRequestResponsesByMethod[M]> = this.connection.agent.request(method, params);
+    answer.catch(() => undefined);
+    return orGone(answer, this.gone);
+  }
+
+  async cancel(sessionId: string): Promise<void> {
+    await this.connection.agent.notify(acp.methods.agent.session.cancel, { sessionId });
+  }
+
+  /** Whether the agent has an ability of sessions, such as `fork`. */
+  can(ability: keyof acp.SessionCapabilities | "load"): boolean {
+    const offered = this.about.agentCapabilities;
+    if (ability === "load") return offered?.loadSession === true;
+    return offered?.sessionCapabilities?.[ability] != null;
+  }
+
+  async close(): Promise<void> {
+    await this.process.stop();
+  }
+}
+
+/** The agent's process ended. */
+export class AgentGone extends Error {
+  constructor(
+    readonly how: string,
+    readonly lastWords: readonly string[],
+  ) {
+    const said = lastWords.filter((line) => line.trim()).slice(-3).join("\n");
+    super(`The agent ${how}.${said ? `\n${said}` : ""}`);
+    this.name = "AgentGone";
+  }
+}
+
+function served(services: ClientServices): acp.ClientApp {
+  const { session, fs, terminal, elicitation } = acp.methods.client;
+  const terminals = services.terminals;
+  return acp
+    .client({ name: "cantrip-vscode" })
+    .onNotification(session.update, ({ params }) => services.updated(params.sessionId, params.update))
+    .onNotification(elicitation.complete, ({ params }) => services.elicited(params))
+    .onRequest(session.requestPermission, ({ params, signal }) => services.permission(params, signal))
+    .onRequest(fs.readTextFile, ({ params }) => services.readFile(params))
+    .onRequest(fs.writeTextFile, ({ params }) => services.writeFile(params))
+    .onRequest(elicitation.create, ({ params, signal }) => services.elicit(params, signal))
+    .onRequest(terminal.create, ({ params }) => terminals.create(params))
+    .onRequest(terminal.output, ({ params }) => terminals.output(params))
+    .onRequest(terminal.waitForExit, ({ params }) => terminals.waitForExit(params))
+    .onRequest(terminal.kill, ({ params }) => {
+      terminals.kill(params);
+      return {};
+    })
+    .onRequest(terminal.release, ({ params }) => {
+      terminals.release(params);
+      return {};
+    });
+}
+
+async function orGone<T>(answer: Promise<T>, gone: Promise<AgentGone>): Promise<T> {
+  let over = false;
+  const lost = gone.then(async (problem) => {
+    // What had arrived before the end is still handled first.
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    if (!over) throw problem;
+    return undefined as never;
+  });
+  lost.catch(() => undefined);
+  try {
+    return await Promise.race([answer, lost]);
+  } catch (problem) {
+    if (problem instanceof acp.RequestError || problem instanceof AgentGone) throw problem;
+    // A connection that was closed says so in its own words; why it was is what its user wants to know.
+    const ended = await Promise.race([gone, new Promise<undefined>((resolve) => setTimeout(resolve, 500, undefined))]);
+    throw ended ?? problem;
+  } finally {
+    over = true;
+  }
+}
+
+async function orLate<T>(answer: Promise<T>, milliseconds: number, process: AgentProcess): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      const words = process.lastWords.slice(-3).join("\n");
+      reject(new Error(`The agent did not answer within ${milliseconds / 1000} s.${words ? `\n${words}` : ""}`));
+      void process.stop();
+    }, milliseconds);
+  });
+  try {
+    return await Promise.race([answer, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,119 @@
+import { spawn, type ChildProcessWithoutNullStreams } from "node:child_process";
+import { Readable, Writable } from "node:stream";
+import { type AgentCommand, spelled } from "./command";
+
+const TAIL_LINES = 40;
+const LONGEST_LINE = 2000;
+const CLOSE_MS = 1500;
+const TERM_MS = 1000;
+
+/**
+ * The agent's process. It is the leader of a process group of its own, so that nothing it started is left when it has to be
+ * killed; an orderly end is the end of its stdin, after which it has a moment to write its looms.
+ */
+export class AgentProcess {
+  readonly ended: Promise<string>;
+  private readonly child: ChildProcessWithoutNullStreams;
+  private readonly tail: string[] = [];
+  private rest = "";
+  private over = false;
+
+  private constructor(
+    readonly command: AgentCommand,
+    private readonly heard: (line: string) => void,
+  ) {
+    const inGroup = process.platform !== "win32";
+    this.child = spawn(command.command, [...command.args], {
+      cwd: command.cwd,
+      env: { ...process.env, ...command.env },
+      stdio: ["pipe", "pipe", "pipe"],
+      detached: inGroup,
+      windowsHide: true,
+    });
+    // A pipe that breaks is told by the end of the process; without a listener it would end the extension host.
+    this.child.stdin.on("error", () => undefined);
+    this.child.stderr.setEncoding("utf8").on("data", (text: string) => this.said(text));
+    this.ended = new Promise((resolve) => {
+      this.child.once("error", (problem: NodeJS.ErrnoException) => {
+        this.over = true;
+        const why = problem.code === "ENOENT" ? "there is no such program" : problem.message;
+        resolve(`could not be started: ${why} (${spelled(command)})`);
+      });
+      this.child.once("close", (code, signal) => {
+        this.over = true;
+        if (this.rest) this.keep(this.rest);
+        resolve(signal ? `was ended by ${signal}` : `ended with exit code ${code ?? "unknown"}`);
+      });
+    });
+  }
+
+  /** Starts it; whether it could be started shows in `ended`. `heard` gets each line of its stderr. */
+  static start(command: AgentCommand, heard: (line: string) => void = () => undefined): AgentProcess {
+    return new AgentProcess(command, heard);
+  }
+
+  get running(): boolean {
+    return !this.over;
+  }
+
+  get pid(): number | undefined {
+    return this.child.pid;
+  }
+
+  get input(): WritableStream<Uint8Array> {
+    return Writable.toWeb(this.child.stdin) as WritableStream<Uint8Array>;
+  }
+
+  get output(): ReadableStream<Uint8Array> {
+    return Readable.toWeb(this.child.stdout);
+  }
+
+  /** The last lines of its stderr, oldest first. */
+  get lastWords(): readonly string[] {
+    return this.tail;
+  }
+
+  /** Ends it: by closing its stdin, then by SIGTERM, then by SIGKILL to it and what it started. */
+  async stop(): Promise<void> {
+    if (this.over) return;
+    this.child.stdin.end();
+    if (await this.endsWithin(CLOSE_MS)) return;
+    this.signal("SIGTERM");
+    if (await this.endsWithin(TERM_MS)) return;
+    this.signal("SIGKILL");
+    await this.ended;
+  }
+
+  private signal(name: NodeJS.Signals): void {
+    const pid = this.child.pid;
+    if (pid === undefined) return;
+    try {
+      if (process.platform === "win32") this.child.kill(name);
+      else process.kill(-pid, name);
+    } catch {
+      this.child.kill(name);
+    }
+  }
+
+  private async endsWithin(milliseconds: number): Promise<boolean> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<boolean>((resolve) => {
+      timer = setTimeout(() => resolve(false), milliseconds);
+    });
+    const ended = await Promise.race([this.ended.then(() => true), late]);
+    clearTimeout(timer);
+    return ended;
+  }
+
+  private said(text: string): void {
+    const lines = (this.rest + text).split("\n");
+    this.rest = (lines.pop() ?? "").slice(-LONGEST_LINE);
+    for (const line of lines) this.keep(line);
+  }
+
+  private keep(line: string): void {
+    this.tail.push(line.slice(0, LONGEST_LINE));
+    if (this.tail.length > TAIL_LINES) this.tail.shift();
+    this.heard(line);
+  }
+}

@@ -1,0 +1,47 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import * as vscode from "vscode";
+import type { Attachment } from "./items";
+
+/** A prompt's words and what goes with it, as the protocol has them. */
+export function contentOf(text: string, attachments: readonly Attachment[]): acp.ContentBlock[] {
+  const blocks: acp.ContentBlock[] = [{ type: "text", text }];
+  for (const each of attachments) {
+    if (each.data !== undefined) blocks.push({ type: "image", data: each.data, mimeType: each.mime ?? "image/png" });
+    else if (each.uri !== undefined) blocks.push({ type: "resource_link", name: each.name, uri: each.uri });
+  }
+  return blocks;
+}
+
+export async function fileAttached(uri: vscode.Uri): Promise<Attachment> {
+  const shown = vscode.workspace.asRelativePath(uri, false);
+  const name = shown.split(/[\\/]/).pop() ?? shown;
+  let folder = false;
+  try {
+    folder = ((await vscode.workspace.fs.stat(uri)).type & vscode.FileType.Directory) !== 0;
+  } catch {
+    // The agent says that it cannot be read.
+  }
+  return { kind: folder ? "folder" : "file", name: folder ? `${name}/` : name, uri: uri.toString(), detail: shown };
+}
+
+/** The lines that are selected, as a link to them; the whole file where nothing is. */
+export async function selectionAttached(editor: vscode.TextEditor): Promise<Attachment> {
+  const { document, selection } = editor;
+  if (selection.isEmpty) return fileAttached(document.uri);
+  return linesAttached(document.uri, selection, "selection");
+}
+
+export function linesAttached(uri: vscode.Uri, range: vscode.Range, kind: "selection" | "symbol", symbol?: string): Attachment {
+  const first = range.start.line + 1;
+  // A selection that ends before the first character of a line does not hold that line.
+  const last = range.end.character === 0 && range.end.line > range.start.line ? range.end.line : range.end.line + 1;
+  const shown = vscode.workspace.asRelativePath(uri, false);
+  const name = shown.split(/[\\/]/).pop() ?? shown;
+  const lines = `L${first}${last > first ? `-${last}` : ""}`;
+  return {
+    kind,
+    name: symbol ?? `${name}:${first}${last > first ? `-${last}` : ""}`,
+    uri: `${uri.toString()}${symbol === undefined ? "" : `?symbol=${encodeURIComponent(symbol)}`}#${lines}`,
+    detail: `${shown}:${first}${last > first ? `-${last}` : ""}`,
+  };
+}

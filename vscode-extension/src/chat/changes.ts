@@ -1,0 +1,29 @@
+import { structuredPatch } from "diff";
+import type { DiffPart, Hunk } from "./items";
+
+const MOST_LINES = 240;
+const TOO_LARGE = 2_000_000;
+
+/** A change of a file as hunks that can be shown in a conversation; the whole of it is for the diff editor. */
+export function changed(path: string, shown: string, before: string | null, after: string): DiffPart {
+  const base = { type: "diff", path, shown, isNew: before === null } as const;
+  if ((before?.length ?? 0) + after.length > TOO_LARGE) return { ...base, added: 0, removed: 0, hunks: [], left: after.split("\n").length };
+  const patch = structuredPatch("a", "b", before ?? "", after, "", "", { context: 3, timeout: 1000 });
+  let added = 0;
+  let removed = 0;
+  let shownLines = 0;
+  let left = 0;
+  const hunks: Hunk[] = [];
+  for (const hunk of patch?.hunks ?? []) {
+    const lines = hunk.lines.filter((line) => !line.startsWith("\\"));
+    for (const line of lines) {
+      if (line.startsWith("+")) added += 1;
+      else if (line.startsWith("-")) removed += 1;
+    }
+    const room = Math.max(0, MOST_LINES - shownLines);
+    left += Math.max(0, lines.length - room);
+    if (room > 0) hunks.push({ oldStart: hunk.oldStart, newStart: hunk.newStart, lines: lines.slice(0, room).map((line) => line.slice(0, 2000)) });
+    shownLines += Math.min(room, lines.length);
+  }
+  return { ...base, added, removed, hunks, left };
+}

@@ -1,0 +1,71 @@
+import { RequestError } from "@agentclientprotocol/sdk/unstable";
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import * as vscode from "vscode";
+
+const NOT_FOUND = -32002;
+const INVALID = -32602;
+
+/**
+ * The editor's files for the agent (ACP, File System): what is open is read as it stands in the editor, saved or not, and what
+ * is written goes through the editor, so that it can be undone there.
+ */
+export class EditorFiles {
+  constructor(private readonly wrote: (uri: vscode.Uri) => void = () => undefined) {}
+
+  async read(request: acp.ReadTextFileRequest): Promise<acp.ReadTextFileResponse> {
+    const text = await this.text(uriOf(request.path));
+    if (request.line == null && request.limit == null) return { content: text };
+    const lines = text.split(/(?<=\n)/);
+    const first = Math.max(0, (request.line ?? 1) - 1);
+    return { content: lines.slice(first, request.limit == null ? undefined : first + request.limit).join("") };
+  }
+
+  async write(request: acp.WriteTextFileRequest): Promise<acp.WriteTextFileResponse> {
+    const uri = uriOf(request.path);
+    const open = opened(uri);
+    if (open !== undefined) {
+      const edit = new vscode.WorkspaceEdit();
+      edit.replace(uri, new vscode.Range(open.positionAt(0), open.positionAt(open.getText().length)), request.content);
+      if (!(await vscode.workspace.applyEdit(edit))) throw new RequestError(INVALID, `The editor did not take the change of ${request.path}.`);
+      if (!(await open.save())) throw new RequestError(INVALID, `${request.path} was changed in the editor and could not be saved there.`);
+    } else {
+      try {
+        await vscode.workspace.fs.writeFile(uri, new TextEncoder().encode(request.content));
+      } catch (problem) {
+        throw refused(problem, request.path);
+      }
+    }
+    this.wrote(uri);
+    return {};
+  }
+
+  private async text(uri: vscode.Uri): Promise<string> {
+    const open = opened(uri);
+    if (open !== undefined) return open.getText();
+    let bytes: Uint8Array;
+    try {
+      bytes = await vscode.workspace.fs.readFile(uri);
+    } catch (problem) {
+      throw refused(problem, uri.fsPath);
+    }
+    try {
+      return new TextDecoder("utf-8", { fatal: true, ignoreBOM: false }).decode(bytes);
+    } catch {
+      throw new RequestError(INVALID, `${uri.fsPath} is not text in UTF-8.`);
+    }
+  }
+}
+
+function opened(uri: vscode.Uri): vscode.TextDocument | undefined {
+  return vscode.workspace.textDocuments.find((document) => document.uri.scheme === "file" && document.uri.fsPath === uri.fsPath && !document.isClosed);
+}
+
+function uriOf(path: string): vscode.Uri {
+  if (!/^(?:\/|[A-Za-z]:[\\/]|\\\\)/.test(path)) throw new RequestError(INVALID, `An absolute path is needed, not ${JSON.stringify(path.slice(0, 200))}.`);
+  return vscode.Uri.file(path);
+}
+
+function refused(problem: unknown, path: string): RequestError {
+  if (problem instanceof vscode.FileSystemError && problem.code === "FileNotFound") return new RequestError(NOT_FOUND, `There is no file ${path}.`, { uri: path });
+  return new RequestError(INVALID, `${path}: ${problem instanceof Error ? problem.message : String(problem)}`);
+}

@@ -1,0 +1,47 @@
+import { isAbsolute, resolve } from "node:path";
+import * as vscode from "vscode";
+
+/**
+ * Follows a link of a conversation. What the agent wrote may come from anywhere: only web pages (which the editor asks about)
+ * and files are opened, and no other scheme, `command:` among them, does anything.
+ */
+export async function follow(href: string, folder: string): Promise<void> {
+  if (/^(https?|mailto):/i.test(href)) {
+    await vscode.env.openExternal(vscode.Uri.parse(href, true));
+    return;
+  }
+  const scheme = /^([A-Za-z][A-Za-z0-9+.-]+):/.exec(href)?.[1]?.toLowerCase();
+  if (scheme !== undefined && scheme !== "file") return;
+  const [, path = "", fragment = ""] = /^([^#]*)#?(.*)$/s.exec(href) ?? [];
+  const line = /^L?(\d{1,9})/.exec(fragment)?.[1] ?? /:(\d{1,9})(?::\d+)?$/.exec(path)?.[1];
+  const bare = path.replace(/:(\d{1,9})(?::\d+)?$/, "");
+  let file: string;
+  try {
+    file = scheme === "file" ? vscode.Uri.parse(bare, true).fsPath : decodeURIComponent(bare);
+  } catch {
+    return;
+  }
+  if (!file) return;
+  await reveal(isAbsolute(file) ? file : resolve(folder, file), line === undefined ? undefined : Number(line));
+}
+
+/** Shows a file, at a line (counted from 1) where one is given; folders are shown in the explorer. */
+export async function reveal(path: string, line: number | undefined, quiet = false): Promise<void> {
+  const uri = vscode.Uri.file(path);
+  try {
+    const stat = await vscode.workspace.fs.stat(uri);
+    if ((stat.type & vscode.FileType.Directory) !== 0) {
+      if (!quiet) await vscode.commands.executeCommand("revealInExplorer", uri);
+      return;
+    }
+    const at = line === undefined ? undefined : new vscode.Range(Math.max(0, line - 1), 0, Math.max(0, line - 1), 0);
+    await vscode.window.showTextDocument(uri, {
+      preview: true,
+      preserveFocus: quiet,
+      ...(at === undefined ? {} : { selection: at }),
+      viewColumn: vscode.ViewColumn.One,
+    });
+  } catch (problem) {
+    if (!quiet) void vscode.window.showWarningMessage(`${vscode.workspace.asRelativePath(uri)} cannot be shown: ${problem instanceof Error ? problem.message : String(problem)}`);
+  }
+}

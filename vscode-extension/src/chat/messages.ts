@@ -1,0 +1,113 @@
+import type { Attachment, Item, Op } from "./items";
+
+/** What the panel shows beside the conversation. */
+export interface State {
+  readonly status: "ready" | "noFolder" | "untrusted";
+  readonly title: string;
+  readonly running: boolean;
+  readonly options: readonly Choice[];
+  readonly commands: readonly { readonly name: string; readonly description: string; readonly hint: string }[];
+  readonly usage?: { readonly used: number; readonly size: number; readonly cost: string };
+  readonly plan: readonly { readonly content: string; readonly status: string; readonly priority: string }[];
+  /** Why the first prompt will ask for trust. */
+  readonly caution?: string;
+}
+
+/** A config option of the session. */
+export interface Choice {
+  readonly id: string;
+  readonly name: string;
+  readonly description: string;
+  readonly category: string;
+  readonly value: string | boolean;
+  readonly values: readonly { readonly value: string; readonly name: string; readonly description: string; readonly group?: string }[];
+}
+
+export interface SessionLine {
+  readonly id: string;
+  readonly title: string;
+  readonly cwd: string;
+  readonly when: string;
+  readonly current: boolean;
+  readonly busy: boolean;
+}
+
+export type ToPanel =
+  | { readonly type: "reset"; readonly items: readonly Item[]; readonly more: boolean; readonly state: State }
+  | { readonly type: "ops"; readonly ops: readonly Op[] }
+  | { readonly type: "earlier"; readonly items: readonly Item[]; readonly more: boolean }
+  | { readonly type: "state"; readonly state: State }
+  | { readonly type: "sessions"; readonly sessions: readonly SessionLine[]; readonly problem?: string }
+  | { readonly type: "mentions"; readonly ask: number; readonly found: readonly Attachment[] }
+  | { readonly type: "attach"; readonly attachments: readonly Attachment[]; readonly text?: string }
+  | { readonly type: "focus" }
+  | { readonly type: "showSessions" };
+
+export type FromPanel =
+  | { readonly type: "ready" }
+  | { readonly type: "send"; readonly text: string; readonly attachments: readonly Attachment[] }
+  | { readonly type: "stop" | "new" | "sessions" | "restart" | "signIn" | "setUp" | "trust" | "openFolder" }
+  | { readonly type: "earlier"; readonly before: string }
+  | { readonly type: "open" | "delete"; readonly id: string; readonly cwd?: string }
+  | { readonly type: "option"; readonly id: string; readonly value: string | boolean }
+  | { readonly type: "answer"; readonly question: string; readonly option: string }
+  | { readonly type: "fork"; readonly turn: string }
+  | { readonly type: "location"; readonly path: string; readonly line?: number }
+  | { readonly type: "diff"; readonly item: string; readonly path: string }
+  | { readonly type: "link"; readonly href: string }
+  | { readonly type: "mention"; readonly ask: number; readonly query: string }
+  | { readonly type: "dropped"; readonly uris: readonly string[] }
+  | { readonly type: "copy"; readonly text: string };
+
+/** Checks what comes from the webview: it shows what strangers wrote, so nothing it says is taken unseen. */
+export function fromPanel(value: unknown): FromPanel | undefined {
+  if (value === null || typeof value !== "object") return undefined;
+  const fields = value as Record<string, unknown>;
+  const texts = (...names: string[]): boolean => names.every((name) => typeof fields[name] === "string");
+  switch (fields.type) {
+    case "ready":
+    case "stop":
+    case "new":
+    case "sessions":
+    case "restart":
+    case "signIn":
+    case "setUp":
+    case "trust":
+    case "openFolder":
+      return { type: fields.type };
+    case "send":
+      return texts("text") && Array.isArray(fields.attachments) && fields.attachments.every(isAttachment) ? (fields as unknown as FromPanel) : undefined;
+    case "earlier":
+      return texts("before") ? (fields as unknown as FromPanel) : undefined;
+    case "open":
+    case "delete":
+      return texts("id") && (fields.cwd === undefined || texts("cwd")) ? (fields as unknown as FromPanel) : undefined;
+    case "option":
+      return texts("id") && (texts("value") || typeof fields.value === "boolean") ? (fields as unknown as FromPanel) : undefined;
+    case "answer":
+      return texts("question", "option") ? (fields as unknown as FromPanel) : undefined;
+    case "fork":
+      return texts("turn") ? (fields as unknown as FromPanel) : undefined;
+    case "location":
+      return texts("path") && (fields.line === undefined || typeof fields.line === "number") ? (fields as unknown as FromPanel) : undefined;
+    case "diff":
+      return texts("item", "path") ? (fields as unknown as FromPanel) : undefined;
+    case "link":
+      return texts("href") ? (fields as unknown as FromPanel) : undefined;
+    case "mention":
+      return texts("query") && typeof fields.ask === "number" ? (fields as unknown as FromPanel) : undefined;
+    case "dropped":
+      return Array.isArray(fields.uris) && fields.uris.every((uri) => typeof uri === "string") ? (fields as unknown as FromPanel) : undefined;
+    case "copy":
+      return texts("text") ? (fields as unknown as FromPanel) : undefined;
+    default:
+      return undefined;
+  }
+}
+
+function isAttachment(value: unknown): boolean {
+  if (value === null || typeof value !== "object") return false;
+  const fields = value as Record<string, unknown>;
+  const optional = (name: string): boolean => fields[name] === undefined || typeof fields[name] === "string";
+  return typeof fields.kind === "string" && typeof fields.name === "string" && ["uri", "detail", "data", "mime"].every(optional);
+}

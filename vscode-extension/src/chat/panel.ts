@@ -1,0 +1,312 @@
+import { randomBytes } from "node:crypto";
+import { homedir } from "node:os";
+import * as vscode from "vscode";
+import { Signal, type Subscription } from "../acp/signal";
+import { fileAttached } from "./attachments";
+import type { Conversation } from "./conversation";
+import type { Diffs } from "./diffs";
+import type { Attachment, Op } from "./items";
+import { follow, reveal } from "./links";
+import type { Mentions } from "./mentions";
+import { fromPanel, type FromPanel, type State, type ToPanel } from "./messages";
+import { type ChatService, place } from "./service";
+import { choices, spent } from "./state";
+
+const AT_ONCE = 120;
+const BATCH_MS = 25;
+
+export interface PanelActions {
+  readonly setUp: () => Promise<unknown>;
+  readonly signIn: () => Promise<unknown>;
+}
+
+/** The chat's view. It keeps nothing: whenever the editor makes it anew, it is told all that there is. */
+export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable {
+  static readonly id = "cantrip.chat";
+  readonly visibility = new Signal<boolean>();
+  private view: vscode.WebviewView | undefined;
+  private ready = false;
+  private waiting: ToPanel[] = [];
+  private ops: Op[] = [];
+  private timer: NodeJS.Timeout | undefined;
+  private following: Subscription[] = [];
+  private readonly parts: Subscription[] = [];
+
+  constructor(
+    private readonly extension: vscode.Uri,
+    private readonly service: ChatService,
+    private readonly diffs: Diffs,
+    private readonly mentions: Mentions,
+    private readonly actions: PanelActions,
+  ) {
+    this.parts.push(
+      service.shown.on((conversation) => { this.follow(conversation); }),
+      service.busyChanged.on(() => { this.tellState(); }),
+      vscode.workspace.onDidGrantWorkspaceTrust(() => void this.begin()),
+      vscode.workspace.onDidChangeWorkspaceFolders(() => void this.begin()),
+    );
+  }
+
+  get visible(): boolean {
+    return this.view?.visible ?? false;
+  }
+
+  resolveWebviewView(view: vscode.WebviewView): void {
+    this.view = view;
+    this.ready = false;
+    view.webview.options = {
+      enableScripts: true,
+      enableCommandUris: false,
+      localResourceRoots: [vscode.Uri.joinPath(this.extension, "dist", "chat")],
+    };
+    view.webview.onDidReceiveMessage((value: unknown) => {
+      const message = fromPanel(value);
+      if (message !== undefined) void this.handled(message);
+    });
+    view.onDidChangeVisibility(() => { this.visibility.fire(view.visible); });
+    view.onDidDispose(() => {
+      this.view = undefined;
+      this.ready = false;
+    });
+    view.webview.html = page(view.webview, this.extension);
+  }
+
+  /** Shows the panel, with the place to type in focus, and puts something there. */
+  async compose(attachments: readonly Attachment[], text?: string): Promise<void> {
+    await vscode.commands.executeCommand(`${ChatPanel.id}.focus`);
+    if (attachments.length > 0 || text !== undefined) this.send({ type: "attach", attachments, ...(text === undefined ? {} : { text }) });
+    this.send({ type: "focus" });
+  }
+
+  async sessions(): Promise<void> {
+    await vscode.commands.executeCommand(`${ChatPanel.id}.focus`);
+    this.send({ type: "showSessions" });
+    await this.tellSessions();
+  }
+
+  dispose(): void {
+    clearTimeout(this.timer);
+    for (const each of [...this.parts, ...this.following]) each.dispose();
+  }
+
+  // --- to the panel
+
+  private send(message: ToPanel): void {
+    if (!this.ready || this.view === undefined) {
+      if (message.type === "attach" || message.type === "focus" || message.type === "showSessions") this.waiting.push(message);
+      return;
+    }
+    void this.view.webview.postMessage(message);
+  }
+
+  private follow(conversation: Conversation): void {
+    for (const each of this.following) each.dispose();
+    this.ops = [];
+    this.following = [
+      conversation.transcript.ops.on((op) => { this.queue(op); }),
+      conversation.transcript.planned.on(() => { this.tellState(); }),
+      conversation.changed.on(() => { this.tellState(); }),
+    ];
+    this.reset(conversation);
+  }
+
+  private reset(conversation: Conversation): void {
+    const { items } = conversation.transcript;
+    this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, state: this.state() });
+  }
+
+  /** Pieces that come close together go out together, text that continues text as one. */
+  private queue(op: Op): void {
+    const last = this.ops.at(-1);
+    if (last !== undefined && (op.op === "text" || op.op === "output") && last.op === op.op && last.id === op.id) {
+      this.ops[this.ops.length - 1] = { ...last, text: last.text + op.text };
+    } else if (last?.op === "set" && op.op === "set" && last.item === op.item) {
+      return;
+    } else {
+      this.ops.push(op);
+    }
+    this.timer ??= setTimeout(() => {
+      this.timer = undefined;
+      const ops = this.ops;
+      this.ops = [];
+      if (ops.length === 0) return;
+      if (ops.length > 4 * AT_ONCE) this.reset(this.service.current);
+      else this.send({ type: "ops", ops });
+    }, BATCH_MS);
+  }
+
+  private state(): State {
+    const { current } = this.service;
+    const { settings } = current;
+    const status = !vscode.workspace.isTrusted ? "untrusted" : place() === undefined ? "noFolder" : "ready";
+    return {
+      status,
+      title: settings.title ?? "",
+      running: current.busy,
+      options: choices(settings),
+      commands: settings.commands.map((each) => ({ name: each.name, description: each.description, hint: each.input?.hint ?? "" })),
+      ...(settings.usage === undefined ? {} : { usage: spent(settings.usage) }),
+      plan: current.transcript.plan.map(({ content, status: at, priority }) => ({ content, status: at, priority })),
+      ...(settings.untrusted === undefined ? {} : { caution: settings.untrusted }),
+    };
+  }
+
+  private tellState(): void {
+    const state = this.state();
+    if (this.view !== undefined) this.view.description = state.title;
+    this.send({ type: "state", state });
+  }
+
+  private async tellSessions(): Promise<void> {
+    try {
+      const busy = new Set(this.service.busy.map((each) => each.session?.id));
+      const sessions = (await this.service.list()).map((each) => ({
+        id: each.sessionId,
+        title: each.title ?? "Untitled",
+        cwd: each.cwd.startsWith(homedir()) ? `~${each.cwd.slice(homedir().length)}` : each.cwd,
+        when: each.updatedAt ?? "",
+        current: each.sessionId === this.service.current.session?.id,
+        busy: busy.has(each.sessionId),
+      }));
+      this.send({ type: "sessions", sessions });
+    } catch (problem) {
+      this.send({ type: "sessions", sessions: [], problem: problem instanceof Error ? problem.message : String(problem) });
+    }
+  }
+
+  /** What is shown is taken up again, or made. */
+  private async begin(): Promise<void> {
+    this.follow(this.service.current);
+    if (!vscode.workspace.isTrusted || place() === undefined) return;
+    if (this.service.current.used || this.service.current.session !== undefined) return;
+    await this.service.restore();
+  }
+
+  // --- from the panel
+
+  private async handled(message: FromPanel): Promise<void> {
+    if (!vscode.workspace.isTrusted && !["ready", "trust", "link"].includes(message.type)) return;
+    const { service } = this;
+    const { current } = service;
+    switch (message.type) {
+      case "ready": {
+        this.ready = true;
+        await this.begin();
+        const waiting = this.waiting;
+        this.waiting = [];
+        for (const each of waiting) this.send(each);
+        return;
+      }
+      case "send":
+        return service.send(message.text, [...message.attachments]);
+      case "stop":
+        return service.stop();
+      case "new":
+        service.newConversation();
+        return;
+      case "sessions":
+        return this.tellSessions();
+      case "open":
+        return service.open(message.id);
+      case "delete":
+        if (await sure("Delete this session for good?", "Delete")) await service.delete(message.id).catch(complain);
+        return this.tellSessions();
+      case "option":
+        return this.choose(current, message.id, message.value);
+      case "answer":
+        service.permissions.answer(message.question, message.option);
+        return;
+      case "fork":
+        return service.fork(message.turn);
+      case "location":
+        return reveal(message.path, message.line);
+      case "diff": {
+        const diff = current.transcript.diff(message.item, message.path);
+        return diff && this.diffs.open(diff.path, diff.oldText ?? null, diff.newText);
+      }
+      case "link":
+        return follow(message.href, current.folder);
+      case "mention":
+        this.send({ type: "mentions", ask: message.ask, found: await this.mentions.find(message.query) });
+        return;
+      case "dropped": {
+        const uris = message.uris.map((uri) => vscode.Uri.parse(uri)).filter((uri) => uri.scheme === "file" || uri.scheme === "vscode-remote");
+        this.send({ type: "attach", attachments: await Promise.all(uris.map((uri) => fileAttached(vscode.Uri.file(uri.path)))) });
+        return;
+      }
+      case "earlier": {
+        const { items } = current.transcript;
+        const end = items.findIndex((item) => item.id === message.before);
+        const start = Math.max(0, end - AT_ONCE);
+        if (end > 0) this.send({ type: "earlier", items: items.slice(start, end), more: start > 0 });
+        return;
+      }
+      case "copy":
+        return vscode.env.clipboard.writeText(message.text);
+      case "restart":
+        return service.restart();
+      case "signIn":
+        await this.actions.signIn();
+        return;
+      case "setUp":
+        await this.actions.setUp();
+        return;
+      case "trust":
+        await vscode.commands.executeCommand("workbench.trust.manage");
+        return;
+      case "openFolder":
+        await vscode.commands.executeCommand("workbench.action.files.openFolder");
+        return;
+    }
+  }
+
+  private async choose(conversation: Conversation, id: string, value: string | boolean): Promise<void> {
+    const { session } = conversation;
+    if (session === undefined) return;
+    try {
+      if (id === "mode" && !session.settings.options.some((option) => option.id === "mode")) await session.setMode(String(value));
+      else await session.setOption(id, value);
+    } catch (problem) {
+      complain(problem);
+      // What was chosen did not come to be: the panel shows what is.
+      this.tellState();
+    }
+  }
+}
+
+function complain(problem: unknown): void {
+  void vscode.window.showWarningMessage(`Cantrip: ${problem instanceof Error ? problem.message : String(problem)}`);
+}
+
+async function sure(question: string, yes: string): Promise<boolean> {
+  return (await vscode.window.showWarningMessage(question, { modal: true }, yes)) === yes;
+}
+
+function page(webview: vscode.Webview, extension: vscode.Uri): string {
+  const nonce = randomBytes(18).toString("base64");
+  const file = (name: string): string => webview.asWebviewUri(vscode.Uri.joinPath(extension, "dist", "chat", name)).toString();
+  const policy = [
+    "default-src 'none'",
+    `style-src ${webview.cspSource}`,
+    `font-src ${webview.cspSource}`,
+    `script-src 'nonce-${nonce}'`,
+    "img-src data:",
+    "form-action 'none'",
+    "base-uri 'none'",
+  ].join("; ");
+  return `<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="${policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="stylesheet" href="${file("codicon.css")}">
+<link rel="stylesheet" href="${file("chat.css")}">
+<title>Cantrip</title>
+</head>
+<body>
+<main id="chat"></main>
+<script nonce="${nonce}" src="${file("chat.js")}"></script>
+</body>
+</html>`;
+}

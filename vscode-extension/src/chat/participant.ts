@@ -1,0 +1,212 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import * as vscode from "vscode";
+import type { Agent } from "../acp/agent";
+import { told, wantsSignIn } from "../acp/errors";
+import type { Session } from "../acp/session";
+import { contentOf, fileAttached, linesAttached } from "./attachments";
+import { changed } from "./changes";
+import type { Diffs } from "./diffs";
+import type { Attachment } from "./items";
+import type { Permissions } from "./permissions";
+import { place } from "./service";
+import { textOf } from "./transcript";
+
+export const PARTICIPANT = "cantrip.agent";
+const ANSWER = "cantrip.chat.answer";
+const SHOW_DIFF = "cantrip.chat.showDiff";
+
+/** What a turn leaves for the next one of the same conversation. */
+interface Kept extends vscode.ChatResult {
+  readonly metadata: { readonly session?: string; readonly reason?: string };
+}
+
+/** The agent in the editor's own chat, as `@cantrip`: a session for each conversation there. */
+export class Participant implements vscode.Disposable {
+  private readonly sessions = new Map<string, Session>();
+  private readonly parts: { dispose(): void }[] = [];
+  private readonly offered = new Map<string, acp.Diff>();
+
+  constructor(
+    private readonly agent: Agent,
+    private readonly permissions: Permissions,
+    private readonly diffs: Diffs,
+    icon: vscode.Uri,
+    private readonly signIn: () => Promise<boolean>,
+  ) {
+    const participant = vscode.chat.createChatParticipant(PARTICIPANT, (request, context, stream, token) => this.answer(request, context, stream, token));
+    participant.iconPath = icon;
+    participant.followupProvider = {
+      provideFollowups: (result: Kept) => {
+        if (result.metadata.reason === "max_turn_requests") return [{ prompt: "Go on.", label: "Go on" }];
+        return result.metadata.reason === "end_turn" ? [{ prompt: "", command: "cost", label: "What did this cost?" }] : [];
+      },
+    };
+    this.parts.push(
+      participant,
+      vscode.commands.registerCommand(ANSWER, (id: unknown, option: unknown) => {
+        if (typeof id === "string" && typeof option === "string" && !this.permissions.answer(id, option)) {
+          void vscode.window.showInformationMessage("That question was answered already.");
+        }
+      }),
+      vscode.commands.registerCommand(SHOW_DIFF, (key: unknown) => {
+        const diff = this.offered.get(String(key));
+        return diff && this.diffs.open(diff.path, diff.oldText ?? null, diff.newText);
+      }),
+    );
+  }
+
+  dispose(): void {
+    for (const part of this.parts) part.dispose();
+  }
+
+  private async answer(request: vscode.ChatRequest, context: vscode.ChatContext, stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<Kept> {
+    const where = place();
+    if (!vscode.workspace.isTrusted || where === undefined) {
+      stream.markdown(where === undefined ? "Open a folder first: a session works in one." : "No agent is started in a workspace that you do not trust.");
+      if (where !== undefined) stream.button({ command: "workbench.trust.manage", title: "Manage Workspace Trust" });
+      return { metadata: {} };
+    }
+    let session: Session | undefined;
+    try {
+      stream.progress("Starting the agent…");
+      session = await this.session(context, where);
+      const text = request.command === undefined ? request.prompt : `/${request.command} ${request.prompt}`.trim();
+      const content = contentOf(text, await attached(request));
+      const reply = await this.turn(session, content, stream, token);
+      if (reply.stopReason === "max_turn_requests") stream.markdown("\n\n*The limit of turns or time is reached.*");
+      return { metadata: { session: session.id, reason: reply.stopReason } };
+    } catch (problem) {
+      const { title, detail } = told(problem);
+      if (wantsSignIn(problem)) {
+        stream.markdown(`**${title}.** ${detail}`);
+        stream.button({ command: "cantrip.chat.signIn", title: "Give a Key…" });
+      }
+      return { metadata: session === undefined ? {} : { session: session.id }, errorDetails: { message: detail ? `${title}\n${detail}` : title } };
+    }
+  }
+
+  private async session(context: vscode.ChatContext, where: { cwd: string; directories: readonly string[] }): Promise<Session> {
+    const last = context.history.findLast((turn) => turn instanceof vscode.ChatResponseTurn && turn.participant === PARTICIPANT);
+    const id = last instanceof vscode.ChatResponseTurn ? (last.result as Partial<Kept>).metadata?.session : undefined;
+    const known = id === undefined ? undefined : this.sessions.get(id);
+    if (known !== undefined) return known;
+    const open = async (): Promise<Session> => (id === undefined ? this.agent.newSession(where) : this.agent.loadSession(id, where, () => undefined));
+    let session: Session;
+    try {
+      session = await open();
+    } catch (problem) {
+      if (!wantsSignIn(problem) || !(await this.signIn())) throw problem;
+      session = await open();
+    }
+    this.sessions.set(session.id, session);
+    return session;
+  }
+
+  private async turn(session: Session, content: acp.ContentBlock[], stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<acp.PromptResponse> {
+    const show = new Rendering(stream, (diff) => this.offer(diff));
+    const parts = [
+      session.updates.on((update) => { show.heard(update); }),
+      this.permissions.asked.on(({ id, request }) => {
+        if (request.sessionId !== session.id) return;
+        show.question(request);
+        for (const option of request.options) stream.button({ command: ANSWER, title: option.name, arguments: [id, option.optionId] });
+      }),
+      token.onCancellationRequested(() => {
+        void session.cancel();
+        this.permissions.cancel(session.id);
+      }),
+    ];
+    try {
+      return await session.prompt(content);
+    } finally {
+      for (const part of parts) part.dispose();
+    }
+  }
+
+  private offer(diff: acp.Diff): vscode.Command {
+    const key = `${this.offered.size}`;
+    this.offered.set(key, diff);
+    return { command: SHOW_DIFF, title: "Show the Change", arguments: [key] };
+  }
+}
+
+/** Updates in the editor's own chat. */
+class Rendering {
+  private readonly shownDiffs = new Set<string>();
+  private readonly titles = new Map<string, string>();
+  private thinking = false;
+
+  constructor(
+    private readonly stream: vscode.ChatResponseStream,
+    private readonly offer: (diff: acp.Diff) => vscode.Command,
+  ) {}
+
+  heard(update: acp.SessionUpdate): void {
+    const { stream } = this;
+    switch (update.sessionUpdate) {
+      case "agent_message_chunk":
+        this.thinking = false;
+        stream.markdown(textOf(update.content));
+        return;
+      case "agent_thought_chunk":
+        if (!this.thinking) stream.progress("Thinking…");
+        this.thinking = true;
+        return;
+      case "tool_call":
+        this.titles.set(update.toolCallId, update.title);
+        stream.progress(update.title);
+        return;
+      case "tool_call_update":
+        return this.call(update);
+      case "plan":
+        stream.markdown(`\n\n${update.entries.map((entry) => `- [${entry.status === "completed" ? "x" : " "}] ${entry.content}`).join("\n")}\n\n`);
+        return;
+      case "notice":
+        stream.markdown(`\n\n> **${update.title}** ${update.description ?? ""}\n\n`);
+        return;
+      default:
+        return;
+    }
+  }
+
+  question(request: acp.RequestPermissionRequest): void {
+    const call = request.toolCall;
+    this.stream.markdown(`\n\n**Allow this?** ${call.title ?? this.titles.get(call.toolCallId) ?? "A tool call"}\n\n`);
+    for (const part of call.content ?? []) {
+      if (part.type === "diff") this.diff(call.toolCallId, part);
+      else if (part.type === "content") this.stream.markdown(`${textOf(part.content)}\n\n`);
+    }
+  }
+
+  private call(update: acp.ToolCallUpdate): void {
+    const done = update.status === "completed" || update.status === "failed";
+    for (const at of done ? (update.locations ?? []) : []) {
+      const uri = vscode.Uri.file(at.path);
+      this.stream.reference(at.line == null ? uri : new vscode.Location(uri, new vscode.Position(Math.max(0, at.line - 1), 0)));
+    }
+    if (done) for (const part of update.content ?? []) if (part.type === "diff") this.diff(update.toolCallId, part);
+    if (update.status === "failed") this.stream.markdown(`\n\n*${this.titles.get(update.toolCallId) ?? "A tool call"}: failed*\n\n`);
+  }
+
+  private diff(callId: string, diff: acp.Diff): void {
+    const key = `${callId}\n${diff.path}`;
+    if (this.shownDiffs.has(key)) return;
+    this.shownDiffs.add(key);
+    const part = changed(diff.path, vscode.workspace.asRelativePath(diff.path), diff.oldText ?? null, diff.newText);
+    const lines = part.hunks.flatMap((hunk) => hunk.lines);
+    const fence = "`".repeat(Math.max(3, ...lines.map((line) => (/`+/.exec(line)?.[0].length ?? 0) + 1)));
+    this.stream.markdown("\n\n");
+    this.stream.anchor(vscode.Uri.file(diff.path), part.shown);
+    this.stream.markdown(` +${part.added} −${part.removed}\n\n${fence}diff\n${lines.slice(0, 80).join("\n")}\n${fence}\n\n`);
+    this.stream.button(this.offer(diff));
+  }
+}
+
+async function attached(request: vscode.ChatRequest): Promise<Attachment[]> {
+  const found: Attachment[] = [];
+  for (const { value } of request.references) {
+    if (value instanceof vscode.Uri) found.push(await fileAttached(value));
+    else if (value instanceof vscode.Location) found.push(linesAttached(value.uri, value.range, "selection"));
+  }
+  return found;
+}

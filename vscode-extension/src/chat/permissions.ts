@@ -1,0 +1,51 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import { randomUUID } from "node:crypto";
+import { Signal } from "../acp/signal";
+
+/** A question of the agent that waits for its user. */
+export interface Pending {
+  readonly id: string;
+  readonly request: acp.RequestPermissionRequest;
+}
+
+/** Questions that are open. Whoever shows one answers by its id; a session that is stopped has all of its questions cancelled. */
+export class Permissions {
+  readonly asked = new Signal<Pending>();
+  readonly settled = new Signal<{ readonly pending: Pending; readonly option: string | undefined }>();
+  private readonly open = new Map<string, { pending: Pending; settle: (option: string | undefined) => void }>();
+
+  ask(request: acp.RequestPermissionRequest, signal: AbortSignal): Promise<acp.RequestPermissionResponse> {
+    const pending: Pending = { id: randomUUID(), request };
+    return new Promise((resolve) => {
+      const settle = (option: string | undefined): void => {
+        if (!this.open.delete(pending.id)) return;
+        signal.removeEventListener("abort", taken);
+        resolve({ outcome: option === undefined ? { outcome: "cancelled" } : { outcome: "selected", optionId: option } });
+        this.settled.fire({ pending, option });
+      };
+      const taken = (): void => settle(undefined);
+      this.open.set(pending.id, { pending, settle });
+      signal.addEventListener("abort", taken, { once: true });
+      if (signal.aborted) return taken();
+      this.asked.fire(pending);
+    });
+  }
+
+  /** Answers with one of the question's own options; anything else is no answer. Returns whether it was one. */
+  answer(id: string, option: string): boolean {
+    const entry = this.open.get(id);
+    if (entry === undefined || !entry.pending.request.options.some((each) => each.optionId === option)) return false;
+    entry.settle(option);
+    return true;
+  }
+
+  cancel(sessionId: string): void {
+    for (const { pending, settle } of [...this.open.values()]) {
+      if (pending.request.sessionId === sessionId) settle(undefined);
+    }
+  }
+
+  of(sessionId: string): Pending[] {
+    return [...this.open.values()].map((entry) => entry.pending).filter((pending) => pending.request.sessionId === sessionId);
+  }
+}

@@ -1,0 +1,218 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import * as vscode from "vscode";
+import type { Agent } from "../acp/agent";
+import { told } from "../acp/errors";
+import type { Place, Session } from "../acp/session";
+import { Signal } from "../acp/signal";
+import { contentOf } from "./attachments";
+import { Conversation } from "./conversation";
+import type { Attachment } from "./items";
+import type { Pending, Permissions } from "./permissions";
+import { signIn } from "./signin";
+
+const LAST = "cantrip.chat.session";
+
+/** The conversations of this window, and which of them the panel shows. */
+export class ChatService implements vscode.Disposable {
+  readonly shown = new Signal<Conversation>();
+  readonly busyChanged = new Signal<void>();
+  /** What the agent does in the conversation that is shown. */
+  readonly heard = new Signal<acp.SessionUpdate>();
+  private readonly conversations = new Map<string, Conversation>();
+  private conversation: Conversation | undefined;
+  private readonly running = new Set<Conversation>();
+
+  constructor(
+    readonly agent: Agent,
+    readonly permissions: Permissions,
+    private readonly memory: vscode.Memento,
+    private readonly agentProgram: () => Promise<{ command: string; args: readonly string[] }>,
+  ) {
+    permissions.asked.on((pending) => { this.question(pending); });
+    permissions.settled.on(({ pending, option }) => {
+      const chosen = pending.request.options.find((each) => each.optionId === option);
+      this.of(pending.request.sessionId)?.transcript.answered(pending.request.toolCall.toolCallId, chosen?.name ?? "Not answered");
+    });
+    agent.ended.on((problem) => {
+      for (const conversation of this.running) this.permissions.cancel(conversation.session?.id ?? "");
+      if (this.running.size === 0) this.conversation?.transcript.noticed("warning", `The agent ${problem.how}`, "It is started again with your next message; nothing of this conversation is lost.");
+    });
+  }
+
+  /** The one that is shown; a new one where there is none yet. */
+  get current(): Conversation {
+    this.conversation ??= this.made(new Conversation(place()?.cwd ?? ""));
+    return this.conversation;
+  }
+
+  get busy(): readonly Conversation[] {
+    return [...this.running];
+  }
+
+  async send(text: string, attachments: Attachment[]): Promise<void> {
+    const where = place();
+    if (where === undefined) throw new Error("Open a folder first: a session works in one.");
+    const conversation = this.current;
+    await conversation.prompt(
+      text,
+      attachments,
+      contentOf(text, attachments),
+      () => this.begin(conversation, where),
+      () => signIn(this.agent, this.agentProgram),
+    );
+  }
+
+  /** Opens a session for what is shown, so that its options and commands are there before the first prompt. */
+  async prepare(): Promise<void> {
+    const where = place();
+    const conversation = this.current;
+    if (where === undefined || conversation.session !== undefined || conversation.busy) return;
+    try {
+      const session = await this.begin(conversation, where);
+      // A prompt that came meanwhile opened one by itself.
+      if (!conversation.attached) conversation.attach(session);
+    } catch (problem) {
+      if (!conversation.used) conversation.transcript.failed(told(problem));
+    }
+  }
+
+  async stop(): Promise<void> {
+    const conversation = this.current;
+    const id = conversation.session?.id;
+    await conversation.stop();
+    if (id !== undefined) this.permissions.cancel(id);
+  }
+
+  newConversation(): void {
+    this.show(this.made(new Conversation(place()?.cwd ?? "")));
+    void this.memory.update(LAST, undefined);
+    void this.prepare();
+  }
+
+  /** Opens a session by its id: from this window's memory, else from the agent with its past. */
+  async open(id: string, cwd?: string): Promise<void> {
+    const known = this.conversations.get(id);
+    if (known !== undefined) {
+      this.show(known);
+      this.remember(id);
+      return;
+    }
+    const here = place();
+    const where: Place = { cwd: cwd ?? here?.cwd ?? "", directories: cwd === undefined || cwd === here?.cwd ? (here?.directories ?? []) : [] };
+    const conversation = this.made(new Conversation(where.cwd));
+    conversation.transcript.replaying = true;
+    this.show(conversation);
+    try {
+      await this.agent.loadSession(id, where, (session) => {
+        conversation.transcript.clear();
+        conversation.attach(session);
+        this.conversations.set(id, conversation);
+      });
+      conversation.transcript.replayed();
+      this.remember(id);
+    } catch (problem) {
+      this.conversations.delete(id);
+      conversation.transcript.replaying = false;
+      conversation.transcript.failed(told(problem));
+      if (this.memory.get(LAST) === id) void this.memory.update(LAST, undefined);
+    }
+  }
+
+  /** Takes up what was shown when the window was closed. */
+  async restore(): Promise<void> {
+    const id = this.memory.get<string>(LAST);
+    if (id === undefined || this.current.used || this.current.session !== undefined) return this.prepare();
+    await this.open(id);
+  }
+
+  async fork(turn: string): Promise<void> {
+    const session = this.current.session;
+    if (session === undefined) return;
+    try {
+      const id = await this.agent.forkSession(session.id, session.place, turn);
+      await this.open(id);
+      this.current.transcript.noticed("info", "A fork", "This session goes on from that turn; the one before stays as it is.");
+    } catch (problem) {
+      this.current.transcript.failed(told(problem));
+    }
+  }
+
+  async list(): Promise<acp.SessionInfo[]> {
+    const where = place();
+    return this.agent.listSessions(where?.cwd);
+  }
+
+  async delete(id: string): Promise<void> {
+    await this.agent.deleteSession(id);
+    const conversation = this.conversations.get(id);
+    this.conversations.delete(id);
+    conversation?.dispose();
+    if (conversation !== undefined && conversation === this.conversation) this.newConversation();
+  }
+
+  async restart(): Promise<void> {
+    await this.agent.stop();
+    try {
+      const session = this.current.session;
+      if (session === undefined) await this.prepare();
+      else await session.living();
+      this.current.transcript.noticed("info", "The agent was started again", "");
+    } catch (problem) {
+      this.current.transcript.failed(told(problem));
+    }
+  }
+
+  of(sessionId: string): Conversation | undefined {
+    return this.conversations.get(sessionId);
+  }
+
+  printed(terminalId: string, data: string): void {
+    for (const conversation of this.conversations.values()) conversation.transcript.printed(terminalId, data);
+  }
+
+  dispose(): void {
+    for (const conversation of this.conversations.values()) conversation.dispose();
+  }
+
+  private async begin(conversation: Conversation, where: Place): Promise<Session> {
+    const session = await this.agent.newSession(where);
+    this.conversations.set(session.id, conversation);
+    return session;
+  }
+
+  private show(conversation: Conversation): void {
+    this.conversation = conversation;
+    this.shown.fire(conversation);
+  }
+
+  private made(conversation: Conversation): Conversation {
+    conversation.heard.on((update) => { if (conversation === this.conversation) this.heard.fire(update); });
+    conversation.began.on(() => {
+      this.running.add(conversation);
+      this.busyChanged.fire();
+    });
+    conversation.ended.on(() => {
+      this.running.delete(conversation);
+      if (conversation.session !== undefined && conversation === this.conversation) this.remember(conversation.session.id);
+      this.busyChanged.fire();
+    });
+    return conversation;
+  }
+
+  private question(pending: Pending): void {
+    const { request } = pending;
+    const options = request.options.map((each) => ({ id: each.optionId, name: each.name, kind: each.kind }));
+    this.of(request.sessionId)?.transcript.question({ id: pending.id, options }, request.toolCall);
+  }
+
+  private remember(id: string): void {
+    void this.memory.update(LAST, id);
+  }
+}
+
+/** Where sessions work: the first folder of the workspace, and the others beside it. */
+export function place(): Place | undefined {
+  const folders = (vscode.workspace.workspaceFolders ?? []).filter((folder) => folder.uri.scheme === "file").map((folder) => folder.uri.fsPath);
+  const [cwd, ...directories] = folders;
+  return cwd === undefined ? undefined : { cwd, directories };
+}

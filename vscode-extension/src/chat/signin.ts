@@ -1,0 +1,52 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import * as vscode from "vscode";
+import type { Agent } from "../acp/agent";
+
+type Method = acp.AuthMethod;
+
+/** Lets the user give a key, in a terminal where the agent offers that; whether it may be tried again. */
+export async function signIn(agent: Agent, program: () => Promise<{ command: string; args: readonly string[]; env?: Readonly<Record<string, string>> | undefined }>): Promise<boolean> {
+  const { about } = await agent.connection();
+  const methods: readonly Method[] = about.authMethods ?? [];
+  if (methods.length === 0) return false;
+  const picked = await vscode.window.showQuickPick(
+    methods.map((method) => ({ label: method.name, detail: method.description ?? "", method })),
+    { title: "Cantrip needs a model's key", placeHolder: "How do you want to give it?", ignoreFocusOut: true, matchOnDetail: true },
+  );
+  if (picked === undefined) return false;
+  const { method } = picked;
+  const { type } = method as { type?: string };
+  if (type === "terminal" && !(await atTerminal(method, await program()))) return false;
+  // The agent has read its environment when it started.
+  await agent.stop();
+  try {
+    await agent.authenticate(method.id);
+    return true;
+  } catch (problem) {
+    const words = problem instanceof Error ? problem.message : String(problem);
+    void vscode.window.showWarningMessage(`Cantrip has no key yet: ${words}`);
+    return false;
+  }
+}
+
+/** Runs the agent in a terminal with the method's arguments; whether it ended well. */
+async function atTerminal(
+  method: { name: string; args?: readonly string[] | undefined; env?: Record<string, string> | undefined },
+  program: { command: string; args: readonly string[]; env?: Readonly<Record<string, string>> | undefined },
+): Promise<boolean> {
+  const terminal = vscode.window.createTerminal({
+    name: method.name,
+    shellPath: program.command,
+    shellArgs: [...program.args, ...(method.args ?? [])],
+    env: { ...program.env, ...method.env },
+    iconPath: new vscode.ThemeIcon("key"),
+  });
+  terminal.show();
+  return new Promise((resolve) => {
+    const closed = vscode.window.onDidCloseTerminal((each) => {
+      if (each !== terminal) return;
+      closed.dispose();
+      resolve((terminal.exitStatus?.code ?? 1) === 0);
+    });
+  });
+}

@@ -1,0 +1,40 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import type { Settings } from "../acp/session";
+import type { Choice, State } from "./messages";
+
+/** What can be chosen in a session, in the order in which it is shown; modes are an option of agents that have no options. */
+export function choices(settings: Settings): Choice[] {
+  const found = settings.options.map(choice);
+  if (settings.modes && !found.some((each) => each.category === "mode")) {
+    found.unshift({
+      id: "mode",
+      name: "Mode",
+      description: "",
+      category: "mode",
+      value: settings.modes.currentModeId,
+      values: settings.modes.availableModes.map((mode) => ({ value: mode.id, name: mode.name, description: mode.description ?? "" })),
+    });
+  }
+  return found;
+}
+
+function choice(option: acp.SessionConfigOption): Choice {
+  const base = { id: option.id, name: option.name, description: option.description ?? "", category: option.category ?? "" };
+  if (option.type === "boolean") return { ...base, value: option.currentValue, values: [] };
+  const values = option.options.flatMap((each) =>
+    "options" in each
+      ? each.options.map((one) => ({ value: one.value, name: one.name, description: one.description ?? "", group: each.name }))
+      : [{ value: each.value, name: each.name, description: each.description ?? "" }],
+  );
+  return { ...base, value: option.currentValue, values };
+}
+
+export function spent(usage: NonNullable<Settings["usage"]>): NonNullable<State["usage"]> {
+  const { cost } = usage;
+  let words = "";
+  if (cost) {
+    const digits = cost.amount !== 0 && Math.abs(cost.amount) < 0.01 ? 4 : 2;
+    words = cost.currency === "USD" ? `$${cost.amount.toFixed(digits)}` : `${cost.amount.toFixed(digits)} ${cost.currency}`;
+  }
+  return { used: usage.used, size: usage.size, cost: words };
+}

@@ -1,0 +1,34 @@
+import * as vscode from "vscode";
+import type { ChatService } from "./service";
+
+/** An item of the status bar while the agent works, or waits for its user. */
+export class Status implements vscode.Disposable {
+  private readonly item = vscode.window.createStatusBarItem("cantrip.chat.status", vscode.StatusBarAlignment.Left, 10);
+  private readonly parts: { dispose(): void }[];
+
+  constructor(private readonly service: ChatService) {
+    this.item.name = "Cantrip Chat";
+    this.item.command = "cantrip.chat.focus";
+    const show = (): void => { this.show(); };
+    this.parts = [service.busyChanged.on(show), service.permissions.asked.on(show), service.permissions.settled.on(show)];
+  }
+
+  dispose(): void {
+    for (const part of this.parts) part.dispose();
+    this.item.dispose();
+  }
+
+  private show(): void {
+    const busy = this.service.busy;
+    const waiting = busy.filter((each) => this.service.permissions.of(each.session?.id ?? "").length > 0).length;
+    void vscode.commands.executeCommand("setContext", "cantrip.chat.busy", busy.length > 0);
+    if (busy.length === 0) {
+      this.item.hide();
+      return;
+    }
+    this.item.text = waiting > 0 ? "$(bell-dot) Cantrip asks" : "$(loading~spin) Cantrip works";
+    this.item.tooltip = waiting > 0 ? "Cantrip waits for your permission. Click to see what it asks." : "Cantrip works on a prompt. Click to see the conversation.";
+    this.item.backgroundColor = waiting > 0 ? new vscode.ThemeColor("statusBarItem.warningBackground") : undefined;
+    this.item.show();
+  }
+}

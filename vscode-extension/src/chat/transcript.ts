@@ -1,0 +1,325 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import { isAbsolute, relative } from "node:path";
+import { fileURLToPath } from "node:url";
+import { Signal } from "../acp/signal";
+import { changed } from "./changes";
+import type { Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
+
+const MOST_OUTPUT = 200_000;
+const MOST_INPUT = 20_000;
+
+type Fields<T extends Item> = Omit<T, "id" | "type">;
+
+/**
+ * A conversation as items, made of a session's updates. Items are only added at the end and changed in place; every change is
+ * told as an `Op`, so that a reader that follows them never has to look at the whole again.
+ */
+export class Transcript {
+  readonly ops = new Signal<Op>();
+  readonly items: Item[] = [];
+  plan: readonly acp.PlanEntry[] = [];
+  readonly planned = new Signal<readonly acp.PlanEntry[]>();
+  /** Whether what is heard is a past that is replayed: what the user said comes among it. */
+  replaying = false;
+  private readonly tools = new Map<string, ToolItem>();
+  private readonly open = new Set<ToolItem>();
+  private readonly folds = new Map<string, FoldItem>();
+  /** Tool calls by the terminals that they show. */
+  private readonly terminals = new Map<string, ToolItem>();
+  private readonly diffs = new Map<string, acp.Diff>();
+  private speaking: { item: WordsItem | UserItem; messageId: string | undefined } | undefined;
+  private turn: string | undefined;
+  private next = 0;
+
+  constructor(private readonly folder: string) {}
+
+  clear(): void {
+    this.items.length = 0;
+    this.tools.clear();
+    this.open.clear();
+    this.folds.clear();
+    this.terminals.clear();
+    this.diffs.clear();
+    this.speaking = undefined;
+    this.turn = undefined;
+    this.plan = [];
+  }
+
+  asked(text: string, attachments: Attachment[]): void {
+    this.add<UserItem>("user", { text, attachments });
+  }
+
+  heard(update: acp.SessionUpdate): void {
+    switch (update.sessionUpdate) {
+      case "user_message_chunk":
+        return this.said(update);
+      case "agent_message_chunk":
+        return this.words("agent", update);
+      case "agent_thought_chunk":
+        return this.words("thought", update);
+      case "tool_call":
+      case "tool_call_update":
+        return this.tool(update);
+      case "plan":
+        this.plan = update.entries;
+        return this.planned.fire(this.plan);
+      case "notice":
+        this.add<NoticeItem>("notice", { severity: severity(update.severity), title: update.title, text: update.description ?? "" });
+        return;
+      case "compaction_update":
+        return this.fold(update.compactionId, update.status, update.summary?.map(textOf).join("") ?? update.error ?? undefined);
+      case "compaction_summary_chunk": {
+        const fold = this.folds.get(update.compactionId);
+        return this.fold(update.compactionId, fold?.status ?? "in_progress", (fold?.text ?? "") + textOf(update.content));
+      }
+      default:
+        return;
+    }
+  }
+
+  /** The answer is over. */
+  ended(reply: acp.PromptResponse): void {
+    const about = reply._meta?.cantrip as { turn?: unknown; command?: unknown; summary?: unknown } | undefined;
+    // A slash command is no turn: there is nothing to fork from.
+    if (about?.command !== undefined && reply.stopReason === "end_turn") return this.settle();
+    const turn = typeof about?.turn === "string" && about.turn ? about.turn : undefined;
+    this.end(reply.stopReason, turn);
+  }
+
+  failed(problem: Omit<ErrorItem, "type" | "id">): void {
+    this.settle();
+    this.add<ErrorItem>("error", problem);
+  }
+
+  noticed(level: NoticeItem["severity"], title: string, text: string): void {
+    this.add<NoticeItem>("notice", { severity: level, title, text });
+  }
+
+  /** A replay is over: what it said last can be forked from. */
+  replayed(): void {
+    this.replaying = false;
+    if (this.turn !== undefined) this.end("end_turn", this.turn);
+    else this.settle();
+  }
+
+  /** A question about a call, with all that is known of the call. */
+  question(question: Question, call: acp.ToolCallUpdate): void {
+    this.tool(call);
+    const item = this.tools.get(call.toolCallId);
+    if (item) this.change(item, { question });
+  }
+
+  answered(callId: string, answer: string): void {
+    const item = this.tools.get(callId);
+    if (item) this.change(item, { question: undefined, answer });
+  }
+
+  /** Output of a terminal that the editor runs for the agent. */
+  printed(terminalId: string, data: string): void {
+    const item = this.terminals.get(terminalId);
+    if (item) this.output(item, data);
+  }
+
+  /** The whole texts of a diff that an item shows. */
+  diff(itemId: string, path: string): acp.Diff | undefined {
+    return this.diffs.get(`${itemId}\n${path}`);
+  }
+
+  // --- words
+
+  private said(update: acp.ContentChunk): void {
+    const messageId = update.messageId ?? undefined;
+    let item = this.speaking?.item;
+    if (item?.type !== "user" || this.speaking?.messageId !== messageId) {
+      if (this.replaying && this.turn !== undefined) this.end("end_turn", this.turn);
+      item = this.add<UserItem>("user", { text: "", attachments: [] });
+      this.speaking = { item, messageId };
+    }
+    const content = update.content;
+    if (content.type === "text") item.text += content.text;
+    else item.attachments.push(attachmentOf(content));
+    this.ops.fire({ op: "set", item });
+  }
+
+  private words(type: "agent" | "thought", update: acp.ContentChunk): void {
+    const messageId = update.messageId ?? undefined;
+    if (this.replaying && messageId !== undefined && !messageId.endsWith(":answer")) this.turn = messageId.split(":")[0];
+    const text = textOf(update.content);
+    if (!text) return;
+    if (this.speaking?.item.type === type && this.speaking.messageId === messageId) {
+      this.speaking.item.text += text;
+      this.ops.fire({ op: "text", id: this.speaking.item.id, text });
+      return;
+    }
+    const item = this.add<WordsItem>(type, { text });
+    this.speaking = { item, messageId };
+  }
+
+  // --- calls
+
+  private tool(update: acp.ToolCall | acp.ToolCallUpdate): void {
+    const id = update.toolCallId;
+    const known = this.tools.get(id);
+    const item = known ?? this.newTool(update);
+    if (this.replaying && id.includes(".")) this.turn = id.slice(0, id.lastIndexOf("."));
+    const meta = update._meta as Meta | null | undefined;
+    const info = meta?.terminal_info?.terminal_id;
+    if (info) this.terminals.set(info, item);
+    const data = meta?.terminal_output?.data;
+    const only = Object.keys(update).every((key) => key === "sessionUpdate" || key === "toolCallId" || key === "_meta");
+    if (typeof data === "string" && only && known) return this.output(item, data);
+    const change: Partial<ToolItem> = {};
+    if (update.title) change.title = update.title;
+    if (update.kind) change.kind = update.kind;
+    if (update.name) change.name = update.name;
+    if (update.status) change.status = update.status;
+    if (update.locations) {
+      change.locations = update.locations.map((at) => ({ path: at.path, shown: this.shown(at.path), line: at.line ?? undefined }));
+    }
+    if (update.content) change.parts = this.parts(item, update.content);
+    if (update.rawInput !== undefined && update.rawInput !== null) change.input = inputOf(update.rawInput);
+    const via = meta?.cantrip?.via;
+    if (typeof via === "string") change.parent = via;
+    if (meta?.terminal_exit) change.exit = { code: meta.terminal_exit.exit_code ?? null, signal: meta.terminal_exit.signal ?? null };
+    // What was asked is settled when the call goes on, whoever answered.
+    if (update.status && update.status !== "pending" && item.question) change.question = undefined;
+    this.change(item, change);
+    if (isOpen(item.status)) this.open.add(item);
+    else this.open.delete(item);
+    if (typeof data === "string") this.output(item, data);
+  }
+
+  private newTool(update: acp.ToolCall | acp.ToolCallUpdate): ToolItem {
+    const item = this.add<ToolItem>("tool", {
+      callId: update.toolCallId,
+      title: update.title ?? update.name ?? "Tool call",
+      kind: update.kind ?? "other",
+      status: update.status ?? "pending",
+      parts: [],
+      locations: [],
+    });
+    this.tools.set(update.toolCallId, item);
+    return item;
+  }
+
+  private parts(item: ToolItem, content: readonly acp.ToolCallContent[]): ToolPart[] {
+    const parts: ToolPart[] = [];
+    for (const each of content) {
+      if (each.type === "diff") {
+        this.diffs.set(`${item.id}\n${each.path}`, each);
+        parts.push(changed(each.path, this.shown(each.path), each.oldText ?? null, each.newText));
+      } else if (each.type === "terminal") {
+        this.terminals.set(each.terminalId, item);
+      } else if (each.content.type === "image") {
+        parts.push({ type: "image", mime: each.content.mimeType, data: each.content.data });
+      } else if (each.content.type === "resource_link") {
+        parts.push({ type: "link", name: each.content.name, uri: each.content.uri });
+      } else {
+        const text = textOf(each.content);
+        if (text) parts.push({ type: "text", text });
+      }
+    }
+    return parts;
+  }
+
+  private output(item: ToolItem, data: string): void {
+    item.output = ((item.output ?? "") + data).slice(-MOST_OUTPUT);
+    this.ops.fire({ op: "output", id: item.id, text: data });
+  }
+
+  private fold(id: string, status: string, text: string | undefined): void {
+    const known = this.folds.get(id);
+    if (known) return this.change(known, { status, text: text ?? known.text });
+    this.folds.set(id, this.add<FoldItem>("fold", { status, text: text ?? "" }));
+  }
+
+  // --- items
+
+  private end(reason: string, turn: string | undefined): void {
+    this.settle();
+    this.turn = undefined;
+    this.add<EndItem>("end", { reason, words: WORDS[reason] ?? "", turn });
+  }
+
+  /** Calls that never ended will not do so any more. */
+  private settle(): void {
+    this.speaking = undefined;
+    for (const item of this.open) this.change(item, { status: "failed", question: undefined });
+    this.open.clear();
+  }
+
+  private add<T extends Item>(type: T["type"], fields: Fields<T>): T {
+    this.speaking = undefined;
+    this.next += 1;
+    const item = { ...fields, type, id: `i${this.next}` } as unknown as T;
+    this.items.push(item);
+    this.ops.fire({ op: "add", item });
+    return item;
+  }
+
+  private change<T extends Item>(item: T, change: Partial<T>): void {
+    Object.assign(item, change);
+    this.ops.fire({ op: "set", item });
+  }
+
+  private shown(path: string): string {
+    const near = relative(this.folder, path);
+    return near && !near.startsWith("..") && !isAbsolute(near) ? near : path;
+  }
+}
+
+interface Meta {
+  readonly terminal_info?: { readonly terminal_id?: string };
+  readonly terminal_output?: { readonly data?: unknown };
+  readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
+  readonly cantrip?: { readonly via?: unknown };
+}
+
+const WORDS: Readonly<Record<string, string>> = {
+  cancelled: "Stopped.",
+  max_tokens: "Ended: the limit of tokens or cost is reached.",
+  max_turn_requests: "Ended: the limit of turns or time is reached. Say “go on” to continue.",
+  refusal: "The model refused to go on.",
+};
+
+function isOpen(status: ToolItem["status"]): boolean {
+  return status === "pending" || status === "in_progress";
+}
+
+function severity(given: string): NoticeItem["severity"] {
+  return given === "error" || given === "warning" ? given : "info";
+}
+
+export function textOf(content: acp.ContentBlock): string {
+  if (content.type === "text") return content.text;
+  if (content.type === "resource_link") return `[${content.name}](${content.uri})`;
+  if (content.type === "resource" && "text" in content.resource) return content.resource.text;
+  return "";
+}
+
+function attachmentOf(content: acp.ContentBlock): Attachment {
+  if (content.type === "image") return { kind: "image", name: "picture", data: content.data, mime: content.mimeType };
+  if (content.type === "resource_link") return { kind: content.uri.startsWith("file:") ? "file" : "link", name: content.name, uri: content.uri };
+  if (content.type === "resource") return { kind: "file", name: nameOf(content.resource.uri), uri: content.resource.uri };
+  return { kind: "link", name: content.type };
+}
+
+function nameOf(uri: string): string {
+  try {
+    const path = uri.startsWith("file:") ? fileURLToPath(uri) : uri;
+    return path.split(/[\\/]/).pop() ?? uri;
+  } catch {
+    return uri;
+  }
+}
+
+function inputOf(raw: unknown): string {
+  if (raw !== null && typeof raw === "object") {
+    const fields = raw as Record<string, unknown>;
+    const program = fields.command ?? fields.code;
+    if (typeof program === "string" && Object.keys(fields).length === 1) return program.slice(0, MOST_INPUT);
+    if (Object.keys(fields).length === 0) return "";
+  }
+  const text = typeof raw === "string" ? raw : JSON.stringify(raw, null, 2);
+  return text.length > MOST_INPUT ? `${text.slice(0, MOST_INPUT)}…` : text;
+}

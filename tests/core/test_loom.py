@@ -44,7 +44,7 @@ async def test_records_have_the_promised_shape(tmp_path: Path) -> None:
     # What was said is written before anything is done about it; done alone does nothing.
     said = lines.pop(4)
     assert set(said) == {
-        "type", "id", "parent_id", "cantrip_id", "entity_id", "cast_id", "sequence", "utterance", "gates", "usage",
+        "type", "id", "parent_id", "cantrip_id", "entity_id", "cast_id", "sequence", "utterance", "gates", "usage", "model",
     }  # fmt: skip
     first = lines[4]
     assert (said["id"], said["utterance"], said["gates"]) == (first["id"], first["utterance"], ["echo"])

@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
+from cantrip_acp.lsp import skimming
+
 LIMIT = 64 * 1024 * 1024
-"""Bytes of one message."""
+"""Bytes that are kept of one message."""
+LONGEST = 1 << 40
+"""What a message may say that it is long: of a large one most is left out (`skimming`)."""
 
 
 def take_streams() -> tuple[int, int]:
@@ -56,9 +60,23 @@ def bodies(read: Callable[[int], bytes]) -> Iterator[bytes]:
             if not colon:
                 raise ValueError(f"not a header: {line[:60]!r}")
             if name.strip().lower() == b"content-length":
-                if not value.strip().isdigit() or int(value) > LIMIT:
+                if not value.strip().isdigit() or int(value) > LONGEST:
                     raise ValueError(f"not a length: {value[:60]!r}")
                 length = int(value)
+        if length > skimming.LONG:
+            skimmer = skimming.Skimmer()
+            missing = length
+            while True:
+                skimmer.feed(buffer[:missing])
+                buffer, missing = buffer[missing:], missing - len(buffer[:missing])
+                if not missing:
+                    break
+                if skimmer.kept > LIMIT:
+                    raise ValueError(f"a message of more than {LIMIT:,} bytes")
+                if not more():
+                    return
+            yield skimmer.body()
+            continue
         parts = [buffer]
         have = len(buffer)
         while have < length:

@@ -28,8 +28,9 @@ class Chunks:
     """Pieces of one document, from one reading to the next."""
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[int, _Node]] = {}
-        self._used: dict[str, tuple[int, _Node]] = {}
+        # The same text may stand in several places, and a piece has one: each has a piece of its own.
+        self._held: dict[str, list[tuple[int, _Node]]] = {}
+        self._used: dict[str, list[tuple[int, _Node]]] = {}
 
     def read(self, text: str, name: str) -> tuple[Any, Places] | None:
         """As `yaml_text.read`; None where the text is to be read as a whole."""
@@ -37,10 +38,16 @@ class Chunks:
             return None
         lines = text.splitlines(keepends=True)
         self._used = {}
-        root = self._block(lines, 0, len(lines), name)
+        try:
+            root = self._block(lines, 0, len(lines), name)
+        except RecipeError:
+            # What was taken goes back: the next text is read with what this one did not come to, too.
+            for piece, nodes in self._used.items():
+                self._held.setdefault(piece, []).extend(nodes)
+            raise
+        self._held = self._used
         if root is None:
             return None
-        self._held = self._used
         places = Places()
         return yaml_text._data(root, (), places, name), places
 
@@ -81,8 +88,9 @@ class Chunks:
 
     def _piece(self, lines: list[str], begin: int, end: int, name: str) -> _Node | None:
         text = "".join(lines[begin:end])
-        held = self._held.get(text)
-        if held is None or text in self._used:  # the same text twice needs two places
+        known = self._held.get(text)
+        held = known.pop(0) if known else None
+        if held is None:
             try:
                 node = yaml_text._tree(text, name)
             except RecipeError as error:
@@ -93,7 +101,7 @@ class Chunks:
         base, node = held
         if base != begin:
             _shift(node, begin - base)
-        self._used.setdefault(text, (begin, node))
+        self._used.setdefault(text, []).append((begin, node))
         return node
 
 

@@ -7,6 +7,9 @@ import re
 SMALL = 12
 """Lines of a piece that is not cut further."""
 
+MOST = 12
+"""Items of a list that stay together."""
+
 OPENING = re.compile(
     r"""[ ]*(?:- )?(?:"[^"\\\r\n]*"|'[^'\r\n]*'|[A-Za-z_][^\s:#'"]*)[ ]*:[ \t]*(?:#[^\r\n]*)?\r?\n?\Z"""
 )
@@ -18,6 +21,7 @@ def cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None
     indent = -1
     starts: list[int] = []
     dashes = False
+    together = 0
     for number in range(begin, end):
         line = lines[number]
         stripped = line.lstrip(" ")
@@ -36,9 +40,12 @@ def cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None
             continue  # a list may stand at its key's own column
         if dashes != dashed or (not dashed and stripped[0] in "[{|>?&*!\t}])"):
             return None
-        # A few items together; which ones, their text decides, so that a new line among them moves no other cut.
-        if not dashes or not starts or hash(line) % 6 == 0:
+        # A few items together; which ones, their text decides, so that a new line among them moves no other cut. Items
+        # that all begin alike are counted.
+        together += 1
+        if not dashes or not starts or together > MOST or hash("".join(lines[number : number + 3])) % 6 == 0:
             starts.append(number)
+            together = 0
     if not starts:
         return None
     starts[0] = begin

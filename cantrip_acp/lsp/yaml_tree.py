@@ -246,8 +246,9 @@ class Pieces:
     """Trees of a text's pieces, kept by their text from one reading to the next, so that a keystroke costs one piece."""
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[int, Node]] = {}
-        self._used: dict[str, tuple[int, Node]] = {}
+        # The same text may stand in several places, and a piece has one: each has a piece of its own.
+        self._held: dict[str, list[tuple[int, Node]]] = {}
+        self._used: dict[str, list[tuple[int, Node]]] = {}
 
     def read(self, source: str) -> Node:
         """As `parse`."""
@@ -302,13 +303,11 @@ class Pieces:
 
     def _piece(self, lines: list[str], starts: list[int], begin: int, end: int) -> Node:
         text = "".join(lines[begin:end])
-        held = self._held.get(text)
-        if held is None or text in self._used:  # the same text twice needs two places
-            held = (0, parse(text))
-        base, node = held
+        known = self._held.get(text)
+        base, node = known.pop(0) if known else (0, parse(text))
         if base != starts[begin]:
             moved(node, starts[begin] - base)
-        self._used.setdefault(text, (starts[begin], node))
+        self._used.setdefault(text, []).append((starts[begin], node))
         return node
 
 

@@ -40,6 +40,7 @@ NAMES = (
     "opening",
     "stores",
     "crystal",
+    "lsp",
 )
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"

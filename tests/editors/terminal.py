@@ -53,7 +53,13 @@ class Terminal:
 
     def type(self, keys: str, pause: float = 0.3) -> None:
         """Press keys, and see what they do for a moment."""
-        os.write(self._terminal, keys.encode())
+        head, *rest = keys.split("\x1b")
+        os.write(self._terminal, head.encode())
+        for part in rest:
+            # Escape with something right behind it would be another key.
+            os.write(self._terminal, b"\x1b")
+            self.look(0.2)
+            os.write(self._terminal, part.encode())
         self.look(pause)
 
     def look(self, seconds: float) -> None:
@@ -77,7 +83,7 @@ class Terminal:
             assert left > 0, f"none of {texts} came up on\n{self.text()}"
             self._take(min(left, 0.2))
             if again and time.monotonic() > press:
-                os.write(self._terminal, again.encode())
+                self.type(again)
                 press = time.monotonic() + 2
         return self.text()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException
@@ -58,6 +59,8 @@ class Server(LanguageServer):
         self.trusting = Trusting()
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """What is done when the client is gone."""
+        self._told: WeakKeyDictionary[Held, Reading] = WeakKeyDictionary()
+        """The reading whose findings the client has."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, params: types.InitializeParams) -> None:
@@ -229,8 +232,9 @@ class Server(LanguageServer):
         workspace = self.documents.workspace(held.path)
         reading = await asyncio.to_thread(findings.read, text, held.path, workspace)
         if held.text is text and self.documents.held.get(held.uri) is held:
-            before, held.reading = held.reading, reading
-            if before is None or before.findings != reading.findings:
+            # What somebody had read meanwhile, to answer a request, was told to nobody.
+            told, held.reading = self._told.get(held), reading
+            if told is None or told.findings != reading.findings:
                 self._publish(held)
             if not any(finding.severity == "error" for finding in reading.findings):
                 asked = await asyncio.to_thread(self.trusting.asked, held.path, self.files(), workspace)
@@ -254,6 +258,7 @@ class Server(LanguageServer):
     def _publish(self, held: Held) -> None:
         if held.reading is None:
             return
+        self._told[held] = held.reading
         found = [self.diagnostic(held, finding) for finding in held.reading.findings]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(held.uri, found, held.version))
 

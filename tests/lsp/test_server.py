@@ -57,6 +57,18 @@ def test_incremental_changes_and_closing(client: Client) -> None:
     assert all(m["params"]["diagnostics"] == [] for m in client.kept)
 
 
+def test_what_is_wrong_is_told_though_somebody_asked_first(client: Client) -> None:
+    # A client that asks for symbols and actions right behind the document has it read before the findings are due.
+    uri = client.open("a.cantrip.yaml", GOOD.replace("gates", "gatez"))
+    client.ask("textDocument/documentSymbol", {"textDocument": {"uri": uri}})
+    start = {"line": 0, "character": 0}
+    client.ask(
+        "textDocument/codeAction",
+        {"textDocument": {"uri": uri}, "range": {"start": start, "end": start}, "context": {"diagnostics": []}},
+    )
+    assert "unknown-key" in [d["code"] for d in client.diagnostics(uri)]
+
+
 EDIT = st.tuples(
     st.integers(0, 12),
     st.integers(0, 30),

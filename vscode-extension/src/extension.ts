@@ -1,11 +1,34 @@
 /** Where the editor begins: makes the parts, and hands each what it needs. */
 import * as vscode from "vscode";
+import { Casting } from "./cast";
 import { activateChat } from "./chat";
 import { Environment } from "./environment/environment";
 import { Setup } from "./environment/setup";
+import { LoomCommands } from "./loom/commands";
+import { LoomEditor } from "./loom/editor";
+import { LoomTree } from "./loom/tree";
+import { newRecipeCommand } from "./recipes";
+import { Server } from "./server/server";
+import { showStatus } from "./server/status";
 
 export function activate(context: vscode.ExtensionContext): void {
   const environment = new Environment(context);
-  context.subscriptions.push(environment, new Setup(environment));
+  const server = new Server(environment);
+  const editor = new LoomEditor(environment);
+  const looms = new LoomCommands(environment, server, editor);
+  context.subscriptions.push(
+    environment,
+    new Setup(environment),
+    server,
+    editor,
+    looms,
+    new Casting(environment, server, looms),
+    new LoomTree(server, (message) => {
+      environment.output.warn(message);
+    }),
+    showStatus(environment, server),
+    newRecipeCommand(),
+  );
   activateChat(context, environment);
+  void server.start();
 }

@@ -1,0 +1,244 @@
+/** What is done with looms: from the tree, from lenses, from the explorer. Each asks for what is missing, then does it. */
+import * as os from "node:os";
+import * as vscode from "vscode";
+import type { Environment } from "../environment/environment";
+import { run } from "../environment/program";
+import { failure, type Server } from "../server/server";
+import type { LoomEditor } from "./editor";
+import type { Node } from "./tree";
+import { FORMATS, recipeChoices, rewardProblem, replayWords, type Replayed } from "./choices";
+
+interface Target {
+  readonly uri: vscode.Uri;
+  readonly turn?: string;
+}
+
+const HOUR_MS = 3_600_000;
+
+export class LoomCommands implements vscode.Disposable {
+  private readonly parts: vscode.Disposable[] = [];
+
+  constructor(
+    private readonly environment: Environment,
+    private readonly server: Server,
+    private readonly editor: LoomEditor,
+  ) {
+    for (const name of ["fork", "reward", "replay", "export"] as const) {
+      this.parts.push(vscode.commands.registerCommand(`cantrip.looms.${name}`, (node?: Node) => this.guarded(() => this.act(name, target(node)))));
+    }
+    this.parts.push(
+      vscode.commands.registerCommand("cantrip.looms.open", (what?: Node | vscode.Uri) =>
+        this.guarded(async () => {
+          const meant = what instanceof vscode.Uri ? { uri: what } : (target(what) ?? opened());
+          if (meant === undefined) throw new Error("Open a loom (NAME.loom.jsonl) and try again.");
+          await this.view(meant.uri, "turn" in meant ? meant.turn : undefined);
+        }),
+      ),
+      vscode.commands.registerCommand("cantrip.looms.openText", (node?: Node) =>
+        this.guarded(async () => {
+          const meant = target(node);
+          if (meant !== undefined) await vscode.commands.executeCommand("vscode.openWith", meant.uri, "default");
+        }),
+      ),
+      vscode.commands.registerCommand("cantrip.looms.copyId", async (node?: Node) => {
+        const id = node?.kind === "cast" ? node.cast.id : node?.kind === "turn" ? node.turn.id : node?.kind === "session" ? node.loom.name : "";
+        if (id !== "") await vscode.env.clipboard.writeText(id);
+      }),
+    );
+  }
+
+  /** Show a loom in the viewer. */
+  async view(uri: vscode.Uri, turn?: string): Promise<void> {
+    await this.editor.show(uri, turn);
+  }
+
+  /** A command of the server, `cantrip.loom.…`, from a lens. */
+  async run(command: string, args: unknown[]): Promise<unknown> {
+    const given = (args[0] ?? {}) as { uri?: string; turn?: string };
+    if (given.uri === undefined) return this.server.execute(command, args);
+    const meant: Target = { uri: vscode.Uri.parse(given.uri), ...(given.turn === undefined ? {} : { turn: given.turn }) };
+    const name = command.slice("cantrip.loom.".length);
+    if (name === "view") return this.view(meant.uri, meant.turn);
+    if (name === "fork" || name === "reward" || name === "replay" || name === "export") return this.act(name, meant);
+    return this.server.execute(command, args);
+  }
+
+  private async act(name: "fork" | "reward" | "replay" | "export", meant: Target | undefined): Promise<unknown> {
+    if (meant === undefined) throw new Error("Choose a cast or a turn in the tree of looms.");
+    if ((name === "fork" || name === "replay") && !vscode.workspace.isTrusted) {
+      throw new Error("Nothing is run in a workspace that you do not trust.");
+    }
+    switch (name) {
+      case "fork":
+        return this.fork(meant);
+      case "reward":
+        return this.reward(meant);
+      case "replay":
+        return this.replay(meant);
+      case "export":
+        return this.export(meant);
+    }
+  }
+
+  private async fork(meant: Target): Promise<void> {
+    const intent = await vscode.window.showInputBox({
+      title: "Fork: go on from this turn as a new entity",
+      prompt: "What is to be done from here? The thread as it was stays.",
+      placeHolder: "Say it louder.",
+      ignoreFocusOut: true,
+      validateInput: (text) => (text.trim() === "" ? "An intent is needed." : undefined),
+    });
+    if (intent === undefined) return;
+    const recipe = await this.recipe("Fork with which recipe?");
+    if (recipe === undefined) return;
+    const folder = this.folder(meant.uri);
+    const printed = await this.cantrip(
+      "Forking",
+      ["loom", "fork", "--recipe", recipe, "--cwd", folder, "--json", "--", meant.uri.fsPath, meant.turn ?? "", intent],
+      [0, 1],
+    );
+    const ended = printed
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as { event?: string; result?: unknown; reason?: string; terminated?: boolean })
+      .findLast((event) => event.event === "result");
+    const result = typeof ended?.result === "string" ? ended.result : JSON.stringify(ended?.result ?? "");
+    const words = `The fork ended (${ended?.reason ?? "no word why"}): ${result}`;
+    const chosen = await (ended?.terminated === true ? vscode.window.showInformationMessage(words, "Open Loom") : vscode.window.showWarningMessage(words, "Open Loom"));
+    if (chosen !== undefined) await this.view(meant.uri);
+  }
+
+  private async reward(meant: Target): Promise<void> {
+    const picked = await vscode.window.showQuickPick(
+      [
+        { label: "$(thumbsup) Good", description: "1", value: "1" },
+        { label: "$(thumbsdown) Bad", description: "0", value: "0" },
+        { label: "$(edit) A number…", description: "", value: "" },
+      ],
+      { title: "Reward", placeHolder: "How good was it? The last reward counts; every one is kept." },
+    );
+    if (picked === undefined) return;
+    const value =
+      picked.value !== ""
+        ? picked.value
+        : await vscode.window.showInputBox({ title: "Reward", prompt: "A number, such as 0.5 or -1", validateInput: rewardProblem });
+    if (value === undefined) return;
+    const note = await vscode.window.showInputBox({ title: "Reward", prompt: "Why? (may stay empty)" });
+    if (note === undefined) return;
+    const more = note.trim() === "" ? [] : ["--note", note.trim()];
+    await this.cantrip("Rewarding", ["loom", "reward", ...more, "--", meant.uri.fsPath, meant.turn ?? "", value.trim()]);
+    vscode.window.setStatusBarMessage(`Reward ${value.trim()} is in the loom.`, 5_000);
+  }
+
+  private async replay(meant: Target): Promise<void> {
+    const how = await vscode.window.showQuickPick(
+      [
+        { label: "With recorded gates", detail: "Gates answer what they answered then, and act on nothing.", recorded: true },
+        { label: "For real", detail: "Commands, cells and gates run again in the sandbox.", recorded: false },
+      ],
+      { title: "Replay: live this thread again with the crystal's recorded words" },
+    );
+    if (how === undefined) return;
+    const recipe = await this.recipe("Replay in the circle of which recipe?");
+    if (recipe === undefined) return;
+    const args = ["loom", "replay", "--json", "--recipe", recipe, "--cwd", this.folder(meant.uri), ...(how.recorded ? ["--recorded-gates"] : [])];
+    const printed = await this.cantrip("Replaying", [...args, "--", meant.uri.fsPath, ...(meant.turn === undefined ? [] : [meant.turn])], [0, 1]);
+    const told = JSON.parse(printed) as Replayed;
+    const words = replayWords(told);
+    this.environment.output.info(`replay of ${meant.uri.fsPath}: ${printed.trim()}`);
+    const chosen = await (words.same
+      ? vscode.window.showInformationMessage(words.text, "Show Details")
+      : vscode.window.showWarningMessage(words.text, "Show Details"));
+    if (chosen === undefined) return;
+    const document = await vscode.workspace.openTextDocument({ language: "json", content: JSON.stringify(told, null, 2) });
+    await vscode.window.showTextDocument(document, { preview: true });
+  }
+
+  private async export(meant: Target): Promise<void> {
+    const format = await vscode.window.showQuickPick(
+      FORMATS.map(([label, detail]) => ({ label, detail })),
+      { title: "Export", placeHolder: "For which trainer or trace store?", matchOnDetail: true },
+    );
+    if (format === undefined) return;
+    const name = meant.uri.path.split("/").at(-1)?.replace(/\.loom\.jsonl$/, "") ?? "loom";
+    const start = vscode.workspace.workspaceFolders?.[0]?.uri ?? vscode.Uri.file(os.homedir());
+    const to = await vscode.window.showSaveDialog({
+      title: "Export to",
+      defaultUri: vscode.Uri.joinPath(start, `${name}.${format.label}.jsonl`),
+    });
+    if (to === undefined) return;
+    const thread = meant.turn === undefined ? [] : ["--thread", meant.turn];
+    await this.cantrip("Exporting", ["loom", "export", "--format", format.label, "--output", to.fsPath, ...thread, "--", meant.uri.fsPath]);
+    const chosen = await vscode.window.showInformationMessage(`Exported to ${to.fsPath}`, "Open");
+    if (chosen !== undefined) await vscode.commands.executeCommand("vscode.open", to);
+  }
+
+  private async recipe(title: string): Promise<string | undefined> {
+    const files = await vscode.workspace.findFiles("**/*.cantrip.{yaml,yml,toml}", "**/{node_modules,.venv,venv}/**", 200);
+    const choices = recipeChoices(files.map((file) => [vscode.workspace.asRelativePath(file), file.fsPath]));
+    const picked = await vscode.window.showQuickPick(choices, { title, matchOnDescription: true });
+    if (picked?.byPath === true) {
+      // A recipe that is named by its path is trusted for that run, which the user has to mean.
+      const yes = await vscode.window.showWarningMessage(
+        `Run ${picked.description}? It may use keys, the network and files as it asks to.`,
+        { modal: true },
+        "Run It",
+      );
+      if (yes === undefined) return undefined;
+    }
+    return picked?.recipe;
+  }
+
+  /** The folder that an entity works in: the workspace's that holds the loom, else the first. */
+  private folder(uri: vscode.Uri): string {
+    return (vscode.workspace.getWorkspaceFolder(uri) ?? vscode.workspace.workspaceFolders?.[0])?.uri.fsPath ?? os.homedir();
+  }
+
+  /** Run `cantrip` to its end with progress that can be cancelled; what it printed. Throws its own words where it fails. */
+  private async cantrip(title: string, args: readonly string[], well: readonly number[] = [0]): Promise<string> {
+    const program = await this.environment.need();
+    if (program === undefined) throw new vscode.CancellationError();
+    return vscode.window.withProgress(
+      { location: vscode.ProgressLocation.Notification, title: `${title}…`, cancellable: true },
+      async (_, token) => {
+        const stop = new AbortController();
+        token.onCancellationRequested(() => { stop.abort(); });
+        const answer = await run(program, args, this.environment.neutral, this.environment.env(), stop.signal, HOUR_MS);
+        if (stop.signal.aborted) throw new vscode.CancellationError();
+        const code = answer.error?.code ?? 0;
+        // What ended otherwise than hoped still printed its answer; what failed printed none.
+        if (typeof code === "number" && well.includes(code) && (code === 0 || answer.stdout.trim() !== "")) return answer.stdout;
+        throw new Error(answer.stderr.trim() === "" ? (answer.error?.message ?? "it failed without a word") : answer.stderr.trim());
+      },
+    );
+  }
+
+  private async guarded(work: () => Promise<unknown>): Promise<void> {
+    try {
+      await work();
+    } catch (error) {
+      if (error instanceof vscode.CancellationError) return;
+      const { message } = failure(error);
+      this.environment.output.error(message);
+      const chosen = await vscode.window.showErrorMessage(message, "Show Output");
+      if (chosen !== undefined) this.environment.output.show(true);
+    }
+  }
+
+  dispose(): void {
+    for (const part of this.parts) part.dispose();
+  }
+}
+
+function target(node: Node | undefined): Target | undefined {
+  if (node === undefined) return undefined;
+  const uri = vscode.Uri.parse(node.uri);
+  if (node.kind === "turn") return { uri, turn: node.turn.id };
+  if (node.kind === "cast" && node.cast.leaf !== null) return { uri, turn: node.cast.leaf };
+  return { uri };
+}
+
+function opened(): Target | undefined {
+  const uri = vscode.window.activeTextEditor?.document.uri;
+  return uri?.path.endsWith(".loom.jsonl") === true ? { uri } : undefined;
+}

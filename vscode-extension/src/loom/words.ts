@@ -1,0 +1,76 @@
+/** Looms, casts and turns in a few words. Knows nothing of the editor. */
+import type { CastData, LoomData, Tokens, TurnData } from "./data";
+
+export function many(count: number, what: string): string {
+  return `${count} ${what}${count === 1 ? "" : "s"}`;
+}
+
+/** How long ago, as people say it. */
+export function ago(then: number, now: number): string {
+  const seconds = Math.max(0, Math.round((now - then) / 1000));
+  if (seconds < 45) return "now";
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `${minutes} min ago`;
+  const hours = Math.round(minutes / 60);
+  if (hours < 36) return `${hours} h ago`;
+  return `${Math.round(hours / 24)} d ago`;
+}
+
+export function money(dollars: number | null): string {
+  if (dollars === null) return "";
+  return dollars >= 1 ? `$${dollars.toFixed(2)}` : `$${dollars.toFixed(4)}`;
+}
+
+export function tokens(of: Tokens): string {
+  const count = of.prompt + of.completion;
+  if (count === 0) return "";
+  return count < 10_000 ? `${count} tokens` : `${(count / 1000).toFixed(0)}k tokens`;
+}
+
+export function duration(ms: number): string {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+const joined = (parts: readonly string[]) => parts.filter((part) => part !== "").join(" · ");
+
+export function loomLabel(loom: LoomData): string {
+  return loom.title === "" ? loom.name : loom.title;
+}
+
+export function loomDescription(loom: LoomData, now: number): string {
+  return joined([loom.title === "" ? "" : loom.name, ago(loom.modified, now)]);
+}
+
+export function castLabel(cast: CastData): string {
+  return cast.intent === "" ? `cast ${cast.id}` : cast.intent;
+}
+
+export function castDescription(cast: CastData): string {
+  const how = cast.reason ?? (cast.state === "active" ? "at work" : cast.state);
+  const fork = cast.forkedFrom === null ? "" : "fork";
+  return joined([fork, how, many(cast.turns, "turn"), tokens(cast.tokens), money(cast.cost)]);
+}
+
+export function turnLabel(turn: TurnData): string {
+  if (turn.role === "call") return "call";
+  const lead = turn.role === "fold" ? "fold" : String(turn.sequence);
+  const gates = turn.gates.join(", ");
+  const rest = turn.text === "" ? turn.said : turn.text;
+  const words = gates !== "" && rest !== "" ? `${gates}: ${rest}` : gates + rest;
+  return `${lead}  ${words === "" ? "(said nothing)" : words}`;
+}
+
+export function turnDescription(turn: TurnData): string {
+  const reward = turn.reward === null ? "" : `reward ${turn.reward}`;
+  const children = turn.children === 0 ? "" : many(turn.children, "child").replace("childs", "children");
+  const forks = turn.forks === 0 ? "" : many(turn.forks, "fork");
+  const reason = turn.reason ?? "";
+  return joined([reward, turn.failed ? "failed" : "", reason, children, forks, turn.role === "call" ? "" : duration(turn.ms)]);
+}
+
+/** Everything about a turn, for a tooltip. */
+export function turnFacts(turn: TurnData): string {
+  return joined([turn.timestamp, turn.model ?? "", duration(turn.ms), tokens(turn.tokens), money(turn.cost)]);
+}

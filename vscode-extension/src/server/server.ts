@@ -1,0 +1,227 @@
+/** The language server: started from the user's Cantrip, started anew when that changes, and asked by the rest. */
+import * as vscode from "vscode";
+import {
+  type ExecuteCommandParams,
+  ExecuteCommandRequest,
+  LanguageClient,
+  type LanguageClientOptions,
+  ResponseError,
+  State,
+  TransportKind,
+  WorkDoneProgress,
+} from "vscode-languageclient/node";
+import { isFound, type Environment } from "../environment/environment";
+import { looms } from "./looms";
+
+const RECIPES = "**/*.cantrip.{yaml,yml,toml}";
+
+/** What the server runs for a command whose words the user gives first; handed over by whoever knows how to ask. */
+export type Asking = (command: string, args: unknown[]) => Promise<unknown>;
+
+/** How a request failed, with what the server tells programs of it. */
+export interface Failure {
+  readonly message: string;
+  readonly error?: string;
+  readonly command?: vscode.Command;
+}
+
+export class Server implements vscode.Disposable {
+  private client: LanguageClient | undefined;
+  private starting: Promise<void> | undefined;
+  private readonly trace = vscode.window.createOutputChannel("Cantrip Trace", { log: true });
+  private readonly state = new vscode.EventEmitter<"off" | "starting" | "on">();
+  /** How it is. */
+  readonly onDidChange = this.state.event;
+  private readonly told = new vscode.EventEmitter<{ readonly method: string; readonly params: unknown }>();
+  /** Notifications of the server's own, `cantrip/…`. */
+  readonly onTold = this.told.event;
+  private asking: Asking = (command, args) => this.execute(command, args);
+  private readonly parts: vscode.Disposable[] = [];
+  private wanted = false;
+
+  constructor(private readonly environment: Environment) {
+    this.parts.push(
+      this.trace,
+      this.state,
+      this.told,
+      environment.onDidChange(() => {
+        if (this.wanted) void this.restart();
+      }),
+      vscode.commands.registerCommand("cantrip.restart", async () => {
+        environment.again("a restart was asked for");
+        await this.restart(true);
+      }),
+      vscode.commands.registerCommand("cantrip.showOutput", () => {
+        environment.output.show();
+      }),
+    );
+  }
+
+  /** Who asks the user before a command of the server runs. */
+  askedBy(asking: Asking): void {
+    this.asking = asking;
+  }
+
+  get running(): boolean {
+    return this.client?.state === State.Running;
+  }
+
+  /** Commands that this server has. */
+  has(command: string): boolean {
+    return this.client?.initializeResult?.capabilities.executeCommandProvider?.commands.includes(command) ?? false;
+  }
+
+  /** Start it, if it does not run; quietly does nothing where there is no Cantrip. */
+  start(loudly = false): Promise<void> {
+    this.wanted = true;
+    this.starting ??= this.begin(loudly).finally(() => {
+      this.starting = undefined;
+    });
+    return this.starting;
+  }
+
+  async restart(loudly = false): Promise<void> {
+    await this.starting;
+    await this.stop();
+    await this.start(loudly);
+  }
+
+  async stop(): Promise<void> {
+    const client = this.client;
+    this.client = undefined;
+    if (client === undefined) return;
+    try {
+      await client.dispose(5_000);
+    } catch (error) {
+      this.environment.output.warn(`the language server did not stop by itself: ${String(error)}`);
+    }
+    this.state.fire("off");
+  }
+
+  /** Ask the server for something. Throws where it does not run. */
+  async request<Answer>(method: string, params: object): Promise<Answer> {
+    await this.starting;
+    const client = this.client;
+    if (client?.state !== State.Running) throw new Error("The language server is not running.");
+    return client.sendRequest<Answer>(method, params);
+  }
+
+  /** Run a command of the server; with a title its progress is shown and can be cancelled. */
+  async execute<Answer>(command: string, args: unknown[], title?: string): Promise<Answer> {
+    await this.starting;
+    const client = this.client;
+    if (client?.state !== State.Running) throw new Error("The language server is not running.");
+    if (title === undefined) {
+      return (await client.sendRequest(ExecuteCommandRequest.type, { command, arguments: args })) as Answer;
+    }
+    return vscode.window.withProgress(
+      { location: vscode.ProgressLocation.Notification, title, cancellable: true },
+      async (progress, cancelled) => {
+        const workDoneToken = `cantrip-client-${crypto.randomUUID()}`;
+        const params: ExecuteCommandParams = { command, arguments: args, workDoneToken };
+        const parts = [
+          client.onProgress(WorkDoneProgress.type, workDoneToken, (about) => {
+            if (about.message !== undefined) progress.report({ message: about.message });
+          }),
+          cancelled.onCancellationRequested(() => {
+            void client.sendNotification("window/workDoneProgress/cancel", { token: workDoneToken });
+          }),
+        ];
+        try {
+          return (await client.sendRequest(ExecuteCommandRequest.type, params)) as Answer;
+        } finally {
+          for (const part of parts) part.dispose();
+        }
+      },
+    );
+  }
+
+  private async begin(loudly: boolean): Promise<void> {
+    this.state.fire("starting");
+    const asked = loudly ? await this.environment.need() : await this.environment.find();
+    if (asked === undefined || !isFound(asked)) {
+      this.state.fire("off");
+      return;
+    }
+    const env = { ...this.environment.env(), ...asked.env } as Record<string, string>;
+    const client = new LanguageClient(
+      "cantrip",
+      "Cantrip",
+      {
+        command: asked.command,
+        args: [...asked.args, "lsp"],
+        transport: TransportKind.stdio,
+        // Never the workspace: a Python that is started there might import its files.
+        options: { cwd: this.environment.neutral, env },
+      },
+      this.options(),
+    );
+    this.client = client;
+    client.onDidChangeState((event) => {
+      if (this.client === client) this.state.fire(event.newState === State.Running ? "on" : event.newState === State.Starting ? "starting" : "off");
+    });
+    for (const method of ["cantrip/loom/changed", "cantrip/loom/listChanged"]) {
+      client.onNotification(method, (params: unknown) => {
+        this.told.fire({ method, params });
+      });
+    }
+    try {
+      await client.start();
+    } catch (error) {
+      if (this.client === client) this.client = undefined;
+      this.state.fire("off");
+      const why = `The language server did not start: ${error instanceof Error ? error.message : String(error)}`;
+      this.environment.output.error(why);
+      void vscode.window.showErrorMessage(why, "Show Output", "Try Again").then((chosen) => {
+        if (chosen === "Show Output") this.environment.output.show(true);
+        else if (chosen === "Try Again") void this.restart();
+      });
+    }
+  }
+
+  private options(): LanguageClientOptions {
+    return {
+      documentSelector: [
+        { scheme: "file", language: "cantrip" },
+        { scheme: "file", language: "cantrip-toml" },
+        { scheme: "file", pattern: RECIPES },
+        { scheme: "file", pattern: "**/*.loom.jsonl" },
+        // Suites of the conformance format: left as YAML, and the server looks whether it is one.
+        { scheme: "file", pattern: "**/tests.yaml" },
+      ],
+      outputChannel: this.environment.output,
+      traceOutputChannel: this.trace,
+      synchronize: { fileEvents: vscode.workspace.createFileSystemWatcher("**/{*.cantrip.*,*.loom.jsonl,.cantrip/**}") },
+      markdown: { isTrusted: false, supportHtml: false },
+      middleware: {
+        ...looms,
+        executeCommand: (command, args) => this.asking(command, args),
+        provideCodeLenses: async (document, token, next) => {
+          const lenses = await next(document, token);
+          // What is cast or run there waits for the user's trust; looking is free.
+          if (vscode.workspace.isTrusted) return lenses;
+          return lenses?.filter((lens) => ["cantrip.loom.view", "cantrip.openLoom"].includes(lens.command?.command ?? ""));
+        },
+      },
+    };
+  }
+
+  dispose(): Promise<void> {
+    for (const part of this.parts) part.dispose();
+    return this.stop();
+  }
+}
+
+/** What the user is told of an error, and what programs may do about it. */
+export function failure(error: unknown): Failure {
+  if (error instanceof ResponseError) {
+    const data: unknown = error.data;
+    const about = typeof data === "object" && data !== null ? (data as { error?: unknown; command?: unknown }) : {};
+    return {
+      message: error.message,
+      ...(typeof about.error === "string" ? { error: about.error } : {}),
+      ...(typeof about.command === "object" && about.command !== null ? { command: about.command as vscode.Command } : {}),
+    };
+  }
+  return { message: error instanceof Error ? error.message : String(error) };
+}

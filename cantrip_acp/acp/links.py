@@ -85,6 +85,8 @@ async def _one(reader: _Reader, link: Link, target: Target) -> ContextBlock:
         assert mime is not None
         data = base64.b64encode(found).decode()
         return ContextBlock(title=link.name, uri=link.uri, attachment=Attachment.of(mime, data, link.uri, link.name))
+    # A block without a word in it looks as if something had been lost.
+    found = found or "[there is nothing in it]"
     text = f"{link.described}\n{found}" if link.described else found
     return ContextBlock(text, title=_title(link, target), uri=link.uri)
 

@@ -71,6 +71,14 @@ def pinned(agent: RawClient, session: str, *blocks: dict[str, Any]) -> list[dict
     return [record for record in records if record["type"] == "context" and record["cast_id"] == casts[-1]]
 
 
+def test_nothing_is_said_to_be_nothing(start: Start, folder: Path) -> None:
+    (folder / "none").mkdir()
+    (folder / "empty.txt").write_text("")
+    agent = start([END])
+    records = pinned(agent, agent.session(folder), link(folder, "none"), link(folder, "empty.txt"))
+    assert [record["text"] for record in records] == ["[there is nothing in it]"] * 2
+
+
 def test_files_lines_and_folders_are_pinned(start: Start, folder: Path) -> None:
     (folder / "src").mkdir()
     (folder / "src/a.py").write_text("one\ntwo\nthree\nfour\n")

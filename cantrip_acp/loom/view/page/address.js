@@ -1,4 +1,4 @@
-// The page's address: #token=…&turn=…. The token goes to this tab's own store and out of sight; the turn stays.
+// The page's address: #token=…&turn=…&theme=…. The token goes to this tab's own store and out of sight; the turn stays.
 
 const KEY = "cantrip-loom-token";
 
@@ -6,8 +6,10 @@ export class Address {
   constructor() {
     this.onmove = () => {};
     this.stored = true;
-    const { token, turn } = this.parts();
+    const { token, turn, theme } = this.parts();
     this.turn = turn ?? null;
+    // Who shows the page in a frame knows whether it is dark around it.
+    this.theme = theme === "dark" || theme === "light" ? theme : null;
     this.token = token ?? recall();
     if (token) {
       this.stored = remember(token);

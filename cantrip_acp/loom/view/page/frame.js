@@ -186,9 +186,9 @@ export class Frame {
   }
 
   dress() {
-    let kept = null;
+    let kept = this.app.address.theme;
     try {
-      kept = localStorage.getItem(THEME);
+      kept ??= localStorage.getItem(THEME);
     } catch {
       // A frame may have no store of its own.
     }

@@ -6,6 +6,7 @@ import * as words from "./words";
 
 const PAGE = 100;
 const SOON_MS = 120;
+const FRESH_MS = 20_000;
 
 interface Place {
   readonly uri: string;
@@ -159,14 +160,15 @@ export class LoomTree implements vscode.TreeDataProvider<Node>, vscode.Disposabl
     const { Collapsed, Expanded, None } = vscode.TreeItemCollapsibleState;
     switch (node.kind) {
       case "session": {
-        const item = new vscode.TreeItem(words.loomLabel(node.loom), Collapsed);
+        // One that is being written to is what one wants to see.
+        const fresh = Date.now() - node.loom.modified < FRESH_MS;
+        const item = new vscode.TreeItem(words.loomLabel(node.loom), fresh ? Expanded : Collapsed);
         item.description = words.loomDescription(node.loom, Date.now());
         item.iconPath = new vscode.ThemeIcon("comment-discussion");
         item.tooltip = vscode.Uri.parse(node.uri).fsPath;
         return item;
       }
       case "cast": {
-        // The cast that is at work is what one wants to see.
         const item = new vscode.TreeItem(words.castLabel(node.cast), node.cast.state === "active" ? Expanded : Collapsed);
         item.description = words.castDescription(node.cast);
         item.iconPath = castIcon(node.cast);

@@ -40,7 +40,7 @@ export function loomLabel(loom: LoomData): string {
 }
 
 export function loomDescription(loom: LoomData, now: number): string {
-  return joined([loom.title === "" ? "" : loom.name, ago(loom.modified, now)]);
+  return ago(loom.modified, now);
 }
 
 export function castLabel(cast: CastData): string {

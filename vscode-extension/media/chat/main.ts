@@ -47,6 +47,7 @@ function showEmpty(state: State): void {
 
 function showPlan(state: State): void {
   plan.hidden = state.plan.length === 0
+  if (state.running !== running) plan.open = state.running
   const done = state.plan.filter((entry) => entry.status === 'completed').length
   const now = state.plan.find((entry) => entry.status === 'in_progress')
   const sign = { completed: 'pass-filled', in_progress: 'arrow-circle-right', pending: 'circle-large' } as const
@@ -68,11 +69,11 @@ function setState(state: State): void {
     log.finish()
     say('Cantrip has finished')
   }
+  showPlan(state)
   running = state.running
   document.body.classList.toggle('running', running)
   composer.set(state)
   showEmpty(state)
-  showPlan(state)
 }
 
 window.addEventListener('message', (event: MessageEvent<ToPanel>) => {

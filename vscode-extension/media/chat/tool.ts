@@ -55,6 +55,8 @@ export class ToolView {
       el('span', { class: `status ${item.status}`, title: words }, icon(sign), el('span', { class: 'hidden-words' }, words)),
     )
     this.element.classList.toggle('nested', item.parent !== undefined)
+    // What these lead to stands elsewhere: the answer in words, the plan above the place to type.
+    this.element.hidden = (item.name === 'done' || item.name === 'plan') && item.status !== 'failed' && !item.question
     this.element.setAttribute('aria-label', `${item.title}, ${words}`)
     // Making its content anew would fold what the user opened and lose places in it: only where it is another one.
     const shape = JSON.stringify([item.parts, item.input, item.exit, item.locations, item.status === 'failed'])
@@ -65,14 +67,14 @@ export class ToolView {
     this.ask(item)
     const wanted = item.question !== undefined || item.parts.some((part) => part.type === 'diff') || (command && item.status === 'in_progress') || item.status === 'failed'
     if (!this.touched) this.details.open = wanted && this.body.childElementCount > 0
-    this.details.classList.toggle('empty', this.body.childElementCount === 0)
+    this.details.classList.toggle('bare', this.body.childElementCount === 0)
   }
 
   output(text: string): void {
     if (!this.terminal) this.set({ ...this.item, output: text })
     else this.terminal.append(text)
     if (!this.touched && this.item.status === 'in_progress') this.details.open = true
-    this.details.classList.remove('empty')
+    this.details.classList.remove('bare')
   }
 
   private fill(item: ToolItem): void {
@@ -128,7 +130,7 @@ export class ToolView {
             el('div', { class: 'always' }, ...always.map((option) => el('button', { class: 'text-button', type: 'button', 'data-kind': option.kind, onclick: () => { press(option.id) } }, icon(option.kind === 'allow_always' ? 'check-all' : 'circle-slash'), el('span', {}, option.name.replace(/`/g, ''))))),
         ),
       )
-    } else if (answer) {
+    } else if (answer && answer !== 'Allow') {
       this.asking.append(el('div', { class: 'answered' }, `Your answer: ${answer.replace(/`/g, '')}`))
     }
   }

@@ -118,12 +118,14 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   /** Pieces that come close together go out together, text that continues text as one. */
   private queue(op: Op): void {
     const last = this.ops.at(-1);
-    if (last !== undefined && (op.op === "text" || op.op === "output") && last.op === op.op && last.id === op.id) {
-      this.ops[this.ops.length - 1] = { ...last, text: last.text + op.text };
-    } else if (last?.op === "set" && op.op === "set" && last.item === op.item) {
-      return;
+    if (op.op === "text" || op.op === "output") {
+      if (last?.op === op.op && last.id === op.id) this.ops[this.ops.length - 1] = { ...last, text: last.text + op.text };
+      else this.ops.push(op);
     } else {
-      this.ops.push(op);
+      // As it is now: what is added to it later goes out as an op of its own.
+      const now = { ...op, item: { ...op.item } };
+      if (last?.op === "set" && op.op === "set" && last.item.id === op.item.id) this.ops[this.ops.length - 1] = now;
+      else this.ops.push(now);
     }
     this.timer ??= setTimeout(() => {
       this.timer = undefined;

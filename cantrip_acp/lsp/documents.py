@@ -31,6 +31,10 @@ class Held:
         self.chunks: Chunks | None = None
         self.untrusted = 0
         """How many of a recipe's keys ask for trust that it does not have; of the last reading as a whole."""
+        self.first: asyncio.Task[None] | None = None
+        """The first reading, once it was begun."""
+        self.colored: tuple[str, list[int]] | None = None
+        """The semantic tokens that were told last, and the name they went by."""
         self.waiting: asyncio.TimerHandle | None = None
         self._tree: Node | None = None
         self._pieces: Pieces | None = None

@@ -9,6 +9,7 @@ from lsprotocol import types
 
 from cantrip_acp.lsp import kinds
 from cantrip_acp.lsp.commands.registry import COMMANDS
+from cantrip_acp.lsp.legend import MODIFIERS, TYPES
 from cantrip_acp.lsp.server import Server
 
 METHODS: dict[str, tuple[str, Any]] = {
@@ -32,6 +33,20 @@ METHODS: dict[str, tuple[str, Any]] = {
     types.TEXT_DOCUMENT_DOCUMENT_LINK: ("links", None),
     types.TEXT_DOCUMENT_PREPARE_RENAME: ("renaming", None),
     types.TEXT_DOCUMENT_RENAME: ("renamed", types.RenameOptions(prepare_provider=True)),
+    types.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT: ("highlights", None),
+    types.TEXT_DOCUMENT_SELECTION_RANGE: ("selections", None),
+    types.TEXT_DOCUMENT_LINKED_EDITING_RANGE: ("linked", None),
+    types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL: ("tokens", types.SemanticTokensLegend(list(TYPES), list(MODIFIERS))),
+    types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL_DELTA: ("tokens_changed", None),
+    types.TEXT_DOCUMENT_SEMANTIC_TOKENS_RANGE: ("tokens_of_part", None),
+    types.TEXT_DOCUMENT_INLAY_HINT: ("hints", None),
+    types.TEXT_DOCUMENT_PREPARE_CALL_HIERARCHY: ("family", None),
+    types.CALL_HIERARCHY_OUTGOING_CALLS: ("family_below", None),
+    types.CALL_HIERARCHY_INCOMING_CALLS: ("family_above", None),
+    types.TEXT_DOCUMENT_DIAGNOSTIC: (
+        "diagnostics",
+        types.DiagnosticOptions(inter_file_dependencies=True, workspace_diagnostics=True, identifier="cantrip"),
+    ),
 }
 """Each method: the name of the function that a kind's module answers it with, and its options."""
 
@@ -58,6 +73,16 @@ def server() -> Server:
 
     for method, (name, options) in METHODS.items():
         made.feature(method, options)(_asking(name))
+
+    @made.feature(types.WORKSPACE_SYMBOL)
+    async def symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
+        return [symbol for answer in kinds.answers("workspace_symbols") for symbol in await answer(ls, params)]
+
+    @made.feature(types.WORKSPACE_DIAGNOSTIC)
+    async def diagnostics(ls: Server, params: types.WorkspaceDiagnosticParams) -> types.WorkspaceDiagnosticReport:
+        reports = [await answer(ls, params) for answer in kinds.answers("workspace_diagnostics")]
+        return types.WorkspaceDiagnosticReport([item for report in reports for item in report.items])
+
     made.protocol.fm.commands.update(dict.fromkeys(COMMANDS))
     return made
 

@@ -125,6 +125,8 @@ class Protocol(LanguageServerProtocol):
         result = yield from super().lsp_initialize(params)
         if result.capabilities.execute_command_provider is not None:
             result.capabilities.execute_command_provider.work_done_progress = True
+        if not self._server.pulls:
+            result.capabilities.diagnostic_provider = None
         return result
 
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.documents import Held
+    from cantrip_acp.lsp.hierarchy import Family
     from cantrip_acp.lsp.server import Server
 
 T = TypeVar("T")
@@ -121,3 +123,106 @@ def renamed(ls: Server, held: Held, params: types.RenameParams) -> types.Workspa
         return rename(held, params.position, params.new_name)
     except ValueError as error:
         raise JsonRpcInvalidParams(str(error)) from None
+
+
+@_opened
+def highlights(ls: Server, held: Held, params: types.DocumentHighlightParams) -> list[types.DocumentHighlight]:
+    from cantrip_acp.lsp.selecting import highlights
+
+    return highlights(held, params.position)
+
+
+@_opened
+def selections(ls: Server, held: Held, params: types.SelectionRangeParams) -> list[types.SelectionRange]:
+    from cantrip_acp.lsp.selecting import selections
+
+    return selections(held, list(params.positions))
+
+
+@_opened
+def linked(ls: Server, held: Held, params: types.LinkedEditingRangeParams) -> types.LinkedEditingRanges | None:
+    from cantrip_acp.lsp.selecting import linked
+
+    return linked(held, params.position)
+
+
+@_opened
+def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> types.SemanticTokens:
+    from cantrip_acp.lsp import coloring
+
+    return coloring.whole(held)
+
+
+@_opened
+def tokens_changed(
+    ls: Server, held: Held, params: types.SemanticTokensDeltaParams
+) -> types.SemanticTokens | types.SemanticTokensDelta:
+    from cantrip_acp.lsp import coloring
+
+    return coloring.changed(held, params.previous_result_id)
+
+
+@_opened
+def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
+    from cantrip_acp.lsp import coloring
+
+    return coloring.part(held, params.range)
+
+
+@_opened
+def hints(ls: Server, held: Held, params: types.InlayHintParams) -> list[types.InlayHint]:
+    from cantrip_acp.lsp.hints import hints
+
+    return hints(held, ls.reading(held).data, params.range)
+
+
+@_opened
+def family(ls: Server, held: Held, params: types.CallHierarchyPrepareParams) -> list[types.CallHierarchyItem]:
+    from cantrip_acp.lsp.hierarchy import Family
+
+    return Family(held, ls.reading(held).data).at(params.position)
+
+
+def family_below(
+    ls: Server, params: types.CallHierarchyOutgoingCallsParams
+) -> list[types.CallHierarchyOutgoingCall] | None:
+    found = _family(ls, params.item)
+    return found[0].made_by(found[1]) if found is not None else None
+
+
+def family_above(
+    ls: Server, params: types.CallHierarchyIncomingCallsParams
+) -> list[types.CallHierarchyIncomingCall] | None:
+    found = _family(ls, params.item)
+    return found[0].makers_of(found[1]) if found is not None else None
+
+
+def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[Family, dict[str, Any]] | None:
+    from cantrip_acp.lsp.hierarchy import Family
+
+    held = ls.documents.recipe(item.uri)
+    if held is None:
+        return None
+    return Family(held, ls.reading(held).data), item.data if isinstance(item.data, dict) else {}
+
+
+async def workspace_symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
+    from cantrip_acp.lsp.finding import symbols
+
+    async with ls.reading_library:
+        return await asyncio.to_thread(lambda: symbols(ls.library.all(ls.documents), params.query))
+
+
+def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Any:
+    from cantrip_acp.lsp import pulling
+
+    held = ls.documents.recipe(params.text_document.uri)
+    if held is None:
+        return types.RelatedFullDocumentDiagnosticReport([])
+    return pulling.of_one(ls, held, params.previous_result_id)
+
+
+async def workspace_diagnostics(ls: Server, params: types.WorkspaceDiagnosticParams) -> types.WorkspaceDiagnosticReport:
+    from cantrip_acp.lsp import pulling
+
+    return await pulling.of_all(ls, {each.uri: each.value for each in params.previous_result_ids})

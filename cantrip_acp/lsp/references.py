@@ -44,7 +44,7 @@ def definition(held: Held, position: types.Position) -> list[types.Location]:
 def references(held: Held, position: types.Position, declared: bool) -> list[types.Location]:
     """Everywhere in this file where what stands at a position is used; with ``declared`` where it is given, too."""
     offset = held.text.offset(position)
-    return [_here(held, span) for span, defines in _places(held, offset) if declared or not defines]
+    return [_here(held, span) for span, defines in places(held, offset) if declared or not defines]
 
 
 def renaming(held: Held, position: types.Position) -> Span | None:
@@ -52,7 +52,7 @@ def renaming(held: Held, position: types.Position) -> Span | None:
     offset = held.text.offset(position)
     if _anchor(held, offset) is None and _crystal(held.tree.at(offset), offset) is None:
         return None
-    return next((span for span, _ in _places(held, offset) if span[0] <= offset <= span[1]), None)
+    return next((span for span, _ in places(held, offset) if span[0] <= offset <= span[1]), None)
 
 
 def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdit | None:
@@ -63,10 +63,10 @@ def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdi
         raise ValueError(f"{new!r} cannot be a name here: letters, digits, _, - and ., beginning with a letter")
     taken = held.tree.find(("crystals", new))
     offset = held.text.offset(position)
-    places = _places(held, offset)
+    found = places(held, offset)
     if _anchor(held, offset) is None and taken is not None:
         raise ValueError(f"there is a crystal {new!r} already")
-    return types.WorkspaceEdit(changes={held.uri: [types.TextEdit(held.text.range(*span), new) for span, _ in places]})
+    return types.WorkspaceEdit(changes={held.uri: [types.TextEdit(held.text.range(*span), new) for span, _ in found]})
 
 
 def links(held: Held) -> list[types.DocumentLink]:
@@ -102,7 +102,8 @@ def gate_places(held: Held, name: str) -> list[tuple[Span, bool]]:
     return out
 
 
-def _places(held: Held, offset: int) -> list[tuple[Span, bool]]:
+def places(held: Held, offset: int) -> list[tuple[Span, bool]]:
+    """Everywhere that the name at an offset stands, and whether it is given there."""
     anchor = _anchor(held, offset)
     if anchor is not None:
         return [((span[0] + 1, span[1]), sign == "&") for span, sign in _anchors(held, anchor)]
@@ -124,14 +125,14 @@ def _crystal(node: Node, offset: int) -> str | None:
 def _anchor(held: Held, offset: int) -> str | None:
     if held.toml:
         return None
-    return next((n for span, n, _ in _all_anchors(held) if span[0] <= offset <= span[1]), None)
+    return next((n for span, n, _ in anchors(held) if span[0] <= offset <= span[1]), None)
 
 
 def _anchors(held: Held, name: str) -> list[tuple[Span, str]]:
-    return [(span, sign) for span, found, sign in _all_anchors(held) if found == name]
+    return [(span, sign) for span, found, sign in anchors(held) if found == name]
 
 
-def _all_anchors(held: Held) -> list[tuple[Span, str, str]]:
+def anchors(held: Held) -> list[tuple[Span, str, str]]:
     """Every anchor and alias: where values begin, never in texts."""
     out: list[tuple[Span, str, str]] = []
     for found in _ANCHOR.finditer(held.text.source):

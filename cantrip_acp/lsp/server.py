@@ -29,6 +29,7 @@ from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.findings import Finding, Reading
+    from cantrip_acp.lsp.library import Library
     from cantrip_acp.lsp.looms.shelf import Shelf
     from cantrip_acp.recipes.files import Files
 
@@ -86,7 +87,7 @@ class Server(LanguageServer):
             return
         held = self.documents.open(item)
         if held.recipe:
-            self.keep(self._first(held))
+            self.keep(self.first(held))
 
     def edited(
         self, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
@@ -108,7 +109,7 @@ class Server(LanguageServer):
             return
         held = self.documents.held.get(uri)
         self.documents.close(uri)
-        if held is not None and held.recipe:
+        if held is not None and held.recipe and not self.pulls:
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
     @cached_property
@@ -128,8 +129,27 @@ class Server(LanguageServer):
             told(self, *given)
         return True
 
+    @cached_property
+    def library(self) -> Library:
+        """The recipes of the workspace that are not open; `reading_library` is for one thread at a time."""
+        from cantrip_acp.lsp.library import Library
+
+        return Library()
+
+    @cached_property
+    def reading_library(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    @property
+    def pulls(self) -> bool:
+        """Whether the client asks for diagnostics by itself, and is not told of them."""
+        document = self.client_capabilities.text_document
+        return bool(document is not None and document.diagnostic is not None)
+
     def again(self) -> None:
         """Look at every open recipe once more: files around it may have changed."""
+        if "library" in self.__dict__:
+            self.library.forget()
         if "looms" in self.__dict__:
             self.looms.hurry()
         for held in self.documents.held.values():
@@ -242,6 +262,12 @@ class Server(LanguageServer):
                 if before_asked != asked:
                     self.lenses_changed()
 
+    async def first(self, held: Held) -> None:
+        """The first reading of a document, done once whoever asks for it."""
+        if held.first is None:
+            held.first = self.beside(self._first(held))
+        await asyncio.shield(held.first)
+
     async def _first(self, held: Held) -> None:
         from cantrip_acp.lsp.chunks import Chunks
 
@@ -259,6 +285,13 @@ class Server(LanguageServer):
         if held.reading is None:
             return
         self._told[held] = held.reading
+        if self.pulls:
+            workspace = self.client_capabilities.workspace
+            asked = workspace.diagnostics if workspace is not None else None
+            # What the client asked for since the last change is what this reading corrects.
+            if held.reading.exact and asked is not None and asked.refresh_support:
+                self.workspace_diagnostic_refresh(None)
+            return
         found = [self.diagnostic(held, finding) for finding in held.reading.findings]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(held.uri, found, held.version))
 

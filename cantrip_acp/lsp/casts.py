@@ -82,6 +82,10 @@ class Cast:
         with contextlib.suppress(RuntimeError):  # the server has ended
             self._server.call_soon_threadsafe(handed)
 
+    async def _begin(self) -> Entity:
+        """The entity that is cast."""
+        return self._cantrip.invoke(loom=self._loom)
+
     async def _drive(self) -> Ended:
         import anyio
 
@@ -93,29 +97,36 @@ class Cast:
         record: dict[str, Any] | None = None
         loom = self._loom.location
         try:
-            self._entity = entity = self._cantrip.invoke(loom=self._loom)
+            with anyio.CancelScope() as self._scope:
+                if self._cancelled:
+                    self._scope.cancel()
+                self._entity = await self._begin()
+            entity = self._entity
             try:
                 with anyio.CancelScope() as self._scope:
-                    if self._cancelled:
+                    if self._cancelled or entity is None:
                         self._scope.cancel()
-                    async with entity.stream(self._intent) as stream:
-                        async for event in stream:
-                            telling.heard(event)
-                            if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
-                                record = events.as_json(event)
-                            if time.monotonic() - told > TELL_S:
-                                told = time.monotonic()
-                                with contextlib.suppress(RuntimeError):
-                                    self._server.call_soon_threadsafe(self._say, telling.line())
+                    else:
+                        async with entity.stream(self._intent) as stream:
+                            async for event in stream:
+                                telling.heard(event)
+                                if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
+                                    record = events.as_json(event)
+                                if time.monotonic() - told > TELL_S:
+                                    told = time.monotonic()
+                                    with contextlib.suppress(RuntimeError):
+                                        self._server.call_soon_threadsafe(self._say, telling.line())
             finally:
                 with anyio.CancelScope(shield=True):
-                    await entity.close()
+                    if entity is not None:
+                        await entity.close()
         finally:
             self._loom.close()
         if record is None:  # cut off before it could say so
-            usage = entity.usage.record()
+            usage = entity.usage.record() if entity is not None else {}
             record = {"result": None, "terminated": False, "truncated": True, "reason": "cancelled", "usage": usage}
-            record |= {"turns": telling.turns, "entity_id": entity.id, "cast_id": None, "trace_id": None}
+            name = entity.id if entity is not None else None
+            record |= {"turns": telling.turns, "entity_id": name, "cast_id": None, "trace_id": None}
         record.pop("event", None)
         record.pop("depth", None)
         record |= {"loom": loom, "cost": record["usage"].get("cost"), "intent": self._intent}

@@ -38,8 +38,8 @@ def heard(client: Client, method: str, fits: Callable[[dict], bool] = lambda par
     end = time.monotonic() + 60
     while True:
         for message in client.kept:
-            if message["method"] == method and fits(message["params"]):
-                return message["params"]
+            if message["method"] == method and fits(message.get("params")):
+                return message.get("params")
         client._next(end - time.monotonic())
 
 

@@ -27,6 +27,8 @@ class Command:
 
 
 _CASTING = "cantrip_acp.lsp.commands.casting"
+_LOOMING = "cantrip_acp.lsp.commands.looming"
+_LOOM_FILES = "cantrip_acp.lsp.commands.loomfiles"
 
 _LISTED: tuple[Command, ...] = (
     Command(
@@ -71,6 +73,48 @@ _LISTED: tuple[Command, ...] = (
         "trust a recipe as it is now, or no longer",
         _CASTING,
         "trust",
+        quiet=True,
+    ),
+    Command(
+        "cantrip.loom.fork",
+        "Fork",
+        ("uri", "turn", "intent", "recipe", "state"),
+        "go on from a turn as a new entity; without an intent on that of the turn's own cast",
+        _LOOMING,
+        "fork",
+    ),
+    Command(
+        "cantrip.loom.reward",
+        "Reward",
+        ("uri", "turn", "reward", "note"),
+        "give a turn a reward; without a number the user chooses one",
+        _LOOMING,
+        "reward",
+        quiet=True,
+    ),
+    Command(
+        "cantrip.loom.replay",
+        "Replay",
+        ("uri", "turn", "recipe", "recordedGates"),
+        "live a thread again with its recorded words, and tell where it goes another way",
+        _LOOMING,
+        "replay",
+    ),
+    Command(
+        "cantrip.loom.export",
+        "Export",
+        ("uri", "turn", "format", "output", "hidden"),
+        "write threads for trainers and trace stores",
+        _LOOM_FILES,
+        "export",
+    ),
+    Command(
+        "cantrip.loom.view",
+        "Open in viewer",
+        ("uri", "turn", "hosts", "hidden", "html"),
+        "open a loom's page, or write it to a file",
+        _LOOM_FILES,
+        "view",
         quiet=True,
     ),
 )

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pygls.uris import from_fs_path, to_fs_path
 
+from cantrip_acp.errors import LoomError
 from cantrip_acp.lsp.looms.book import Book
 
 if TYPE_CHECKING:
+    from cantrip_acp.loom.view import View
     from cantrip_acp.lsp.server import Server
 
 _log = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ class Shelf:
         self._folders: dict[Path, int] = {}
         self._following: asyncio.Task[None] | None = None
         self._moved = 0.0
+        self._views: dict[Path, tuple[View, tuple[str, ...]]] = {}
+        self._serving = threading.Lock()
         self._hurry = asyncio.Event()
 
     def opened(self, uri: str) -> None:
@@ -88,6 +93,30 @@ class Shelf:
             await asyncio.to_thread(book.look)
         self._follow()
         return book
+
+    def view(self, path: Path, hosts: tuple[str, ...], frames: tuple[str, ...]) -> View:
+        """The page of a loom, served as long as the server lives. Raises `LoomError` where it cannot be shown.
+
+        Takes a moment; call it in a thread. ``hosts`` are names under which a proxy shows it.
+        """
+        from cantrip_acp.loom.view import serve
+
+        with self._serving:
+            known = self._views.get(path)
+            if known is not None:
+                if known[1] == hosts and known[0].trouble(0.0) is None:
+                    return known[0]
+                known[0].close()
+                del self._views[path]
+            # Its new names are those of its old port.
+            port = known[0].port if known is not None and hosts else 0
+            view = serve(path, port=port, hosts=hosts, frames=frames)
+            trouble = view.trouble()
+            if trouble is not None:
+                view.close()
+                raise LoomError(trouble)
+            self._views[path] = view, hosts
+            return view
 
     async def _first(self, path: Path) -> None:
         await self._diagnose(path, await self.book(path))

@@ -1,0 +1,2 @@
+(flow_sequence "]" @end) @indent
+(flow_mapping "}" @end) @indent

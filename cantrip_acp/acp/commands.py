@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,11 +48,26 @@ class Command:
 def named(text: str) -> tuple[Command, str] | None:
     """The command that a prompt's text begins with, and what stands behind it; None of a prompt for the entity."""
     words = text.strip()
-    if not words.startswith("/"):
+    if not words.startswith("/") or not words[1:2].isalpha():
         return None
-    name, _, rest = words[1:].partition(" ")
-    command = COMMANDS.get(name)
-    return (command, rest.strip()) if command is not None else None
+    name, *rest = words[1:].split(maxsplit=1)
+    command = COMMANDS.get(name.lower())
+    if command is not None:
+        return command, rest[0].strip() if rest else ""
+    if rest:
+        # More than a word: a path, or a question about one.
+        return None
+    near = _ELSEWHERE.get(name.lower()) or next(iter(get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.75)), None)
+    return (_unknown(name, near), "") if near is not None else None
+
+
+def _unknown(name: str, near: str) -> Command:
+    """What answers a name that was mistyped, or is another agent's: a query would cost money and give an odd answer."""
+
+    async def run(session: Session, rest: str, forker: Forker) -> str:
+        return f"There is no command `/{name}`; did you mean `/{near}`? `/help` lists them all."
+
+    return Command(name, "", run)
 
 
 def available() -> acp.AvailableCommands:
@@ -135,7 +151,12 @@ async def _fold(session: Session, rest: str, forker: Forker) -> str:
 
     if rest and not rest.isdecimal():
         raise Mistake("Give the number of turns that are to stay as they are, such as /fold 3, or nothing.")
-    gone = await fold_now(session.entity, int(rest) if rest else None)
+    with session.entity.hub.listening(lossy=True) as heard:
+        gone = await fold_now(session.entity, int(rest) if rest else None)
+        heard.finish()
+        async for event in heard:
+            # As a fold in the middle of a prompt is shown.
+            await session.send(session.translator.translate(event))
     if not gone:
         return "There is nothing to fold: a summary would stand for no turn."
     return (
@@ -231,6 +252,16 @@ async def _help(session: Session, rest: str, forker: Forker) -> str:
 def _listed(commands: Sequence[Command]) -> dict[str, Command]:
     return {command.name: command for command in commands}
 
+
+_ELSEWHERE = {
+    "compact": "fold",
+    "summarize": "fold",
+    "usage": "cost",
+    "tokens": "cost",
+    "permissions": "wards",
+    "commands": "help",
+}
+"""What other agents call them."""
 
 COMMANDS = _listed(
     [

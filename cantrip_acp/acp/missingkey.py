@@ -30,6 +30,9 @@ async def with_a_key(
         except RpcError as problem:
             if problem.code != AUTH_REQUIRED or not client.forms or request.id is None:
                 raise
+            if isinstance(problem.data, dict) and problem.data.get("reason") == "signed_out":
+                # Whoever signed out is not signed in again by a form: `authenticate` does that.
+                raise
             import msgspec
 
             from cantrip_acp.acp.elicitation import Form, ask, question

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import modes
+from cantrip_acp.acp.refusals import SignedOut
 from cantrip_acp.acp.store import FORK, Granted, Note, SessionStore
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.stores.address import is_address
+from cantrip_acp.loom.stores.address import is_address, shown
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
@@ -29,6 +30,7 @@ from cantrip_acp.loom.turn import (
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.entity import Entity
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.sources import GateSource
@@ -73,6 +75,8 @@ class Recipes:
         self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
         self._state_dir = state_dir
         self._factory = factory
+        self.signed_out = False
+        """Whether the user has signed out: no crystal that needs a key is to be had then."""
 
     def cantrip(
         self, workspace: Path, name: str | None = None, crystal: str | None = None, effort: str | None = None
@@ -81,6 +85,22 @@ class Recipes:
 
         Raises `UntrustedRecipe`, `MissingKey`, `DefinitionError`.
         """
+        cantrip, recipe = self._built(workspace, name, crystal, effort)
+        self.admit(cantrip.crystal)
+        return cantrip, recipe
+
+    def admit(self, crystal: Crystal) -> None:
+        """Raise `SignedOut` for a crystal that asks for a key, where the user has signed out."""
+        if not self.signed_out:
+            return
+        from cantrip_acp.recipes.crystals import KEYS
+
+        if crystal.name in KEYS:
+            raise SignedOut("you have signed out; choose a way to sign in again")
+
+    def _built(
+        self, workspace: Path, name: str | None, crystal: str | None, effort: str | None
+    ) -> tuple[Cantrip, Recipe | None]:
         if self._factory is not None:
             return self._factory(workspace), None
         from cantrip_acp.recipes import DEFAULT, build, choosing, trust
@@ -252,7 +272,8 @@ class Opening:
         store: Any = cantrip.loom_settings.get("store", "jsonl")
         fsync = bool(cantrip.loom_settings.get("fsync", False))
         if note is not None and note.loom:
-            store = note.loom
+            # A note has no password; the recipe that the session began with has it.
+            store = store if is_address(store) and shown(store) == note.loom else note.loom
         elif store == "memory":
             return Loom.memory(), -1
         if not is_address(store):

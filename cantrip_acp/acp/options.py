@@ -143,12 +143,21 @@ class Options:
             crystal = value
         else:
             known = (DEFAULT_EFFORT, *choosing.efforts_of(self._ready.get(session.id, session.entity.crystal)))
+            if len(known) == 1:
+                raise invalid_params(f"{current} takes no effort: its model is not known to think", "configId")
             if value not in known:
                 raise invalid_params(f"no effort of {current}: {value[:100]!r}; known: {', '.join(known)}", "value")
             effort = None if value == DEFAULT_EFFORT else value
         if recipe is None:
             raise invalid_params("the crystal of this agent is fixed by the program that it runs in", "configId")
-        made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
+        made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort if option == EFFORT else None)
+        if option == MODEL and effort is not None:
+            # What was asked of another model is asked of this one too, where it can be.
+            if effort in choosing.efforts_of(made):
+                made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
+            else:
+                effort = None
+        self._opening.recipes.admit(made)
         note.crystal, note.effort = crystal, effort
         self._ready[session.id] = made
         self._record(session, {"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})

@@ -8,6 +8,10 @@ from cantrip_acp.errors import MissingKey
 from cantrip_acp.redaction import shared
 
 
+class SignedOut(MissingKey):
+    """The user has signed out, and this crystal needs a key."""
+
+
 def unknown(session_id: str) -> RpcError:
     """There is no such session, here or on disk."""
     shown = session_id[:100]
@@ -26,4 +30,8 @@ def busy(session_id: str) -> RpcError:
 def auth_required(missing: MissingKey) -> RpcError:
     """No crystal can be had: what is missing, and what to set; said once."""
     text = shared().diagnostic(str(missing)).rstrip(".")
+    if isinstance(missing, SignedOut):
+        return RpcError(
+            AUTH_REQUIRED, f"Authentication required: {text}", {"methodId": AUTH_METHOD, "reason": "signed_out"}
+        )
     return RpcError(AUTH_REQUIRED, f"Authentication required: {text}. {OTHER_WAYS}", {"methodId": AUTH_METHOD})

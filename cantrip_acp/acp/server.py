@@ -126,9 +126,11 @@ class Agent:
         known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.client.auth_terminal else [])]
         if params.method_id not in known:
             raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
+        before, self._recipes.signed_out = self._recipes.signed_out, False
         try:
             await anyio.to_thread.run_sync(self._recipes.cantrip, Path.cwd())
         except MissingKey as missing:
+            self._recipes.signed_out = before
             raise auth_required(missing) from None
         except CantripError as problem:
             # Whatever else is wrong with a recipe is no matter of signing in; session/new says it.
@@ -137,14 +139,22 @@ class Agent:
         return {}
 
     async def _logout(self, params: acp.Logout, request: Request) -> dict[str, Any]:
-        """Forget the keys that were entered at a terminal; new sessions want `authenticate` first. Others go on."""
+        """Forget the keys that were entered at a terminal; new sessions that need a key want `authenticate` first. Others go on."""
         from cantrip_acp.acp.signin import sign_out
 
         try:
             await anyio.to_thread.run_sync(sign_out)
         except OSError as problem:
             raise RpcError(INTERNAL_ERROR, f"The key cannot be taken away: {problem.strerror or problem}") from None
-        self._signed_out = True
+        self._recipes.signed_out = True
+        try:
+            await anyio.to_thread.run_sync(self._recipes.cantrip, Path.cwd())
+            self._signed_out = False
+        except MissingKey:
+            self._signed_out = True
+        except CantripError as problem:
+            # Whatever else is wrong with a recipe, session/new says it, after it was asked for a key.
+            log.info("logout: %s", problem)
         return {}
 
 

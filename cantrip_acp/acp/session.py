@@ -220,12 +220,7 @@ class Session:
             context = (*context, *await self.before(self))
         if self._stopped():
             return acp.PromptResult("cancelled")
-        if self.note.title is None:
-            from cantrip_acp.acp.title import title_of
-
-            self.note.title = title_of(intent)
-            if self.note.title is not None:
-                self.show(acp.SessionInfoChanged(self.note.title))
+        self._name(intent)
         try:
             async with self.entity.stream(intent, trace=trace, context=context) as stream:
                 await self._forward(stream)
@@ -242,6 +237,15 @@ class Session:
         if self.entity.names_requests:
             about[acp.EDGES] = {"edges": self.entity.lineage.take()}
         return acp.PromptResult(reason, about)
+
+    def _name(self, intent: str) -> None:
+        """Give the session a title, where it has none or what was said so far was no more than a greeting."""
+        from cantrip_acp.acp.title import renewed
+
+        title = renewed(self.note.title, shared().text(intent))
+        if title is not None:
+            self.note.title = title
+            self.show(acp.SessionInfoChanged(title))
 
     async def _pinned(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
         """The context with its links read; a cancel ends the reading."""

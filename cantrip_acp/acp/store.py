@@ -225,7 +225,7 @@ class SessionStore:
 
 def noted(session_id: str, loom: Loom) -> Note | None:
     """A session's note from its loom: the first cast's folder and intent, and what was chosen since; None of an empty one."""
-    from cantrip_acp.acp.title import title_of
+    from cantrip_acp.acp.title import renewed
 
     note: Note | None = None
     chosen: list[ConfigRecord] = []
@@ -240,8 +240,8 @@ def noted(session_id: str, loom: Loom) -> Note | None:
                     entity_id=record.entity_id,
                     loom=loom.location or "",
                     directories=[str(folder) for folder in circle.get("folders", ())],
-                    title=title_of(record.intent or ""),
                 )
+            note.title = renewed(note.title, record.intent or "") or note.title
         elif isinstance(record, ConfigRecord):
             chosen.append(record)
     if note is not None:

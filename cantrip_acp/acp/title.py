@@ -1,21 +1,76 @@
-"""A session's title from what its user first asked: by rule, so it costs no query and is there at once."""
+"""A session's title from what its user asked: by rule, so it costs no query and is there at once.
+
+It is the first thing that was asked, as its user would know it again: without greetings and courtesies, markup, terminal
+codes and what makes an address long. Where nothing was asked in words it is the error of a trace, the first line of code, or
+the name of what was linked. A mere greeting is a title until something is asked.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from urllib.parse import unquote
 
 LONGEST = 60
+_READ = 6_000
+"""Characters of an intent that are looked at, from its beginning, and at its end for what a trace says last."""
+_WIDEST = 400
+"""Characters of one line."""
 
-_FENCE = re.compile(r"(```|~~~).*?(\1|\Z)", re.DOTALL)
+_TERMINAL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\x9c|\Z)|\x1b[ -/]*[0-~]", re.DOTALL
+)
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n?(.*?)(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"!?\[@?([^\]\n]*)\]\([^)\n]*\)")
-_TAG = re.compile(r"</?[A-Za-z][^>\n]{0,200}>")
-_MARKS = re.compile(r"^[\s>#*+-]+|`+|(?<!\w)[*_]{1,3}(?=\S)|(?<=\S)[*_]{1,3}(?!\w)", re.MULTILINE)
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_PAIR = re.compile(r"<([A-Za-z][\w-]*)(?:\s[^<>\n]*)?>([^<\n]*)</\1>")
+_BLOCK = re.compile(r"^<([A-Za-z][\w-]*)(?:\s[^<>\n]*)?>[ \t]*\n.*?^</\1>[ \t]*$", re.DOTALL | re.MULTILINE)
+_TAG_LINE = re.compile(r"^\s*</?[A-Za-z][^<>\n]{0,200}>\s*$", re.MULTILINE)
+_BULLET = re.compile(r"(?:\s*(?:#{1,6}(?=\s)|[*+•-](?=\s)|\d{1,3}[.)](?=\s)|\[[ xX]\](?=\s)))*\s*")
+_EMPHASIS = re.compile(
+    r"(?<![\w*])(\*{1,3})(?=[^\s*])(.+?)(?<=[^\s*])\1(?![\w*])|(?<!\w)(_{1,2})(?=[^\s_])(.+?)(?<=[^\s_])\3(?![\w.(])"
+)
+_ADDRESS = re.compile(
+    r"\b(?:https?|ftp|wss?)://(?:[^\s/@]*@)?(?:www\.)?([^\s<>\"'?#]+)(?:[?#][^\s<>\"']*)?", re.IGNORECASE
+)
+_GREETING = (
+    r"(?:hi|hiya|hello|hey|greetings|good (?:morning|afternoon|evening)|dear|hallo|guten (?:tag|morgen|abend)|moin|servus|"
+    r"bonjour|bonsoir|salut|hola|buenos días|buenas|ciao|salve|olá|привет|здравствуйте|你好|您好|こんにちは|안녕하세요)"
+    r"(?: (?:there|all|again|everyone|everybody|folks|team|friend|my friend|agent|assistant|claude|cantrip|familiar))*"
+)
+_PAUSE = r"[ \t]*[,!.:;，。！、…—–-]+\s*"
+_ASKS = (
+    r"(?:please|kindly|(?:can|could|would|will) (?:you|u|we)\b(?: please| kindly)?|"
+    r"i(?:'d|’d| would) (?:like|love|want)(?: you)? to|"
+    r"i (?:want|need)(?: you)? to|let(?:'s|’s| us)|help me(?: to)?(?! (?:with|on|in|out|about|understand)\b)|"
+    r"bitte|kannst du(?: bitte)?|könntest du(?: bitte)?|können sie(?: bitte)?|por favor|s['’]il (?:te|vous) pla[iî]t|peux-tu|"
+    r"pourrais-tu|pouvez-vous|puedes|podrías)\b"
+)
 _COURTESY = re.compile(
-    r"^(?:(?:hi|hello|hey|ok|okay|so|now|well|please|kindly|thanks|(?:can|could|would|will) you(?: please)?|"
-    r"i(?:'d| would) like you to|i want you to|i need you to|let's|help me(?: to)?)\b[\s,!.:;-]*)+",
+    rf"(?:(?:{_GREETING}|ok|okay|so|now|well|thanks|thank you|alright|right|sure|great)"
+    rf"(?:{_PAUSE}|\s+(?=(?:(?:so|now|well|then) )?{_ASKS}))"
+    rf"|{_ASKS}[\s,]*)+",
     re.IGNORECASE,
 )
-_SENTENCE = re.compile(r"(?<=[^\s.]{2})[.!?](?=\s|\Z)|[。！？]")
+_HI = re.compile(r"(?:hi|hey)\s+(?=(?:\S+\s+){2})", re.IGNORECASE)
+_PASSING = re.compile(
+    rf"(?:{_GREETING}|thanks|thank you|ok|okay|yes|no|test(?:ing)?|ping|see what is attached|[^\w]*)[\s,!.]*",
+    re.IGNORECASE,
+)
+_ERROR = re.compile(
+    r"^(?:Uncaught |Exception in thread \S+ |E\s+)?("
+    r"(?:[\w$]{1,80}[.:]{1,2}){0,12}\w{0,80}(?:Error|Exception|Warning|Interrupt|Exit)\b"
+    r"(?::.*)?|panic: .*|thread '[^']*' panicked at .*|fatal(?: error)?: .*|error(?:\[\w+\])?: .*)$",
+    re.MULTILINE,
+)
+_TRACE = re.compile(
+    r"^Traceback \(most recent call last\)|^\s+at .+\(.+\)$|^\s*File \".+\", line \d+|^goroutine \d+ \[", re.MULTILINE
+)
+_SENTENCE = re.compile(r"(?<=[^\s.]{2})[.!?]+(?=\s+[^a-z\s]|\s*\Z)")
+_FULL_STOP = re.compile(r"[。！？]")
+_SKIPPED = re.compile(
+    r"\s*(?:#!|//|/\*|\*|#|--|;|import\b|from\b|using\b|package\b|use\b|#include|require\b|<\?|[{}()\[\];]+\s*$|\s*$)"
+)
 
 
 def title_of(intent: str) -> str | None:
@@ -24,17 +79,124 @@ def title_of(intent: str) -> str | None:
     >>> title_of("Hi! Could you please fix the failing test in `tests/test_app.py`? It broke today.")
     'Fix the failing test in tests/test_app.py'
     """
-    text = _LINK.sub(r"\1", _TAG.sub(" ", _FENCE.sub(" ", intent[:5_000])))
-    lines = [_MARKS.sub("", line).strip() for line in text.splitlines()]
-    text = " ".join(next((line for line in lines if len(line) > 2), " ".join(lines)).split())
-    bare = _COURTESY.sub("", text)
-    text = bare if len(bare) > 3 else text
-    end = _SENTENCE.search(text, 8)
+    text = _TERMINAL.sub("", intent[:_READ].replace("\r\n", "\n").replace("\r", "\n"))
+    code = "\n".join(match[2] for match in _FENCE.finditer(text))
+    prose = _PAIR.sub(r"\2", _COMMENT.sub(" ", _FENCE.sub("\n", text)))
+    # What editors put beside a prompt in tags of their own is no question, unless there is nothing else.
+    prose = _TAG_LINE.sub("", said if (said := _BLOCK.sub("\n", prose)).strip() else prose)
+    lines = [line for line in map(_line, _unquoted(prose)) if line]
+    asked = next((line for line in lines if not _PASSING.fullmatch(line)), None)
+    error = _error(f"{text}\n{intent[len(text) :][-_READ:]}") if _TRACE.search(text) or asked is None else None
+    if asked is not None and (_TRACE.match(asked) or (error is not None and asked.endswith(error))):
+        asked = None
+    if asked is not None and asked.endswith(":") and len(asked) < LONGEST // 2:
+        behind = error or next(iter(lines[lines.index(asked) + 1 :]), None) or _first_of(code)
+        asked = f"{asked} {_line(behind)}" if behind else asked
+    if asked:
+        return _shown(asked, words=True)
+    other = (_line(error) if error else None) or _first_of(code)
+    return _shown(other) if other else _shown(" ".join(lines), words=True)
+
+
+def renewed(title: str | None, intent: str) -> str | None:
+    """A better title for a session whose user has now asked this; None where the one that it has stays."""
+    if title is not None and not _PASSING.fullmatch(title):
+        return None
+    found = title_of(intent)
+    return found if found != title and (title is None or (found and not _PASSING.fullmatch(found))) else None
+
+
+def _unquoted(prose: str) -> list[str]:
+    """The lines, those that answer a quotation before the quotation."""
+    lines = [line for line in prose.split("\n") if line.strip()]
+    own = [line for line in lines if not line.lstrip().startswith(">")]
+    return own or [line.lstrip("> \t") for line in lines]
+
+
+def _line(line: str) -> str:
+    """A line as it is read: no markup, no greeting; empty where it says nothing."""
+    line = line[_match_end(_BULLET, line) :][:_WIDEST]
+    pieces = line.split("`")
+    line = "".join(piece if n % 2 else _bare(piece) for n, piece in enumerate(pieces))
+    line = " ".join("".join(c if _kept(c) else " " for c in line).split())
+    rest = line[_match_end(_COURTESY, line) :]
+    rest = rest[_match_end(_HI, rest) :]
+    line = rest if " " in rest or "/" in rest or (rest and not rest.isascii()) else line
+    return line if any(c.isalnum() or ord(c) > 0x2000 for c in line) else ""
+
+
+def _bare(text: str) -> str:
+    text = _LINK.sub(lambda match: f" {match[1]} " if match[0].startswith("[@") else match[1], text)
+    text = _ADDRESS.sub(lambda match: unquote(match[1]).rstrip("/"), text)
+    return _EMPHASIS.sub(lambda match: match[2] or match[4], text)
+
+
+def _match_end(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.match(text)
+    return match.end() if match is not None else 0
+
+
+def _kept(character: str) -> bool:
+    # Joiners make one sign of several in emoji and in some scripts; other invisible ones turn text around, or hide it.
+    return character.isprintable() or character in "\u200c\u200d"
+
+
+def _error(text: str) -> str | None:
+    """What a trace says in the end: the last error that it names."""
+    found = [match[1] for match in _ERROR.finditer(text)]
+    if not found:
+        return None
+    # Other languages than Python begin with the error.
+    return found[-1] if "Traceback (most recent call last)" in text else found[0]
+
+
+def _first_of(code: str) -> str | None:
+    """The first line of code that tells one program from another."""
+    lines = [line.strip() for line in code.split("\n") if line.strip()]
+    first = next((line for line in lines if not _SKIPPED.match(line)), lines[0] if lines else None)
+    return first.rstrip("{: ") if first else None
+
+
+def _shown(text: str, *, words: bool = False) -> str | None:
+    """At most `LONGEST` characters; ``words`` of a language may begin with a capital letter, code may not."""
+    text = " ".join("".join(c if _kept(c) else " " for c in text[: 4 * _WIDEST]).split())
+    end = _SENTENCE.search(text, 8) or _FULL_STOP.search(text, 3)
     if end is not None:
         text = text[: end.start()]
-    text = "".join(c for c in text if c.isprintable()).strip(" \t.,;:!?-–—")
+    text = text.lstrip(" ,;:!?–—").rstrip(" .,;:!?–—-")
+    first = text.split(" ", 1)[0]
     if len(text) > LONGEST:
-        cut = text[: LONGEST - 1]
-        head, space, _ = cut.rpartition(" ")
-        text = (head if space and len(head) > LONGEST // 2 else cut).rstrip(" ,;:-–—") + "…"
-    return text[:1].upper() + text[1:] if text else None
+        text = _shortened(text)
+    if words and first.isalpha() and first.islower() and len(text[0].upper()) == 1:
+        text = text[0].upper() + text[1:]
+    return text or None
+
+
+def _shortened(text: str) -> str:
+    """Cut between words where there are some, and never within a character that is made of several."""
+    first = text.split(" ", 1)[0]
+    if len(first) >= LONGEST and first.count("/") > 1:
+        # A path is known by its end.
+        tail = first[-(LONGEST - 2) :]
+        return "…" + tail[max(tail.find("/"), 0) :]
+    end = LONGEST - 1
+    while end > 1 and (_joins(text[end]) or text[end - 1] == "\u200d" or _flag(text, end)):
+        end -= 1
+    head, space, _ = text[:end].rpartition(" ")
+    return (head if space and len(head) > LONGEST // 2 else text[:end]).rstrip(" ,;:-–—") + "…"
+
+
+def _joins(character: str) -> bool:
+    return (
+        character == "\u200d"
+        or unicodedata.category(character) in ("Mn", "Me", "Mc")
+        or "\U0001f3fb" <= character <= "\U0001f3ff"
+    )
+
+
+def _flag(text: str, end: int) -> bool:
+    """Whether a cut there would part the two letters of a flag."""
+    letters = 0
+    while letters < end and "\U0001f1e6" <= text[end - 1 - letters] <= "\U0001f1ff":
+        letters += 1
+    return letters % 2 == 1 and "\U0001f1e6" <= text[end] <= "\U0001f1ff"

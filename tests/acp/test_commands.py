@@ -109,3 +109,41 @@ def test_before_anything_was_said(start: Start, folder: Path) -> None:
         assert "no turn yet" in said(agent, session, text)
     assert "nothing to fold" in said(agent, session, "/fold")
     assert said(agent, session, "hello") == "Answer 0."
+
+
+def test_names_in_any_case_and_mistyped(talked: tuple[RawClient, str]) -> None:
+    agent, session = talked
+    assert "$0.0300" in said(agent, session, "/COST")
+    assert "$0.0300" in said(agent, session, "  /Cost\n")
+    assert "the reward 1" in said(agent, session, "/reward\t1")
+    for typed, meant in (
+        ("/costs", "/cost"),
+        ("/hlep", "/help"),
+        ("/compact", "/fold"),
+        ("/usage", "/cost"),
+        ("/Forks", "/fork"),
+    ):
+        assert f"did you mean `{meant}`" in said(agent, session, typed)
+    # A path, or more than a word, is for the entity.
+    assert said(agent, session, "/costs/of is a folder") == "Answer 3."
+    assert said(agent, session, "/etc/hosts") == "Answer 4."
+
+
+@pytest.mark.parametrize(
+    ("offered", "kind"),
+    [({"compaction": {}}, "compaction_update"), ({"notices": {}}, "notice"), ({}, "agent_thought_chunk")],
+)
+def test_a_fold_that_was_asked_for_is_shown(start: Start, folder: Path, offered: Any, kind: str) -> None:
+    agent = start(TALK, capabilities={"session": offered})
+    session = agent.session(folder)
+    for number in range(3):
+        agent.prompt(session, f"Question {number}?")
+    answer = said(agent, session, "/fold")
+    assert "2 earlier turns" in answer
+    (shown,) = agent.updates(kind)
+    kinds = [update["sessionUpdate"] for update in agent.updates()]
+    assert kinds.index(kind) < kinds.index("agent_message_chunk")
+    if kind == "compaction_update":
+        agent.seen.clear()
+        agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        assert [update["summary"] for update in agent.updates(kind)] == [shown["summary"]]

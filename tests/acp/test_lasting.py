@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from cantrip_acp.acp.store import Note, SessionStore
-from cantrip_acp.acp.title import title_of
 from cantrip_acp.loom.loom import Loom
 from tests.acp.rawclient import RawClient
 
@@ -414,22 +413,6 @@ def test_what_python_held(again: Open, folder: Path, wards: list[Any], loom: dic
     with Loom.open(path, readonly=True) as read:
         texts = [record.text for record in read.records() if type(record).__name__ == "ContextRecord"]
     assert any("opened again" in text for text in texts)
-
-
-@pytest.mark.parametrize(
-    ("intent", "title"),
-    [
-        ("Hi! Could you please fix the test in `tests/test_app.py`? It broke.", "Fix the test in tests/test_app.py"),
-        ("Explain [@app.py](file:///x/app.py) to me please.", "Explain app.py to me please"),
-        ("```py\ncode\n```\nwhat is wrong", "What is wrong"),
-        ("word " * 40, "Word word word word word word word word word word word…"),
-        ("x" * 300, "X" + "x" * 58 + "…"),
-        ("", None),
-        ("\x1b[31m\x00", "[31m"),
-    ],
-)  # fmt: skip
-def test_titles(intent: str, title: str | None) -> None:
-    assert title_of(intent) == title
 
 
 @pytest.mark.timing

@@ -177,6 +177,24 @@ def test_a_crystal_for_the_next_prompt(
         assert option(agent, session, "effort", "low")["effort"]["currentValue"] == "low"
 
 
+def test_what_cannot_think_harder_is_not_recorded_to(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-0000000000000000")
+    agent = start([{"content": "one"}])
+    session = agent.session(folder)
+    choice = {"sessionId": session, "configId": "effort", "value": "high"}
+    assert "takes no effort" in agent.error("session/set_config_option", choice)["message"]
+    option(agent, session, "model", "openai:gpt-5")
+    option(agent, session, "effort", "high")
+    assert option(agent, session, "model", "openai:gpt-5-mini")["effort"]["currentValue"] == "high"
+    assert "effort" not in option(agent, session, "model", "scripted:scripted")
+    assert option(agent, session, "model", "openai:gpt-5")["effort"]["currentValue"] == "default"
+    assert [record.changes["effort"] for record in records(agent, ConfigRecord)] == [
+        "default", "high", "high", "default", "default",
+    ]  # fmt: skip
+
+
 def test_another_recipe_is_a_fork(start: Start, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
     config.mkdir()

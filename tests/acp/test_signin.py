@@ -171,3 +171,44 @@ def test_whoever_gives_up_is_told_what_to_set(agent: RawClient, folder: Path, an
 def test_no_form_without_the_capability(agent: RawClient, folder: Path, offer: dict[str, Any]) -> None:
     agent.initialize(elicitation=offer)
     assert agent.error(NEW, {"cwd": str(folder), "mcpServers": []})["code"] == -32000
+
+
+def test_signing_out_of_what_needs_no_key(home: dict[str, str], folder: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "free.cantrip.yaml"
+    recipe.write_text(
+        json.dumps(
+            {
+                "name": "free",
+                "crystal": {"provider": "scripted", "responses": [{"content": "Here."}]},
+                "circle": {"medium": "conversation", "gates": ["done"], "wards": [{"max_turns": 3}]},
+            }
+        )
+    )
+    client = RawClient("--recipe", str(recipe), env={**home, "OPENAI_API_KEY": SECRET})
+    try:
+        client.initialize(elicitation={"form": {}})
+        assert client.call("logout") == {}
+        session = client.session(folder)
+        assert client.prompt(session)["stopReason"] == "end_turn"
+        # A crystal that has a key is not to be had by another way.
+        chosen = {"sessionId": session, "configId": "model", "value": "openai:gpt-5"}
+        assert "signed out" in client.error("session/set_config_option", chosen)["message"]
+        assert client.call("authenticate", {"methodId": "environment"}) == {}
+        client.call("session/set_config_option", chosen)
+    finally:
+        client.close()
+
+
+def test_a_form_does_not_sign_in_again(home: dict[str, str], folder: Path) -> None:
+    client = RawClient(env={**home, "ANTHROPIC_API_KEY": SECRET})
+    client.services = {"elicitation/create": lambda params: {"action": "accept", "content": {"answer": "again"}}}
+    try:
+        client.initialize(elicitation={"form": {}})
+        session = client.session(folder)
+        client.call("logout")
+        assert client.error(NEW, {"cwd": str(folder), "mcpServers": []})["code"] == -32000
+        assert not [message for message in client.seen if message.get("method") == "elicitation/create"]
+        # What lives goes on.
+        assert client.call("session/set_mode", {"sessionId": session, "modeId": "trusted"}) == {}
+    finally:
+        client.close()

@@ -287,7 +287,6 @@ def test_the_answer_is_said_once(said: str | None, end: events.CastEnded, answer
     ("size", "cost", "expected"),
     [
         (200_000, 0.5, {"used": 7, "size": 200_000, "cost": {"amount": 0.5, "currency": "USD"}}),
-        (None, 0.25, {"used": 7, "size": 7, "cost": {"amount": 0.25, "currency": "USD"}}),
         (100, 0, {"used": 7, "size": 100, "cost": {"amount": 0.0, "currency": "USD"}}),
     ],
 )
@@ -296,8 +295,9 @@ def test_usage(size: int | None, cost: float | None, expected: dict[str, Any]) -
     assert update == {"sessionUpdate": "usage_update", **expected}
 
 
-def test_no_usage_where_neither_window_nor_cost_is_known() -> None:
-    assert not translate(events.UsageReported(**IDS, usage={}, cumulative={"cost": None}, used=7, size=None))
+def test_no_usage_where_the_window_is_not_known() -> None:
+    for cost in (None, 0.25):
+        assert not translate(events.UsageReported(**IDS, usage={}, cumulative={"cost": cost}, used=7, size=None))
 
 
 def test_a_notice_only_where_it_was_offered() -> None:

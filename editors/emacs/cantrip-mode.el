@@ -238,7 +238,7 @@ call AGAIN."
                                (seq-map (lambda (key)
                                           (when-let* ((value (plist-get answer key)))
                                             (format "%s %s" (substring (symbol-name key) 1) value)))
-                                        '(:reason :turns :cost :loom)))))
+                                        '(:reason :turns :cost :loom :file :url)))))
               " · "))))
 
 ;;;###autoload
@@ -274,12 +274,15 @@ An empty one is that of before, or the first that the recipe notes."
                      (lambda (answer) (message "Cantrip: %s" (plist-get answer :loom))))))
 
 (defun cantrip--view (file)
-  "Serve the loom FILE with `cantrip loom view' and open its page."
-  (let ((name (format "*cantrip loom view %s*" (file-name-nondirectory file))))
-    (if (process-live-p (get-process name))
-        (display-buffer (process-buffer (get-process name)))
-      (make-process :name name :buffer (get-buffer-create name) :noquery t
-                    :command (list (car cantrip-program) "loom" "view" file)))))
+  "Open the page of the loom FILE.
+The server has it, or where none runs `cantrip loom view'."
+  (if (eglot-current-server)
+      (cantrip-execute "cantrip.loom.view" (list :uri (browse-url-file-url file)))
+    (let ((name (format "*cantrip loom view %s*" (file-name-nondirectory file))))
+      (unless (process-live-p (get-process name))
+        (make-process :name name :buffer (get-buffer-create name) :noquery t
+                      :command (list (car cantrip-program) "loom" "view" file)))
+      (display-buffer (process-buffer (get-process name))))))
 
 (defun cantrip-lens ()
   "Choose among the lenses of this file, and run one."

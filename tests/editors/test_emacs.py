@@ -78,6 +78,33 @@ def test_casting_with_progress(emacs: Emacs) -> None:
     assert said["left"] == 0
 
 
+def test_a_loom_is_read_and_shown(emacs: Emacs) -> None:
+    said = emacs.does("""
+        (let (answer shown)
+          (advice-add 'browse-url :override (lambda (address &rest _) (setq shown address)))
+          (open "count.cantrip.yaml")
+          (cantrip-execute "cantrip.cast" (list :uri (cantrip--uri) :intent "Count the words.")
+                           (lambda (it) (setq answer it)))
+          (await "the end of a cast" (lambda () answer))
+          (cantrip-open-loom)
+          (open (plist-get answer :loom))
+          (report "mode" (symbol-name major-mode))
+          (report "readonly" (if buffer-read-only 1 0))
+          (await "a lens to fork"
+                 (lambda ()
+                   (seq-find (lambda (lens) (equal (plist-get (plist-get lens :command) :command) "cantrip.loom.fork"))
+                             (jsonrpc-request (eglot-current-server) :textDocument/codeLens
+                                              (list :textDocument (list :uri (cantrip--uri)))))))
+          (cantrip-open-loom)
+          (report "page" (await "the page" (lambda () shown)))
+          (report "status" (with-current-buffer (url-retrieve-synchronously (car (split-string shown "#")) t t 30)
+                             (buffer-substring (point-min) (progn (goto-char (point-min)) (line-end-position))))))
+    """)
+    assert (said["mode"], said["readonly"]) == ("cantrip-loom-mode", 1)
+    assert said["page"].startswith("http://127.0.0.1:")
+    assert "200" in said["status"]
+
+
 def test_a_lens_is_chosen_and_a_cast_is_ended(emacs: Emacs) -> None:
     said = emacs.does("""
         (open "slow.cantrip.yaml")

@@ -1,5 +1,7 @@
 """Neovim, headless, with the plugin of ``editors/neovim`` as it is installed, and the real language server."""
 
+from pathlib import Path
+
 from tests.editors.driving import Neovim
 
 
@@ -102,6 +104,55 @@ def test_a_lens_is_run_and_a_cast_is_ended(neovim: Neovim) -> None:
     """)
     assert said["running"].startswith("cantrip-nvim-")
     assert said["answer"]["reason"] == "cancelled"
+
+
+def test_a_loom_is_read_forked_and_shown(neovim: Neovim) -> None:
+    said = neovim.does("""
+        local shown
+        vim.ui.open = function(address) shown = address end
+        open('count.cantrip.yaml')
+        vim.cmd('CantripCast Count the words.')
+        local cast = await('the end of a cast', function() return require('cantrip').last end)
+        vim.cmd('CantripRun cantrip.openLoom')
+        await('the loom', function() return vim.api.nvim_buf_get_name(0) == vim.uv.fs_realpath(cast.loom) end)
+        report('type', vim.bo.filetype)
+        await('its server', function() return vim.lsp.get_clients({ bufnr = 0, name = 'cantrip' })[1] end)
+        local fork = await('a lens to fork', function()
+          for _, lens in ipairs(ask('textDocument/codeLens', 0, 0) or {}) do
+            if lens.command and lens.command.command == 'cantrip.loom.fork' then return lens.command end
+          end
+        end)
+        report('symbols', ask('textDocument/documentSymbol', 0, 0))
+        report('fork', fork.title)
+        vim.cmd('CantripView')
+        report('page', await('the page', function() return shown end))
+        local got = vim.system({ 'python', '-c', 'import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).status)',
+          (shown:gsub('#.*', '')) }, { text = true }):wait()
+        report('status', vim.trim(got.stdout) .. got.stderr)
+    """)
+    assert said["type"] == "jsonl.cantrip"
+    assert "Fork" in said["fork"]
+    assert said["page"].startswith("http://127.0.0.1:")
+    assert said["status"] == "200"
+    assert "Count the words." in str(said["symbols"])
+
+
+def test_a_large_loom_is_not_sent(neovim: Neovim) -> None:
+    (neovim.folder / "large.loom.jsonl").write_text('{"type": "loom"}\n' * 1000)
+    said = neovim.does(
+        """
+        vim.cmd.edit('large.loom.jsonl')
+        vim.wait(1500, function() return #vim.lsp.get_clients() > 0 end)
+        report('servers', #vim.lsp.get_clients())
+        report('wrap', vim.wo.wrap)
+        vim.cmd('CantripView')
+        report('served', vim.tbl_keys(require('cantrip').views))
+        for _, view in pairs(require('cantrip').views) do view:kill('sigterm') end
+        """,
+        init="vim.g.cantrip_largest_file = 1000",
+    )
+    assert (said["servers"], said["wrap"]) == (0, False)
+    assert [Path(each).name for each in said["served"]] == ["large.loom.jsonl"]
 
 
 def test_its_health(neovim: Neovim) -> None:

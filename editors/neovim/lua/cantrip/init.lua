@@ -4,6 +4,8 @@ local M = {}
 
 ---@type table<string, { client: integer, name: string }> what runs, by the token of its progress
 M.running = {}
+---@type table<string, vim.SystemObj> pages that are served without the server, by their looms
+M.views = {}
 ---@type any what the last command answered, for mappings and tests
 M.last = nil
 
@@ -88,7 +90,7 @@ function M.show(answer)
   if result ~= nil and result ~= vim.NIL then
     words[#words + 1] = type(result) == 'string' and result or vim.json.encode(result)
   end
-  for _, key in ipairs({ 'reason', 'turns', 'cost', 'loom' }) do
+  for _, key in ipairs({ 'reason', 'turns', 'cost', 'loom', 'file', 'url' }) do
     local value = answer[key]
     if value ~= nil and value ~= vim.NIL and type(value) ~= 'table' then
       words[#words + 1] = ('%s %s'):format(key, value)
@@ -129,10 +131,12 @@ function M.view(file)
     })
   end
   file = vim.fn.fnamemodify(file or vim.api.nvim_buf_get_name(0), ':p')
+  if vim.lsp.get_clients({ name = 'cantrip' })[1] then
+    return M.run('cantrip.loom.view', { { uri = vim.uri_from_fname(file) } })
+  end
+  -- No server runs (the loom is large, say): the same page, served until Neovim ends.
   local config = vim.lsp.config.cantrip
   local program = config and type(config.cmd) == 'table' and config.cmd[1] or 'cantrip'
-  -- It serves the page until Neovim ends, and opens it in the browser.
-  M.views = M.views or {}
   M.views[file] = vim.system({ program, 'loom', 'view', file }, { text = true }, function(done)
     if done.code ~= 0 and done.signal == 0 then
       vim.schedule(function()

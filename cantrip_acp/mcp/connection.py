@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import httpx2
 import mcp_types
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 # The SDK logs a server's failures with tracebacks and with what was sent; they reach whoever called as errors.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
+# Each request with its whole URL, at every start of a server.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 MOST_TOOLS = 500
 _MOST_PAGES = 50
@@ -66,6 +69,7 @@ class Connection:
         self._starts = 0
         self._service: Service | None = None
         self._words: transport.LastWords | None = None
+        self._status: int | None = None
         self._closed = False
         self.server.hide(shared())
 
@@ -85,6 +89,7 @@ class Connection:
             raise self._wrong("has been closed")
         await self._end()
         self._starts += 1
+        self._status = None
         self._leave, self._gone = asyncio.Event(), asyncio.Event()
         self._ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live(), name=f"mcp {self.server.name}")
@@ -138,9 +143,9 @@ class Connection:
     async def _reached(self) -> AsyncIterator[Any]:
         server = self.server
         if server.transport == "http":
-            opened: Any = transport.over_http(server)
+            opened: Any = transport.over_http(server, self._heard_status)
         elif server.transport == "sse":
-            opened = transport.over_sse(server)
+            opened = transport.over_sse(server, self._heard_status)
         elif server.sandboxed:
             await runner.check()
             circle = self._circle
@@ -246,6 +251,9 @@ class Connection:
             self._words.file.close()
             self._words = None
 
+    def _heard_status(self, status: int) -> None:
+        self._status = status
+
     def _explained(self, error: BaseException | None) -> str:
         """Why it ended, with its last words."""
         parts: list[str] = []
@@ -256,6 +264,9 @@ class Connection:
             parts.append(service.ending)
         elif error is not None:
             parts.append(_short(error))
+        if self._status is not None:
+            told = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
+            parts.append(told + (", so look at its headers" if self._status in (401, 403) else ""))
         words = service.last_words if service is not None else ""
         if not words and self._words is not None:
             with contextlib.suppress(ValueError, OSError):

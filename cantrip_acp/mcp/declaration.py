@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.redaction import Redactor, looks_secret
@@ -70,12 +70,17 @@ class McpServer:
         return plain(self.name)
 
     def hide(self, redactor: Redactor) -> None:
-        """Tell a redactor what of it is secret: headers' values, and variables under secret names."""
+        """Tell a redactor what of it is secret: headers' values, what stands under secret names, and keys in the URL."""
         secrets = [value for name, value in self.env.items() if looks_secret(name)]
         for value in self.headers.values():
             secrets += [value, value.rpartition(" ")[2]]
-        if (password := urlsplit(self.url).password) is not None:
-            secrets.append(password)
+        for before, argument in zip(("", *self.args), self.args, strict=False):
+            name, equals, value = argument.partition("=")
+            if equals and _for_a_secret(name):
+                secrets.append(value)
+            elif before.startswith("-") and "=" not in before and _for_a_secret(before):
+                secrets.append(argument)
+        secrets += _secrets_of(self.url)
         redactor.add(*secrets)
 
     def record(self) -> dict[str, Any]:
@@ -89,6 +94,26 @@ class McpServer:
             port = f":{parts.port}" if parts.port else ""
             shown |= {"url": f"{parts.scheme}://{parts.hostname}{port}{parts.path}", "headers": sorted(self.headers)}
         return shown
+
+
+def _secrets_of(url: str) -> list[str]:
+    """What of a URL looks like a key: who signs in, values under secret names, and long words of letters and digits."""
+    parts = urlsplit(url)
+    found = [parts.password or parts.username or ""]
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if _for_a_secret(name) or _KEY.fullmatch(value):
+            # As it is sent, too.
+            found += [value, quote(value, safe=""), quote_plus(value)]
+    found += [piece for piece in parts.path.split("/") if _KEY.fullmatch(piece)]
+    return found
+
+
+def _for_a_secret(name: str) -> bool:
+    """Whether an option or a field is for a secret: ``--api-key``, ``accessToken``."""
+    return looks_secret(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", name))
+
+
+_KEY = re.compile(r"(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[^/\s]{20,}")
 
 
 def plain(name: str) -> str:

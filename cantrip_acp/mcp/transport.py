@@ -130,29 +130,40 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+Refused = Callable[[int], None]
+"""Told the HTTP status of an answer that is an error; the SDK keeps it to itself."""
+
+
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    def __init__(self, refused: Refused) -> None:
+        super().__init__()
+        self._refused = refused
+
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
+        # A server need not offer to be listened to by GET, nor to be told by DELETE that it is over.
+        if response.status_code >= 400 and request.method == "POST":
+            self._refused(response.status_code)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             # Events are bounded one by one by the SDK; a stream of them has no end.
             response.stream = _Bounded(response.stream)
         return response
 
 
-def _client(server: McpServer) -> httpx2.AsyncClient:
+def _client(server: McpServer, refused: Refused) -> httpx2.AsyncClient:
     client = create_mcp_http_client(headers=dict(server.headers))
-    client._transport = _BoundedTransport()
+    client._transport = _BoundedTransport(refused)
     return client
 
 
 @asynccontextmanager
-async def over_http(server: McpServer) -> AsyncIterator[Any]:
+async def over_http(server: McpServer, refused: Refused) -> AsyncIterator[Any]:
     """Streamable HTTP."""
-    async with _client(server) as client, streamable_http_client(server.url, http_client=client) as streams:
+    async with _client(server, refused) as client, streamable_http_client(server.url, http_client=client) as streams:
         yield streams
 
 
-def over_sse(server: McpServer) -> Opened:
+def over_sse(server: McpServer, refused: Refused) -> Opened:
     """The older HTTP transport: server-sent events one way, requests the other."""
-    factory: Callable[..., httpx2.AsyncClient] = lambda *_, **__: _client(server)  # noqa: E731
+    factory: Callable[..., httpx2.AsyncClient] = lambda *_, **__: _client(server, refused)  # noqa: E731
     return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=factory)

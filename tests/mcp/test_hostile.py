@@ -201,3 +201,36 @@ async def test_an_answer_over_http_is_bounded(circle: Circle) -> None:
         assert "'flood' cannot be reached" in opened.problems[0]
     finally:
         web.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+async def test_a_refusal_over_http_is_told_with_its_status_and_without_keys(
+    circle: Circle, caplog: pytest.LogCaptureFixture, kind: Any
+) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            said = f"no: {self.headers.get('x-key')} {self.path}".encode()
+            self.send_response(401)
+            self.send_header("content-length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        do_GET = do_DELETE = do_POST
+
+        def log_message(self, *_: object) -> None: ...
+
+    caplog.set_level("INFO")
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{web.server_port}/?api_key=key-of-the-url"
+        server = McpServer(name="shut", transport=kind, url=url, headers={"X-Key": "key-of-a-header"}, start_s=30)
+        opened = await McpServers([server]).open(circle)
+        await opened.close()
+        (problem,) = opened.problems
+        assert problem.startswith("MCP server 'shut' cannot be reached")
+        assert "401" in problem
+        assert "key-of" not in problem
+        assert "key-of" not in caplog.text
+    finally:
+        web.shutdown()

@@ -206,6 +206,19 @@ def test_declarations_refuse_what_cannot_be_and_hide_what_is_secret() -> None:
         "headers": ["Authorization"],
     }
     server.hide(shared())
+    assert "pass-word" not in shared().text("https://user:pass-word-1234@host.example")
+    for url, secret in (
+        ("https://host.example/mcp?api_key=a%2Bb-c-d-e-f&team=blue", "a%2Bb-c-d-e-f"),
+        ("https://host.example/mcp?accessToken=a%2Bb-c-d-e-f&team=blue", "a+b-c-d-e-f"),
+        ("https://host.example/mcp?profile=k3y0k3y0k3y0k3y0k3y0k3y0", "k3y0k3y0k3y0k3y0k3y0k3y0"),
+        ("https://host.example/s/k9y0k9y0k9y0k9y0k9y0k9y0/sse", "k9y0k9y0k9y0k9y0k9y0k9y0"),
+        ("https://t0ken-as-a-name@host.example/sse", "t0ken-as-a-name"),
+    ):
+        McpServer(name="a", transport="sse", url=url).hide(shared())
+        assert secret not in shared().text(f"HTTP 401 at {url} and {secret}")
+    McpServer(name="a", command="x", args=("--api-key", "one-of-the-args", "--token=two-of-the-args")).hide(shared())
+    assert "-of-the-args" not in shared().text("x --api-key one-of-the-args --token=two-of-the-args")
+    assert "blue" in shared().text("team=blue")
     assert "very-secret" not in shared().text("it says very-secret-header")
     assert distinct([server, McpServer(name="my-server", command="x")]) == ["my_server", "my_server_2"]
 

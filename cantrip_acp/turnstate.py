@@ -196,20 +196,29 @@ class TurnState:
                 turn=self,
             )
         except anyio.get_cancelled_exc_class():
+            # What a call had done by then stays done, so the record has it.
+            given = run.entity.executor.recorded(name, args)
+            why = STOPPED if via is None else UNFINISHED
             if (name in DELEGATION or name in CONSTRUCTED) and self.parts:
-                given = run.entity.executor.recorded(name, args)
-                self.results.append(GateRecord(name, given, CUT_OFF, True, tool_call_id))
-            else:
-                # What a call had done by then stays done, so the record has it.
-                given = run.entity.executor.recorded(name, args)
-                why = STOPPED if via is None else UNFINISHED
-                self.results.append(GateRecord(name, given, why, True, tool_call_id))
+                why = CUT_OFF
+            self.results.append(self._of_program(GateRecord(name, given, why, True, tool_call_id), via))
             raise
+        record = self._of_program(record, via)
         self.results.append(record)
         if name == "done" and not record.is_error and not self.finished:
             self.finished = True
             self.answer = record.result
         return record
+
+    def _of_program(self, record: GateRecord, via: str | None) -> GateRecord:
+        """A program's call with that program's place, where the utterance has several."""
+        if via is None or len(self.response.tool_calls) < 2:
+            return record
+        tool = self._run.entity.circle.medium.tool
+        if sum(call.gate == tool for call in self.response.tool_calls) < 2:
+            return record
+        index = via.rpartition(".")[2]
+        return msgspec.structs.replace(record, via=int(index)) if index.isdecimal() else record
 
     @property
     def acts(self) -> bool:

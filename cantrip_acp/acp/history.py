@@ -5,25 +5,26 @@ Everything comes from the loom. No update names a terminal, since those of anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.pastcalls import PastGate, PastProgram, calls_of
 from cantrip_acp.acp.pastfamily import PastFamily
-from cantrip_acp.acp.shown import as_code, as_content, headline, places, pretty, shortened
-from cantrip_acp.acp.translate import folded
+from cantrip_acp.acp.shown import as_code, as_content, ended, headline, places, pretty, result
+from cantrip_acp.acp.translate import OUTPUT_LIMIT, folded
 from cantrip_acp.context import block_of
 from cantrip_acp.events import Diff, Location
-from cantrip_acp.gates.contract import GateContext, as_text
+from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.loom.history import CastPart, lived
-from cantrip_acp.loom.stores.address import is_address
+from cantrip_acp.mediums.report import signal_name
 
 if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
-    from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn
+    from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn
 
 
 def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update]:
@@ -32,8 +33,9 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
     Reads the loom as it goes.
     """
     used: tuple[int, Turn] | None = None
-    family = PastFamily(entity.loom)
-    for part in past(entity):
+    parts = past(entity)
+    family = PastFamily(entity.loom, {entity.id, *(turn.entity_id for part in parts for turn in part.turns)})
+    for part in parts:
         yield from _asked(part)
         for turn in part.turns:
             if turn.role == "crystal":
@@ -52,13 +54,11 @@ def past(entity: Entity) -> list[CastPart]:
     loom = entity.loom
     parts = lived(loom, entity.last_turn) if entity.last_turn and entity.last_turn in loom else []
     known = {part.id: part for part in parts}
-    if loom.location is None or is_address(loom.location):
-        # A database holds everybody's casts: those without a turn are not looked for among them.
-        return parts
+    spoken = {place.cast_id for place in loom.places.values()}
     ordered: list[CastPart] = [part for part in parts if part.id is None]
     for cast_id in loom.cast_ids:
         part = known.get(cast_id)
-        if part is None:
+        if part is None and cast_id not in spoken:
             start, context = loom.cast_of(cast_id)
             if start is not None and start.entity_id == entity.id:
                 part = CastPart(cast_id, start, context)
@@ -68,7 +68,7 @@ def past(entity: Entity) -> list[CastPart]:
 
 
 def _asked(part: CastPart) -> Iterator[acp.Update]:
-    """What the user sent: the intent, in which links stand, and the pictures."""
+    """What the user sent: the intent, in which links stand, the pictures and the sounds."""
     if part.start is None:
         return
     message_id = f"{part.id}:intent"
@@ -80,12 +80,14 @@ def _asked(part: CastPart) -> Iterator[acp.Update]:
             yield acp.UserMessageChunk(shown, message_id)
 
 
-def _attached(record: ContextRecord) -> acp.ImageContent | acp.LinkContent | None:
+def _attached(record: ContextRecord) -> acp.ImageContent | acp.AudioContent | acp.LinkContent | None:
     attachment = block_of(record).attachment
     if attachment is None:
         return None
     if attachment.kind == "image":
         return acp.ImageContent(attachment.data, attachment.mime, attachment.uri)
+    if attachment.kind == "audio":
+        return acp.AudioContent(attachment.data, attachment.mime)
     return acp.LinkContent(record.title or attachment.kind, attachment.uri) if attachment.uri else None
 
 
@@ -97,68 +99,60 @@ def _turn(entity: Entity, part: CastPart, turn: Turn, family: PastFamily) -> Ite
         yield acp.AgentMessageChunk(acp.TextContent(said.content), turn.id)
     yield from _calls(entity, turn, family)
     if turn.reason == "done":
-        result = next((r.result for r in reversed(turn.observation.results) if r.gate == "done"), None)
-        answer = result if isinstance(result, str) else as_code(pretty(result), "json") if result is not None else ""
+        given = next((r.result for r in reversed(turn.observation.results) if r.gate == "done"), None)
+        answer = given if isinstance(given, str) else as_code(pretty(given), "json") if given is not None else ""
         if answer and answer.strip() != (said.content or "").strip():
             yield acp.AgentMessageChunk(acp.TextContent(answer), f"{turn.cast_id}:answer")
 
 
 def _calls(entity: Entity, turn: Turn, family: PastFamily) -> Iterator[acp.Update]:
-    """The calls of an utterance in order; what a program called by itself follows the first program."""
-    medium = entity.circle.medium
-    observation = turn.observation
-    outputs: Sequence[Output] = ()
-    if isinstance(observation.outputs, tuple):
-        outputs = observation.outputs
-    elif observation.output is not None:
-        outputs = (observation.output,)
-    left = iter(outputs)
-    direct: dict[str, tuple[int, GateRecord]] = {}
-    inner: list[tuple[int, GateRecord]] = []
-    for number, record in enumerate(observation.results):
-        if record.tool_call_id is None:
-            inner.append((number, record))
+    """The calls of an utterance, in the order in which they were announced."""
+    for call in calls_of(entity.loom, turn, entity.circle.medium):
+        if isinstance(call, PastProgram):
+            yield _program(call)
         else:
-            direct[record.tool_call_id] = (number, record)
-    for index, call in enumerate(turn.utterance.tool_calls):
-        if medium.tool is not None and call.gate == medium.tool:
-            call_id = f"{turn.id}.{index}"
-            yield _program(entity, call_id, call.gate, medium.code(call) or "", next(left, None))
-            for number, record in inner:
-                yield _gate(entity, turn, number, record, family, via=call_id)
-            inner = []
-        elif call.id in direct:
-            yield _gate(entity, turn, *direct[call.id], family, via=None)
-    for number, record in inner:
-        yield _gate(entity, turn, number, record, family, via=None)
+            yield _gate(entity, turn, call, family)
 
 
-def _program(entity: Entity, call_id: str, tool: str, code: str, output: Output | None) -> acp.ToolCall:
-    well = output is not None and output.error is None and output.exit_code in (0, None)
-    shown = entity.circle.medium.observe(output) if output is not None else "[stopped before it had ended]"
-    return acp.ToolCall(
-        tool_call_id=call_id,
-        title=headline(code),
-        name=tool,
-        kind="execute",
-        status="completed" if well else "failed",
-        content=[as_content(as_code(shortened(shown)))] if shown else None,
-        raw_input={"code" if tool == "python" else "command": code},
-        raw_output={
-            "output": output.stdout + output.stderr,
-            "exit_code": output.exit_code,
+def _program(call: PastProgram) -> acp.ToolCall:
+    """A command or cell as it was shown when it had ended (`mediums.report`, `translate`)."""
+    output, content, raw = call.output, list[acp.ToolContent](), None
+    well = False
+    if output is None:
+        content = [as_content("[stopped before it had ended]")]
+    else:
+        python = call.tool == "python"
+        exit_code = (0 if output.error is None else 1) if python else output.exit_code
+        well = output.error is None and exit_code in (0, None)
+        text = output.stdout + output.stderr
+        if python and output.value is not None:
+            text += f"=> {output.value}\n"
+        if text:
+            content.append(as_content(as_code(ended(text))))
+        if output.error is not None:
+            content.append(as_content(as_code(output.error) if "\n" in output.error else output.error))
+            text += ("" if text[-1:] in ("", "\n") else "\n") + output.error + "\n"
+        raw = {
+            "output": text[-OUTPUT_LIMIT:],
+            "exit_code": exit_code,
+            "signal": signal_name(exit_code),
             "truncated": output.truncated,
         }
-        if output is not None
-        else None,
+    return acp.ToolCall(
+        tool_call_id=call.call_id,
+        title=headline(call.text),
+        name=call.tool,
+        kind="execute",
+        status="completed" if well else "failed",
+        content=content or None,
+        raw_input={"code" if call.tool == "python" else "command": call.text},
+        raw_output=raw,
     )
 
 
-def _gate(
-    entity: Entity, turn: Turn, number: int, record: GateRecord, family: PastFamily, *, via: str | None
-) -> acp.ToolCall:
+def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp.ToolCall:
+    call_id, record, via = call.call_id, call.record, call.via
     gate = entity.circle.gates.get(record.gate) or entity.cantrip.circle.gates.get(record.gate)
-    call_id = f"{turn.id}.g{number}"
     name, locations = record.gate, tuple[Location, ...]()
     args: Any = record.args
     if gate is not None and gate.preview is not None and isinstance(args, dict):
@@ -178,15 +172,14 @@ def _gate(
             name, locations = seen.title or name, tuple(seen.locations)
     content: list[acp.ToolContent] = [] if record.is_error else [*_changed(record, locations)]
     children = family.content(turn, record)
+    kind = gate.kind if gate is not None else "other"
     if record.is_error or (not content and record.gate != "done"):
-        said = shortened(as_text(record.result) if record.result is not None else "")
-        if said:
-            content.append(as_content(said if record.is_error else as_code(said)))
+        content += result(record.result, kind, failed=record.is_error)
     return acp.ToolCall(
         tool_call_id=call_id,
         title=headline(name),
         name=record.gate,
-        kind=gate.kind if gate is not None else "other",
+        kind=kind,
         status="failed" if record.is_error else "completed",
         content=[*children, *content] or None,
         locations=places(locations),

@@ -6,7 +6,7 @@ asked what it asked for, in the order of their birth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp import events
 from cantrip_acp.acp.family import CHILDREN, Family
 from cantrip_acp.errors import LoomError
-from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.loom.turn import Output
 
 if TYPE_CHECKING:
@@ -30,17 +29,27 @@ MOST_TURNS = 400
 class PastFamily:
     """The children in one loom. Read as calls are asked for; each child is shown with one of them."""
 
-    def __init__(self, loom: Loom) -> None:
+    def __init__(self, loom: Loom, entities: Iterable[str]) -> None:
+        """``entities`` are those whose turns are replayed; a database holds everybody's."""
         self._loom = loom
+        self._entities = frozenset(entities)
         self._left = MOST_TURNS
         self._shown: set[str] = set()
 
     @cached_property
     def _casts(self) -> dict[str, list[CastRecord]]:
         """The casts of children by the turn that spawned them, in order of birth."""
+        places, family = self._loom.places, set(self._entities)
+        for place in places.values():
+            above = places.get(place.parent_id) if place.role == "call" and place.parent_id is not None else None
+            if above is not None and above.entity_id in family:
+                family.add(place.entity_id)
+        spoken = {place.cast_id: place.entity_id for place in places.values()}
+        # Of a cast without a turn nobody knows yet whose it is.
+        wanted = [cast_id for cast_id in self._loom.cast_ids if cast_id not in spoken or spoken[cast_id] in family]
         found: dict[str, list[CastRecord]] = {}
-        for start in self._loom.cast_starts().values():
-            if start.parent_turn_id is not None:
+        for start in self._loom.cast_starts(wanted).values():
+            if start.parent_turn_id is not None and start.entity_id in family:
                 found.setdefault(start.parent_turn_id, []).append(start)
         return found
 
@@ -55,9 +64,7 @@ class PastFamily:
 
     def content(self, turn: Turn, record: GateRecord) -> list[acp.ToolContent]:
         """What a call's children did, for a call of this (whole) turn; nothing where it spawned none."""
-        location = self._loom.location
-        if record.gate not in SPAWNING or location is None or is_address(location):
-            # A database holds everybody's casts.
+        if record.gate not in SPAWNING:
             return []
         family = Family()
         # What is damaged of a child is its own; the session is shown all the same.

@@ -224,6 +224,11 @@ class ImageContent(msgspec.Struct, tag_field="type", tag="image", rename="camel"
     uri: str | None = None
 
 
+class AudioContent(msgspec.Struct, tag_field="type", tag="audio", rename="camel"):
+    data: str
+    mime_type: str
+
+
 class LinkContent(msgspec.Struct, tag_field="type", tag="resource_link"):
     name: str
     uri: str
@@ -260,7 +265,7 @@ class Update(msgspec.Struct, tag_field="sessionUpdate", rename="camel", omit_def
 
 
 class UserMessageChunk(Update, tag="user_message_chunk"):
-    content: TextContent | ImageContent | LinkContent
+    content: TextContent | ImageContent | AudioContent | LinkContent
     message_id: str | None = None
 
 

@@ -15,6 +15,8 @@ CONTENT_LIMIT = 32 * 1024
 
 TITLE_LIMIT = 160
 
+_FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
+
 
 def headline(text: str) -> str:
     """One line, as an editor has room for."""
@@ -45,6 +47,19 @@ def as_code(text: str, language: str = "") -> str:
     while fence in text:
         fence += "`"
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def ended(text: str) -> str:
+    """The end of an output: what came last says most."""
+    return text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[-CONTENT_LIMIT:]
+
+
+def result(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
+    """What a gate answered; nothing where it answered nothing."""
+    text = shortened(value if isinstance(value, str) else pretty(value))
+    if not text:
+        return []
+    return [as_content(as_code(text) if kind in _FENCED_KINDS and not failed else text)]
 
 
 def pretty(value: Any) -> str:

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.family import Family
-from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, headline, places, pretty, shortened
+from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, ended, headline, places, pretty, result, shortened
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions import Question
 
 OUTPUT_LIMIT = 100_000
 """Characters of a command's output that its ``rawOutput`` holds."""
-
-_FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
 
 class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
@@ -74,7 +72,7 @@ class _Call:
         text = self.output(CONTENT_LIMIT + 1)
         if not text:
             return None
-        return [as_content(as_code(text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[1:]))]
+        return [as_content(as_code(ended(text)))]
 
 
 def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
@@ -95,6 +93,8 @@ class Translator:
         self._family = Family()
         self._used: tuple[int, int] | None = None
         self._spent: float | None = None
+        self._unsaid = False
+        """Whether children have spent something since the client was told."""
         self.dirty = False
         """Whether output of a command waits to be shown by `flush`."""
         self._makers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
@@ -183,7 +183,16 @@ class Translator:
         return [notice(event.text, self._client)]
 
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
-        """What `done` was called with is the answer: said in words, unless it was said just before."""
+        """What `done` was called with is the answer: said in words, unless it was said just before. Then what it all cost."""
+        return [*self._answer(event), *self._rest_of_usage()]
+
+    def _rest_of_usage(self) -> list[acp.Update]:
+        if not self._unsaid or self._used is None or self._spent is None:
+            return []
+        self._unsaid = False
+        return [acp.UsageUpdate(*self._used, acp.Cost(self._spent))]
+
+    def _answer(self, event: events.CastEnded) -> list[acp.Update]:
         if event.reason != "done" or event.result in (None, ""):
             return []
         answer = event.result if isinstance(event.result, str) else as_code(pretty(event.result), "json")
@@ -194,6 +203,7 @@ class Translator:
     def _usage(self, event: events.UsageReported) -> list[acp.Update]:
         cost = event.cumulative.get("cost")
         self._spent = float(cost) if isinstance(cost, int | float) else None
+        self._unsaid = False
         if not event.size:
             # The window's size is required: a made-up one shows a window that is full, or never fills. What was spent stands
             # in the prompt's reply and in /cost.
@@ -209,11 +219,12 @@ class Translator:
         updates = self._family.heard(event)
         self.dirty = self.dirty or bool(self._family.dirty)
         if isinstance(inner, events.UsageReported):
-            # The window is the session's entity's; what children cost, it pays.
+            # The window is the session's entity's; what children cost, it pays. There may be many: its next turn tells of
+            # it, or the end of the prompt.
             cost = inner.usage.get("cost")
-            if isinstance(cost, int | float) and cost and self._used is not None:
+            if isinstance(cost, int | float) and cost:
                 self._spent = (self._spent or 0.0) + cost
-                updates.append(acp.UsageUpdate(*self._used, acp.Cost(self._spent)))
+                self._unsaid = True
         elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
             # The user was asked about it, so it is a tool call.
             updates += self._makers[type(inner)](inner)
@@ -270,10 +281,7 @@ class Translator:
         children = self._family.end(event.call_id)
         shown_already = call is not None and call.lent and not event.is_error
         if event.is_error or (not content and event.gate != "done" and not shown_already):
-            text = shortened(event.result if isinstance(event.result, str) else pretty(event.result))
-            if text:
-                fenced = call is not None and call.kind in _FENCED_KINDS and not event.is_error
-                content.append(as_content(as_code(text) if fenced else text))
+            content += result(event.result, call.kind if call is not None else "other", failed=event.is_error)
         return [
             *begun,
             acp.ToolCallUpdate(

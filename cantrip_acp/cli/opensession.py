@@ -22,6 +22,7 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
     from cantrip_acp.acp.opening import hold
     from cantrip_acp.acp.store import SessionStore
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.stores.address import is_address, shown
     from cantrip_acp.recipes import DEFAULT, build, choosing, load, trust
     from cantrip_acp.recipes.recipe import built_in, is_path
     from cantrip_acp.reopening import TOLD, reopen
@@ -46,7 +47,10 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
     made = build.build(found, workspace=workspace, crystal=crystal)
     cantrip = made.reaching([Path(folder) for folder in note.directories])
     try:
-        loom = Loom.open(note.loom, fsync=bool(cantrip.loom_settings.get("fsync", False)))
+        store = cantrip.loom_settings.get("store", "jsonl")
+        # A note has no password; the recipe that the session began with has it.
+        where = store if is_address(store) and shown(store) == note.loom else note.loom
+        loom = Loom.open(where, fsync=bool(cantrip.loom_settings.get("fsync", False)))
     except LoomLocked:
         raise LoomLocked(
             f"session {session_id} is open in another process, such as an editor; close it there first"

@@ -330,9 +330,11 @@ class Loom:
         """What was said last, of each entity of which no turn tells yet what came of it, in the order of writing."""
         return [r for r in self._store.read_all(self._tree.unfinished.values()) if isinstance(r, UtteranceRecord)]
 
-    def cast_starts(self) -> dict[str, CastRecord]:
-        """The start of every cast by its id, in the order of writing."""
-        positions = [where[0] for where in self._tree.casts.values() if where]
+    def cast_starts(self, cast_ids: Iterable[str] | None = None) -> dict[str, CastRecord]:
+        """The start of every cast by its id, or of these, in the order of writing."""
+        wanted = None if cast_ids is None else set(cast_ids)
+        casts = self._tree.casts.items()
+        positions = [where[0] for cast_id, where in casts if where and (wanted is None or cast_id in wanted)]
         return {r.id: r for r in self._store.read_all(positions) if isinstance(r, CastRecord)}
 
     def cast_end(self, cast_id: str) -> CastRecord | None:

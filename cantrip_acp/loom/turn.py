@@ -53,7 +53,8 @@ class Utterance(msgspec.Struct, frozen=True):
 class GateRecord(msgspec.Struct, frozen=True):
     """One gate call and what came of it (D-005). ``result`` is JSON data; of a failure, the error's text.
 
-    ``annotations`` is what interceptors added to the record; the key is absent where none did.
+    ``annotations`` is what interceptors added to the record; the key is absent where none did. ``via`` is the place (from 0)
+    among the utterance's tool calls of the program that made this call; the key is absent where the utterance has one program.
     """
 
     gate: str
@@ -62,6 +63,7 @@ class GateRecord(msgspec.Struct, frozen=True):
     is_error: bool = False
     tool_call_id: str | None = None
     annotations: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    via: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):

@@ -188,15 +188,25 @@ def test_a_stopped_prompt_leaves_what_was_seen() -> None:
     assert not translator.close()
 
 
-def test_what_children_cost_is_shown_while_they_work() -> None:
+def test_what_children_cost_is_told_by_the_next_turn_or_the_end() -> None:
     translator = Translator(ClientAbilities())
     usage: dict[str, Any] = {"usage": {"cost": 0.5}, "cumulative": {"cost": 0.5}, "used": 100, "size": 1000}
     translator.translate(events.UsageReported(entity_id="e", cast_id="c", **usage))
     spawned(translator, begun("x"))
-    for total in (0.75, 1.0):
-        below = events.UsageReported(**ids(), usage={"cost": 0.25}, cumulative={"cost": 9}, used=7, size=9)
-        (update,) = shown(translator.translate(from_child(below)))
-        assert (update["used"], update["size"], update["cost"]["amount"]) == (100, 1000, total)
+    below = events.UsageReported(**ids(), usage={"cost": 0.25}, cumulative={"cost": 9}, used=7, size=9)
+    for _ in range(100):
+        assert translator.translate(from_child(below)) == []
+    end: dict[str, Any] = {"usage": {}, "trace_id": "0" * 32, "turns": 1, "terminated": False, "truncated": True}
+    ended = events.CastEnded(entity_id="e", cast_id="c", result=None, reason="max_turns", **end)
+    (update,) = shown(translator.translate(ended))
+    assert (update["used"], update["size"], update["cost"]["amount"]) == (100, 1000, 25.5)
+    # What was told is not told again.
+    assert translator.translate(ended) == []
+    translator.translate(from_child(below))
+    usage["cumulative"] = {"cost": 30.0}
+    (update,) = shown(translator.translate(events.UsageReported(entity_id="e", cast_id="c", **usage)))
+    assert update["cost"]["amount"] == 30.0
+    assert translator.translate(ended) == []
 
 
 def test_live_over_the_wire(start: Start, folder: Path) -> None:

@@ -1,0 +1,101 @@
+"""The calls of an utterance as they were announced while it was carried out: their ids, their order, what each was part of.
+
+An id has in it the turn that a call began in. Where an utterance delegated, that is one of several turns: what came of the
+call may stand in a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import GateRecord, Output, Turn
+    from cantrip_acp.mediums.contract import Medium
+
+
+@dataclass(frozen=True, slots=True)
+class PastProgram:
+    """A command or cell. ``output`` is None of one that was stopped without any."""
+
+    call_id: str
+    tool: str
+    text: str
+    output: Output | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastGate:
+    """A gate call; ``via`` is the program that made it, None where the crystal itself did."""
+
+    call_id: str
+    record: GateRecord
+    via: str | None
+
+
+def calls_of(loom: Loom, turn: Turn, medium: Medium) -> Iterator[PastProgram | PastGate]:
+    """What a whole utterance called, in the order of its tool calls; what a program called by itself follows the program."""
+    parts = _parts(loom, turn)
+    outputs = iter(_outputs(turn))
+    begun = _programs_begun(parts)
+    direct: dict[str, tuple[str, GateRecord]] = {}
+    inner: dict[int | None, list[tuple[str, GateRecord]]] = {}
+    for call_id, record in _ids(parts, turn.observation.results):
+        if record.tool_call_id is not None:
+            direct[record.tool_call_id] = (call_id, record)
+        else:
+            inner.setdefault(record.via if isinstance(record.via, int) else None, []).append((call_id, record))
+    for index, call in enumerate(turn.utterance.tool_calls):
+        if medium.tool is not None and call.gate == medium.tool:
+            program = f"{next(begun, parts[-1].id)}.{index}"
+            yield PastProgram(program, call.gate, medium.code(call) or "", next(outputs, None))
+            for call_id, record in [*inner.pop(index, ()), *inner.pop(None, ())]:
+                yield PastGate(call_id, record, program)
+        elif call.id in direct:
+            yield PastGate(*direct[call.id], None)
+    for left in inner.values():
+        for call_id, record in left:
+            yield PastGate(call_id, record, None)
+
+
+def _parts(loom: Loom, turn: Turn) -> list[Turn]:
+    """The turns of one utterance in order, the first one first."""
+    if turn.continues is None:
+        return [turn]
+    parts = [loom.turn(turn.id)]
+    while parts[0].id != turn.continues and parts[0].parent_id is not None:
+        parts.insert(0, loom.turn(parts[0].parent_id))
+    return parts
+
+
+def _ids(parts: Sequence[Turn], results: Sequence[GateRecord]) -> list[tuple[str, GateRecord]]:
+    """Each result with the id of its call, in the order of the calls: results are kept in the order in which they came."""
+    called = [(f"{part.id}.g{number}", name) for part in parts for number, name in enumerate(part.gate_calls)]
+    found: list[tuple[int, str, GateRecord]] = []
+    for number, record in enumerate(results):
+        place = next((n for n, each in enumerate(called) if each[1] == record.gate), None)
+        if place is None:
+            found.append((len(called) + number, f"{parts[-1].id}.r{number}", record))
+        else:
+            found.append((place, called[place][0], record))
+            called[place] = ("", "")
+    return [(call_id, record) for _, call_id, record in sorted(found, key=lambda each: each[0])]
+
+
+def _programs_begun(parts: Sequence[Turn]) -> Iterator[str]:
+    """The turn that each program began in, in order; one that delegates is left unfinished, and the next turn goes on with it."""
+    going_on = False
+    for part in parts:
+        for output in _outputs(part):
+            if not going_on:
+                yield part.id
+            going_on = output.unfinished is True
+
+
+def _outputs(turn: Turn) -> Sequence[Output]:
+    observation = turn.observation
+    if isinstance(observation.outputs, tuple):
+        return observation.outputs
+    return () if observation.output is None else (observation.output,)

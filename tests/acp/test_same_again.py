@@ -1,0 +1,178 @@
+"""What a client is shown of a session that is loaded is what it was shown while it happened, in the same order."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acp.rawclient import RawClient
+from tests.loom import pgserver
+
+CALLED: dict[str, list[dict[str, Any]]] = {
+    "conversation": [
+        {"thinking": "Hm.", "content": "First.", "tool_calls": [
+            {"gate": "write_file", "args": {"path": "a.txt", "content": "one\n"}},
+            {"gate": "read_file", "args": {"path": "a.txt"}},
+            {"gate": "read_file", "args": {"path": "none"}},
+        ]},
+        {"content": "Second.", "tool_calls": [
+            {"gate": "call_agent", "args": {"intent": "Look."}},
+            {"gate": "list_dir", "args": {}},
+        ]},
+        {"tool_calls": [{"gate": "done", "args": {"answer": "made it"}}]},
+    ],
+    "bash": [
+        {"content": "First.", "bash": "echo hi; cantrip_write_file a.txt x; cantrip_read_file a.txt; cat none; exit 3"},
+        {"tool_calls": [
+            {"gate": "bash", "args": {"command": "echo one; cantrip_list_dir"}},
+            {"gate": "read_file", "args": {"path": "a.txt"}},
+            {"gate": "bash", "args": {"command": "cantrip_read_file a.txt; false"}},
+        ]},
+        {"bash": "cantrip_call_agent 'Look.'; cantrip_read_file a.txt"},
+        {"bash": "cantrip_done fin"},
+    ],
+    "code": [
+        {"content": "First.", "code": "write_file('a.txt', 'x')\nprint(read_file('a.txt'))\nread_file('none')"},
+        {"tool_calls": [
+            {"gate": "python", "args": {"code": "1 + 1"}},
+            {"gate": "read_file", "args": {"path": "a.txt"}},
+            {"gate": "python", "args": {"code": "call_agent('Look.')\nprint(read_file('a.txt'))\n7"}},
+            {"gate": "python", "args": {"code": "list_dir()"}},
+        ]},
+        {"code": "done('fin')"},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[pgserver.Server]:
+    try:
+        with pgserver.running() as server:
+            yield server
+    except pgserver.NoServer as why:
+        pytest.skip(str(why))
+
+
+def seen(agent: RawClient) -> tuple[list[tuple[str, str]], dict[str, dict[str, Any]]]:
+    """What was said and called in order, and each call as it stood in the end."""
+    order: list[tuple[str, str]] = []
+    calls: dict[str, dict[str, Any]] = {}
+    spoken = None
+    for update in agent.updates():
+        kind = update.pop("sessionUpdate")
+        if kind in ("agent_message_chunk", "agent_thought_chunk"):
+            text = update["content"]["text"]
+            if spoken == (kind, update["messageId"]):
+                order[-1] = (kind, order[-1][1] + text)
+            else:
+                order.append((kind, text))
+            spoken = (kind, update["messageId"])
+        elif kind == "tool_call":
+            order.append((kind, update["toolCallId"]))
+            calls[update["toolCallId"]] = update
+            spoken = None
+        elif kind == "tool_call_update":
+            calls[update["toolCallId"]].update(update)
+    for call in calls.values():
+        # How a change looked in its file is in no record; nor is it known whether an error was that of a time limit.
+        call.pop("locations", None)
+        if isinstance(call.get("rawOutput"), dict):
+            call["rawOutput"].pop("timed_out", None)
+    return order, calls
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("medium", list(CALLED))
+def test_the_past_is_shown_as_it_was_live(
+    recipe: Callable[..., str], folder: Path, tmp_path: Path, medium: str
+) -> None:
+    path = recipe(
+        CALLED[medium], medium=medium, gates=["done", "read_file", "write_file", "list_dir", "call_agent"],
+        wards=[{"max_turns": 9}, {"max_depth": 1}, {"bash_writable_paths": ["workspace"]}],
+        crystal={"children": [{"responses": [{"content": "Seen."}]}]},
+    )  # fmt: skip
+    shown = []
+    session = ""
+    for method in ("session/prompt", "session/load"):
+        agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+        try:
+            agent.initialize()
+            if method == "session/prompt":
+                session = agent.session(folder)
+                agent.prompt(session, "Go.")
+            else:
+                agent.call(method, {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+            shown.append(seen(agent))
+        finally:
+            agent.close()
+    (order, calls), (order_again, calls_again) = shown
+    assert order_again == order
+    assert calls_again == calls
+
+
+@pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
+def test_children_and_unanswered_prompts_wherever_the_loom_is(
+    recipe: Callable[..., str], folder: Path, tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    loom: dict[str, Any] = {}
+    if store == "sqlite":
+        loom = {"store": f"sqlite:{tmp_path}/looms.db"}
+    elif store == "postgres":
+        loom = {"store": request.getfixturevalue("postgres").url("children")}
+    asks = {"gate": "call_agent_batch", "args": {"requests": ["Look here.", "Look there."]}}
+    path = recipe(
+        [{"tool_calls": [asks]}, {"content": "All."}, {"content": "never", "delay_ms": 60_000}], loom=loom,
+        gates=["done", "call_agent_batch"], wards=[{"max_turns": 9}, {"max_depth": 1}],
+        crystal={"children": [{"responses": [{"content": "Seen here."}]}, {"responses": [{"content": "Seen there."}]}]},
+    )  # fmt: skip
+    shown = []
+    sessions: list[str] = []
+    for method in ("session/prompt", "session/load"):
+        agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+        try:
+            agent.initialize()
+            if method == "session/prompt":
+                sessions = [agent.session(folder) for _ in range(2)]
+                for each in sessions:
+                    agent.prompt(each, "Go.")
+                agent.seen.clear()
+                agent.prompt(agent.session(folder), "Go.")
+                shown.append(agent.updates("tool_call_update")[-1]["content"])
+                agent.start_prompt(sessions[0], "Nobody answers.")
+                time.sleep(1)
+            else:
+                agent.call(method, {"sessionId": sessions[0], "cwd": str(folder), "mcpServers": []})
+                shown.append(agent.updates("tool_call")[0]["content"])
+                asked = [update["content"]["text"] for update in agent.updates("user_message_chunk")]
+                assert asked == ["Go.", "Nobody answers."]
+        finally:
+            agent.close()
+    assert "Seen here." in str(shown[0])
+    assert "Seen there." in str(shown[0])
+    assert shown[1] == shown[0]
+
+
+def test_sounds_and_pictures_are_there_again(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    path = recipe([{"content": "Heard."}])
+    sound = {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}
+    picture = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+    session = ""
+    for method in ("session/prompt", "session/load"):
+        agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+        try:
+            agent.initialize()
+            if method == "session/prompt":
+                session = agent.session(folder)
+                text = {"type": "text", "text": "What is this?"}
+                agent.call(method, {"sessionId": session, "prompt": [text, sound, picture]})
+            else:
+                agent.call(method, {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+                chunks = agent.updates("user_message_chunk")
+                assert [chunk["content"] for chunk in chunks] == [
+                    {"type": "text", "text": "What is this?"}, sound, picture,
+                ]  # fmt: skip
+                assert len({chunk["messageId"] for chunk in chunks}) == 1
+        finally:
+            agent.close()

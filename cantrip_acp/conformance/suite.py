@@ -57,6 +57,11 @@ def read_suite(path: Path) -> list[Case]:
         raise DefinitionError(f"cannot read the suite: {error.strerror or error}", where=str(path)) from error
     except UnicodeDecodeError as error:
         raise DefinitionError(f"a suite is UTF-8 text; byte {error.start} is not", where=str(path)) from error
+    return cases_of(path, text)
+
+
+def cases_of(path: Path, text: str) -> list[Case]:
+    """As `read_suite`, of a text that is at hand; ``path`` is where it lies, or would."""
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if _significant(line)), None)
     if first is None:

@@ -32,6 +32,7 @@ class Kind:
 
 KINDS = (
     Kind("recipe", SUFFIXES, "cantrip_acp.lsp.recipe"),
+    Kind("suite", ("/tests.yaml", "/tests.yml", ".tests.yaml", ".tests.yml"), "cantrip_acp.lsp.suites.kind"),
     Kind("loom", (".loom.jsonl",), "cantrip_acp.lsp.looms.kind"),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.findings import Finding, Reading
     from cantrip_acp.lsp.library import Library
     from cantrip_acp.lsp.looms.shelf import Shelf
+    from cantrip_acp.lsp.suites.running import Suites
     from cantrip_acp.recipes.files import Files
 
 _log = logging.getLogger(__name__)
@@ -119,6 +120,13 @@ class Server(LanguageServer):
 
         return Shelf(self)
 
+    @cached_property
+    def suites(self) -> Suites:
+        """The suites that are open, and what came of their cases."""
+        from cantrip_acp.lsp.suites.running import Suites
+
+        return Suites(self)
+
     def _of_kind(self, uri: str, name: str, *given: Any) -> bool:
         """Whether a document is not a recipe; then its kind has been told of it."""
         kind = kinds.of(uri)
@@ -202,6 +210,20 @@ class Server(LanguageServer):
         edits = workspace.workspace_edit if workspace is not None else None
         kinds = (edits.resource_operations or ()) if edits is not None and edits.document_changes else ()
         return types.ResourceOperationKind.Create in kinds
+
+    @cached_property
+    def hover_formats(self) -> Sequence[types.MarkupKind]:
+        """The formats that the client shows when the pointer rests; one that says nothing of it shows Markdown."""
+        document = self.client_capabilities.text_document
+        hover = document.hover if document is not None else None
+        return (hover.content_format if hover is not None else None) or (types.MarkupKind.Markdown,)
+
+    @cached_property
+    def completion_formats(self) -> Sequence[types.MarkupKind]:
+        """The formats of what is completed; one that says what it can and not this takes plain text."""
+        document = self.client_capabilities.text_document
+        item = document.completion.completion_item if document is not None and document.completion is not None else None
+        return (types.MarkupKind.Markdown,) if item is None else item.documentation_format or ()
 
     @property
     def makes_progress(self) -> bool:

@@ -81,8 +81,15 @@ export class Completion {
       case 'ArrowUp':
         this.select((this.at + this.shown.length - 1) % this.shown.length)
         break
-      case 'Tab':
       case 'Enter':
+        // What is typed out already is sent.
+        if (this.shown[this.at]?.insert === this.input.value) {
+          this.hide()
+          return false
+        }
+        this.take(this.at)
+        break
+      case 'Tab':
         this.take(this.at)
         break
       case 'Escape':

@@ -59,13 +59,13 @@ export class Composer {
     const shape = JSON.stringify(state.options)
     if (shape !== this.made) {
       this.made = shape
-      this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || typeof option.value === 'boolean').map(picker))
+      this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || option.category === 'model' || typeof option.value === 'boolean').map(picker))
     }
     const { usage } = state
     this.usage.hidden = usage === undefined
     if (usage) {
       const part = usage.size > 0 ? Math.min(100, Math.round((100 * usage.used) / usage.size)) : 0
-      this.usage.textContent = [usage.size > usage.used ? `${part} %` : '', usage.cost].filter(Boolean).join(' · ')
+      this.usage.textContent = [usage.size > usage.used ? `${part < 1 ? '<1' : part} %` : '', usage.cost].filter(Boolean).join(' · ')
       this.usage.title = `${usage.used.toLocaleString('en')} of ${usage.size.toLocaleString('en')} tokens of the window are used${usage.cost ? `; ${usage.cost} so far` : ''}`
     }
   }

@@ -59,7 +59,7 @@ export class ToolView {
     this.element.hidden = (item.name === 'done' || item.name === 'plan') && item.status !== 'failed' && !item.question
     this.element.setAttribute('aria-label', `${item.title}, ${words}`)
     // Making its content anew would fold what the user opened and lose places in it: only where it is another one.
-    const shape = JSON.stringify([item.parts, item.input, item.exit, item.locations, item.status === 'failed'])
+    const shape = JSON.stringify([item.parts, item.input, item.exit, item.question !== undefined, item.locations, item.status === 'failed'])
     if (shape !== this.made) {
       this.made = shape
       this.fill(item)
@@ -71,8 +71,12 @@ export class ToolView {
   }
 
   output(text: string): void {
-    if (!this.terminal) this.set({ ...this.item, output: text })
-    else this.terminal.append(text)
+    if (this.terminal) {
+      this.terminal.append(text)
+    } else {
+      this.terminal = new TerminalView(text)
+      this.body.append(this.terminal.element)
+    }
     if (!this.touched && this.item.status === 'in_progress') this.details.open = true
     this.details.classList.remove('bare')
   }
@@ -82,7 +86,8 @@ export class ToolView {
     const elsewhere = item.locations.filter((at) => !item.parts.some((part) => part.type === 'diff' && part.path === at.path))
     if (elsewhere.length > 0) parts.push(el('div', { class: 'locations' }, ...elsewhere.slice(0, 20).map(location)))
     const program = item.kind === 'execute' && item.input
-    if (program && !sameText(program, item.title)) parts.push(codeBlock(program, item.name === 'python' ? 'python' : 'bash'))
+    // What is asked for is shown whole, whatever of it stands in the title.
+    if (program && (item.question !== undefined || program.length > SHORT || !sameText(program, item.title))) parts.push(codeBlock(program, item.name === 'python' ? 'python' : 'bash'))
     else if (item.input && item.kind === 'other') parts.push(codeBlock(item.input, 'json'))
     parts.push(...item.parts.filter((part) => !(item.question && program && part.type === 'text')).map((part) => this.part(part)))
     if (item.output !== undefined && !this.terminal) this.terminal = new TerminalView(item.output)
@@ -136,6 +141,8 @@ export class ToolView {
   }
 }
 
+/** Characters of a command that are sure to be seen in a title. */
+const SHORT = 40
 const HINTS: Readonly<Record<string, string>> = { allow_once: 'Alt+A', reject_once: 'Alt+R' }
 
 function location(at: { path: string; shown: string; line?: number }): HTMLElement {

@@ -46,6 +46,10 @@ export class Transcript {
   }
 
   asked(text: string, attachments: Attachment[]): void {
+    if (this.plan.length > 0 && this.plan.every((entry) => entry.status === "completed")) {
+      this.plan = [];
+      this.planned.fire(this.plan);
+    }
     this.add<UserItem>("user", { text, attachments });
   }
 

@@ -1,0 +1,42 @@
+import assert from "node:assert/strict";
+import { it } from "node:test";
+import { fromPanel } from "../../src/chat/messages";
+import { Permissions } from "../../src/chat/permissions";
+
+for (const bad of [null, 1, "send", [], {}, { type: "eval" }, { type: "send", text: 1, attachments: [] }, { type: "send", text: "x", attachments: [{ kind: "file", name: "n", uri: 5 }] }, { type: "send", text: "x" }, { type: "option", id: "m", value: {} }, { type: "location", path: "/x", line: "1" }, { type: "answer", question: "q" }, { type: "dropped", uris: [1] }, { type: "__proto__" }]) {
+  it(`takes no ${JSON.stringify(bad)} from the page`, () => { assert.equal(fromPanel(bad), undefined); });
+}
+
+it("takes what the page says", () => {
+  const message = { type: "send", text: "x", attachments: [{ kind: "file", name: "n", uri: "file:///n" }] };
+  assert.deepEqual(fromPanel(message), message);
+  assert.deepEqual(fromPanel({ type: "stop", more: 1 }), { type: "stop" });
+});
+
+const request = { sessionId: "s", toolCall: { toolCallId: "t" }, options: [{ optionId: "yes", name: "Yes", kind: "allow_once" as const }] };
+
+it("answers a permission once, and only with its own options", async () => {
+  const permissions = new Permissions();
+  const asked: string[] = [];
+  permissions.asked.on(({ id }) => asked.push(id));
+  const answer = permissions.ask(request, new AbortController().signal);
+  const [id = ""] = asked;
+  assert.equal(permissions.answer(id, "allow_always"), false);
+  assert.equal(permissions.answer(id, "yes"), true);
+  assert.equal(permissions.answer(id, "yes"), false);
+  assert.deepEqual(await answer, { outcome: { outcome: "selected", optionId: "yes" } });
+});
+
+it("cancels the questions of a session that is stopped, and one that is taken back", async () => {
+  const permissions = new Permissions();
+  const first = permissions.ask(request, new AbortController().signal);
+  const other = permissions.ask({ ...request, sessionId: "other" }, new AbortController().signal);
+  const back = new AbortController();
+  const third = permissions.ask(request, back.signal);
+  back.abort();
+  permissions.cancel("s");
+  assert.deepEqual([await first, await third], [{ outcome: { outcome: "cancelled" } }, { outcome: { outcome: "cancelled" } }]);
+  assert.equal(permissions.of("other").length, 1);
+  permissions.cancel("other");
+  await other;
+});

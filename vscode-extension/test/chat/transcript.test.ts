@@ -1,0 +1,117 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import assert from "node:assert/strict";
+import { afterEach, describe, it } from "node:test";
+import type { Item, Op, ToolItem } from "../../src/chat/items";
+import { Transcript } from "../../src/chat/transcript";
+import { DONE, real, type Real } from "../acp/realagent";
+
+/** What a reader that follows the changes has: as the panel does it. */
+function reader(transcript: Transcript): Item[] {
+  const items: Item[] = [];
+  transcript.ops.on((op: Op) => {
+    if (op.op === "add") items.push(structuredClone(op.item));
+    const id = op.op === "add" || op.op === "set" ? op.item.id : op.id;
+    const at = items.findIndex((item) => item.id === id);
+    const item = items[at];
+    if (op.op === "set") items[at] = structuredClone(op.item);
+    else if (op.op === "text" && item && "text" in item) (item as { text: string }).text += op.text;
+    else if (op.op === "output" && item?.type === "tool") item.output = (item.output ?? "") + op.text;
+  });
+  return items;
+}
+
+const chunk = (kind: "agent_message_chunk" | "agent_thought_chunk" | "user_message_chunk", text: string, messageId?: string): acp.SessionUpdate => ({
+  sessionUpdate: kind,
+  content: { type: "text", text },
+  messageId,
+});
+
+describe("a transcript", () => {
+  it("joins what belongs to one message, and nothing else", () => {
+    const transcript = new Transcript("/p");
+    const seen = reader(transcript);
+    for (const [text, id] of [["a", "m1"], ["b", "m1"], ["c", "m2"]] as const) transcript.heard(chunk("agent_message_chunk", text, id));
+    transcript.heard(chunk("agent_thought_chunk", "d", "m2"));
+    transcript.heard(chunk("agent_message_chunk", "e", "m2"));
+    assert.deepEqual(transcript.items.map((item) => "text" in item && item.text), ["ab", "c", "d", "e"]);
+    assert.deepEqual(seen, transcript.items);
+  });
+
+  it("keeps a call's output, its end and its changes", () => {
+    const transcript = new Transcript("/p");
+    const seen = reader(transcript);
+    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "ls", kind: "execute", status: "pending", rawInput: { command: "ls" }, content: [{ type: "terminal", terminalId: "t" }], _meta: { terminal_info: { terminal_id: "t" } } });
+    for (const data of ["one\n", "two\n"]) transcript.heard({ sessionUpdate: "tool_call_update", toolCallId: "t", _meta: { terminal_output: { terminal_id: "t", data } } });
+    transcript.heard({ sessionUpdate: "tool_call_update", toolCallId: "t", status: "failed", _meta: { terminal_exit: { exit_code: 2, signal: null } }, content: [{ type: "diff", path: "/p/x/a.py", oldText: "a\nb\n", newText: "a\nc\n" }] });
+    const [item] = transcript.items as [ToolItem];
+    assert.equal(item.output, "one\ntwo\n");
+    assert.deepEqual(item.exit, { code: 2, signal: null });
+    const [part] = item.parts;
+    assert.deepEqual(part?.type === "diff" && [part.shown, part.added, part.removed, part.hunks[0]?.lines], ["x/a.py", 1, 1, [" a", "-b", "+c"]]);
+    assert.equal(transcript.diff(item.id, "/p/x/a.py")?.newText, "a\nc\n");
+    assert.deepEqual(seen, transcript.items);
+  });
+
+  it("settles what was open when the answer ends", () => {
+    const transcript = new Transcript("/p");
+    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", status: "in_progress" });
+    transcript.question({ id: "q", options: [] }, { toolCallId: "t" });
+    transcript.ended({ stopReason: "cancelled" });
+    const [call, end] = transcript.items;
+    assert.deepEqual(call?.type === "tool" && [call.status, call.question], ["failed", undefined]);
+    assert.deepEqual(end?.type === "end" && [end.reason, end.words], ["cancelled", "Stopped."]);
+  });
+
+  it("takes ten thousand messages without looking back", () => {
+    const transcript = new Transcript("/p");
+    let ops = 0;
+    transcript.ops.on(() => { ops += 1; });
+    const begun = performance.now();
+    for (let n = 0; n < 10_000; n += 1) {
+      transcript.heard(chunk("agent_message_chunk", "words ", `m${n}`));
+      transcript.heard({ sessionUpdate: "tool_call", toolCallId: `t${n}`, title: "x", status: "completed" });
+      transcript.heard(chunk("agent_message_chunk", "more", `n${n}`));
+      transcript.ended({ stopReason: "end_turn" });
+    }
+    assert.equal(transcript.items.length, 40_000);
+    assert.ok(ops < 60_000);
+    assert.ok(performance.now() - begun < 5000);
+  });
+});
+
+describe("a real session's past", () => {
+  let open: Real | undefined;
+  afterEach(async () => {
+    await open?.close();
+    open = undefined;
+  });
+
+  it("reads as it was lived, with the turns to fork from", async () => {
+    open = real([
+      { thinking: "Hm.", content: "I write.", tool_calls: [{ gate: "write_file", args: { path: "a.txt", content: "x\n" } }] },
+      DONE,
+      { tool_calls: [{ gate: "done", args: { answer: "Twice." } }] },
+    ]);
+    const { agent, place, folder } = open;
+    const live = new Transcript(folder);
+    const session = await agent.newSession(place);
+    session.updates.on((update) => { live.heard(update); });
+    for (const text of ["First.", "Second."]) {
+      live.asked(text, []);
+      live.ended(await session.prompt([{ type: "text", text }]));
+    }
+    await agent.stop();
+    const past = new Transcript(folder);
+    past.replaying = true;
+    await open.again().loadSession(session.id, place, (loaded) => { loaded.updates.on((update) => { past.heard(update); }); });
+    past.replayed();
+    const told = (transcript: Transcript): unknown[] =>
+      transcript.items.map((item) => {
+        if (item.type === "tool") return [item.type, item.name, item.status];
+        if (item.type === "end") return [item.type, item.turn];
+        return [item.type, "text" in item ? item.text : ""];
+      });
+    assert.deepEqual(told(past), told(live));
+    assert.deepEqual(past.items.filter((item) => item.type === "end").map((item) => typeof item.turn), ["string", "string"]);
+  });
+});

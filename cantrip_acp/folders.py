@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 APP = "cantrip"
 
+_SAID = ("CANTRIP_STATE_DIR", "CANTRIP_CONFIG_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
+_named: set[str] = set()
+"""State folders that were named to this process: they are the program's own like the one of the environment."""
+
 
 def state_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
     """``chosen``, else ``$CANTRIP_STATE_DIR``, else the platform's state folder; absolute, and not made here."""
-    return _folder(chosen, "CANTRIP_STATE_DIR", "state")
+    folder = _folder(chosen, "CANTRIP_STATE_DIR", "state")
+    if chosen is not None:
+        _named.add(str(folder))
+    return folder
 
 
 def config_dir(chosen: str | os.PathLike[str] | None = None) -> Path:
@@ -27,6 +35,22 @@ def _folder(chosen: str | os.PathLike[str] | None, variable: str, kind: str) -> 
     # The platform's own rules where XDG does not say otherwise; a relative XDG path counts as unset there.
     found = platformdirs.user_state_path(APP) if kind == "state" else platformdirs.user_config_path(APP)
     return Path(found)
+
+
+def own() -> tuple[frozenset[str], str]:
+    """The state folders that this process knows of, and the configuration folder, as they really are.
+
+    What is in them decides what may be done elsewhere (which recipes are trusted, what was allowed in a session, keys), so
+    nothing that an entity does may reach them from a folder around them.
+    """
+    said = tuple(os.environ.get(name) for name in _SAID)
+    return _own(frozenset(_named), said)
+
+
+@lru_cache(maxsize=8)
+def _own(named: frozenset[str], said: tuple[str | None, ...]) -> tuple[frozenset[str], str]:
+    folders = frozenset(os.path.realpath(folder) for folder in (*named, str(state_dir())))
+    return folders, os.path.realpath(config_dir())
 
 
 def private(folder: Path) -> Path:

@@ -6,6 +6,30 @@ import os
 from pathlib import Path
 
 from cantrip_acp.acp.envelope import RpcError, invalid_params
+from cantrip_acp.folders import own
+
+_SYSTEM = ("/proc", "/sys", "/dev")
+
+
+def check_further(path: str, place: str) -> Path:
+    """A folder beside the session's own. Raises `RpcError` -32602 for none, and for one that nobody means to lay open.
+
+    Folders around the program's own may be named: what is in those stays closed to gates and commands.
+    """
+    folder = check_folder(path, place)
+    real = os.path.realpath(folder)
+    states, config = own()
+    if real == "/":
+        raise invalid_params("is the whole file system; name the folders that belong to the work", place)
+    if any(real == system or real.startswith(f"{system}/") for system in _SYSTEM):
+        raise invalid_params(f"is the kernel's, not a folder of files: {path[:200]}", place)
+    if any(real == ours or real.startswith(f"{ours}/") for ours in (*states, config)):
+        raise invalid_params(
+            f"holds this agent's own settings or sessions, which no entity may change: {path[:200]}. Open it as a session's "
+            "folder where you mean to work on it",
+            place,
+        )
+    return folder
 
 
 def check_folder(cwd: str, place: str = "cwd") -> Path:

@@ -27,7 +27,7 @@ from cantrip_acp.acp.envelope import (
     RpcError,
     invalid_params,
 )
-from cantrip_acp.acp.folder import check_folder
+from cantrip_acp.acp.folder import check_folder, check_further
 from cantrip_acp.acp.missingkey import with_a_key
 from cantrip_acp.acp.opening import Opened, Opening, said, turn_named
 from cantrip_acp.acp.options import Options
@@ -475,7 +475,7 @@ class Sessions:
 def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:
     return check_folder(cwd), list(
         dict.fromkeys(
-            check_folder(path, f"additionalDirectories[{index}]") for index, path in enumerate(additional or ())
+            check_further(path, f"additionalDirectories[{index}]") for index, path in enumerate(additional or ())
         )
     )
 

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
+from cantrip_acp import folders
 from cantrip_acp.errors import GateError
-from cantrip_acp.gates.guarded import why_hidden, why_protected
+from cantrip_acp.gates.guarded import plain, why_hidden, why_protected
 from cantrip_acp.gates.place import LIST, WALK, Place, exchange, failure, reason, spelled
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Root:
     workspace, and what wards let them write.
     """
 
-    __slots__ = ("_absolute_is_root", "_others", "base", "inner", "path")
+    __slots__ = ("_absolute_is_root", "_others", "_own", "base", "inner", "path")
 
     def __init__(
         self,
@@ -48,14 +49,23 @@ class Root:
         *,
         absolute_is_root: bool = False,
         others: Sequence[str] = (),
+        own: tuple[frozenset[str], str] | None = None,
     ) -> None:
-        """``others`` are roots of their own, for absolute paths that lie in one of them."""
+        """``others`` are roots of their own, for absolute paths that lie in one of them; ``own`` is `folders.own`."""
         self.path = _plain(path)
         above = [folder for folder in map(_plain, changeable) if _below(self.path, folder) is not None]
         self.base = min(above, key=len, default=self.path)
         self.inner = tuple(_below(self.path, self.base) or ())
         self._absolute_is_root = absolute_is_root
-        self._others = tuple(Root(other, changeable) for other in others)
+        self._others = tuple(Root(other, changeable, own=own) for other in others)
+        # Of a root that lies in one of them, as a fork's files do, nothing is closed.
+        real = os.path.realpath(self.path)
+        states, config = own if own is not None else folders.own()
+        self._own = tuple(
+            (tuple(below), writing)
+            for folder, writing in (*((state, False) for state in states), (config, True))
+            if (below := _below(folder, real))
+        )
 
     @staticmethod
     def of(context: GateContext) -> Root:
@@ -80,7 +90,7 @@ class Root:
             raise GateError(
                 f"the root {root!r} of this gate is relative, and there is no workspace that it could be in"
             )
-        return _root(root, changeable, bool(dependencies.get("absolute_is_root")), others)
+        return _root(root, changeable, bool(dependencies.get("absolute_is_root")), others, folders.own())
 
     def check(self) -> None:
         """Raise `GateError` where the root is not there or cannot be entered."""
@@ -223,7 +233,7 @@ class Root:
             raise GateError(f"{spelled(path)} is the kernel's, not a file of a project; gates do not go there")
         inner = (*self.inner, *parts)
         mode = status.st_mode if status is not None else None
-        why = why_hidden(inner, mode)
+        why = why_hidden(inner, mode) or self._why_ours(parts, writing)
         for link in links:
             # A link named .env: its target is an environment file under another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
@@ -232,6 +242,16 @@ class Root:
         if why is not None:
             raise GateError(f"{spelled(path)} {why}.")
         return Place(self, path, parts, folder, name or parts[-1], status, tuple(missing))
+
+    def _why_ours(self, parts: Sequence[str], writing: bool) -> str | None:
+        """Why the program's own folders are closed: what is in them says what may be done elsewhere."""
+        for names, only_writing in self._own:
+            if (writing or not only_writing) and tuple(map(plain, parts[: len(names)])) == tuple(map(plain, names)):
+                return (
+                    "is this program's own: it holds settings, sessions and what was allowed in them, so only a person changes "
+                    "it. Say in your answer what should be changed there"
+                )
+        return None
 
     def _parts(self, path: str) -> list[str] | None:
         """The names of ``path`` below the root; None where it is absolute and elsewhere."""
@@ -291,5 +311,11 @@ def _below(path: str, folder: str) -> list[str] | None:
 
 
 @lru_cache(maxsize=64)
-def _root(path: str, changeable: tuple[str, ...], absolute_is_root: bool, others: tuple[str, ...]) -> Root:
-    return Root(path, changeable, absolute_is_root=absolute_is_root, others=others)
+def _root(
+    path: str,
+    changeable: tuple[str, ...],
+    absolute_is_root: bool,
+    others: tuple[str, ...],
+    own: tuple[frozenset[str], str],
+) -> Root:
+    return Root(path, changeable, absolute_is_root=absolute_is_root, others=others, own=own)

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import anyio
 import anyio.to_thread
 
+from cantrip_acp import folders
 from cantrip_acp.errors import DefinitionError, SandboxError
 from cantrip_acp.sandbox import beside, bubblewrap, gitlinks, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
@@ -122,7 +123,8 @@ class Sandbox:
         histories = [*repositories, *own]
         settings = tuple((p, _stamp(f"{p}/config")) for p in histories)
         unfetched = gitlinks.unfetched(gitlinks.indexes(own, writable)) if writable else gitlinks.Unfetched()
-        key = (tuple(findings.values()), existing, linked, closed, settings, unfetched)
+        private = (*self._private, *_own(roots))
+        key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private)
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
         # A protected name at the top of a root that lies inside the surveyed one is found by the survey below it, too.
@@ -138,7 +140,7 @@ class Sandbox:
             gates=tuple(sorted(self._wire.commands)) if self._wire is not None else (),
             wire=self._wire.folder if self._wire is not None else None,
             home_source=self._home_source,
-            private=(*self._private, mine.folder),
+            private=(*private, mine.folder),
             repositories=repositories,
             more_readable=self._more_readable,
             replaced=[(f"{p}/config", mine.keep(text)) for p in histories if (text := scrubbed(p)) is not None],
@@ -146,8 +148,8 @@ class Sandbox:
             unfetched=unfetched,
         )
         places = mine.places(self.host, policy.home, network=policy.network)
-        folders = frozenset(p for p in policy.hidden if os.path.isdir(p))
-        options = bubblewrap.arguments(policy, places, folders=folders)
+        shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
+        options = bubblewrap.arguments(policy, places, folders=shut)
         self._prepared = Prepared(
             key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
         )
@@ -228,6 +230,13 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
             first = first.exceptions[0]
         raise first from None
     raise SandboxError("the command ended without an outcome")
+
+
+def _own(roots: Iterable[str]) -> tuple[str, ...]:
+    """The program's own folders, which nothing inside sees: state, and configuration where nobody named it or a part of it."""
+    states, config = folders.own()
+    named = any(root == config or root.startswith(f"{config}/") for root in roots)
+    return tuple(sorted(path for path in (*states, *(() if named else (config,))) if os.path.isdir(path)))
 
 
 def _stamp(path: str) -> tuple[int, int]:

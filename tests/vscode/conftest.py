@@ -13,6 +13,8 @@ from tests.view import browser as browsers
 from tests.vscode import workbench as workbenches
 from tests.vscode.workbench import BIN, Window, Workbench
 
+_FAILED = pytest.StashKey[bool]()
+
 RECIPE = """\
 name: greeter
 description: Says hello in two turns.
@@ -76,9 +78,18 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Keep how a test went, so that its windows can be looked at where it failed."""
+    report = yield
+    if report.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
+
+
 @pytest.fixture
-def windows(chromium: Any) -> Iterator[Callable[..., Window]]:
-    """Opens windows: windows(workbench, folder)."""
+def windows(chromium: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Window]]:
+    """Opens windows: windows(workbench, folder). Of a test that failed they leave a picture."""
     opened: list[Window] = []
 
     def make(server: Workbench, folder: Path, **how: Any) -> Window:
@@ -87,5 +98,7 @@ def windows(chromium: Any) -> Iterator[Callable[..., Window]]:
         return window
 
     yield make
-    for window in opened:
+    for number, window in enumerate(opened):
+        if request.node.stash.get(_FAILED, False):
+            window.shot(f"failed-{request.node.name}-{number}")
         window.close()

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "vscode-extension"
 SHOTS = ROOT / ".reports" / "screenshots" / "vscode"
 BIN = Path(sys.executable).parent
-PATIENCE_MS = 90_000
+PATIENCE_MS = 15_000
 
 SETTINGS: dict[str, Any] = {
     "workbench.startupEditor": "none",
@@ -158,8 +158,11 @@ class Workbench:
 
     def open(self, browser: Browser, folder: Path, *, width: int = 1400, height: int = 860) -> Window:
         """A window on a folder."""
+        from playwright.sync_api import expect
+
         context = browser.new_context(viewport={"width": width, "height": height})
         context.set_default_timeout(PATIENCE_MS)
+        expect.set_options(timeout=PATIENCE_MS)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
         window = Window(page, folder)

@@ -55,10 +55,10 @@ class Held:
             from cantrip_acp.lsp import tree, yaml_tree
 
             if self.toml:
-                self._tree = tree.parse(self.text.source, toml=True)
+                self._tree = tree.parse(self.text.readable, toml=True)
             else:
                 self._pieces = self._pieces or yaml_tree.Pieces()
-                self._tree = self._pieces.read(self.text.source)
+                self._tree = self._pieces.read(self.text.readable)
         return self._tree
 
     def change(self, changes: list[types.TextDocumentContentChangeEvent], version: int | None) -> None:

@@ -51,9 +51,9 @@ def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) 
     name = path.name
     exact = True
     try:
-        found = chunks.read(text.source, name) if chunks is not None and path.suffix != ".toml" else None
+        found = chunks.read(text.readable, name) if chunks is not None and path.suffix != ".toml" else None
         if found is None:
-            held = document.parse(text.source.encode("utf-8", "replace"), path, file=name)
+            held = document.parse(text.readable.encode(), path, file=name)
         else:
             held, exact = Document(name, path, *found), False
     except RecipeError as error:

@@ -50,7 +50,7 @@ async def of_all(server: Server, known: dict[str, str]) -> types.WorkspaceDiagno
 
 
 def _found(server: Server, held: Held) -> tuple[list[types.Diagnostic], str]:
-    reading = server.reading(held)
+    reading = server.told(held)
     said = [(f.span, f.rule, f.message, f.severity, f.related) for f in reading.findings]
     name = hashlib.sha256(repr((said, held.text.encoding)).encode("utf-8", "replace")).hexdigest()[:16]
     # Where a finding stands depends on the lines before it: the text counts as well.

@@ -34,20 +34,32 @@ def completion(ls: Server, held: Held, params: types.CompletionParams) -> types.
     from cantrip_acp.lsp.completion import completions
 
     found = completions(held, params.position, ls.documents.workspace(held.path))
-    return types.CompletionList(is_incomplete=False, items=found)
+    return types.CompletionList(is_incomplete=False, items=[_readable(ls, item) for item in found])
 
 
 def completion_resolved(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
     from cantrip_acp.lsp.completion import resolve
 
-    return resolve(item)
+    return _readable(ls, resolve(item))
+
+
+def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
+    if isinstance(item.documentation, types.MarkupContent):
+        from cantrip_acp.lsp.markup import fitted
+
+        item.documentation = fitted(item.documentation, ls.completion_formats)
+    return item
 
 
 @_opened
 def hover(ls: Server, held: Held, params: types.HoverParams) -> types.Hover | None:
     from cantrip_acp.lsp.hover import hover
+    from cantrip_acp.lsp.markup import fitted
 
-    return hover(held, ls.reading(held), params.position)
+    found = hover(held, ls.reading(held), params.position)
+    if found is not None and isinstance(found.contents, types.MarkupContent):
+        found.contents = fitted(found.contents, ls.hover_formats)
+    return found
 
 
 @_opened

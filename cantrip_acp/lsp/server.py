@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.library import Library
     from cantrip_acp.lsp.looms.shelf import Shelf
     from cantrip_acp.lsp.suites.running import Suites
+    from cantrip_acp.lsp.watching import Watching
     from cantrip_acp.recipes.files import Files
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Server(LanguageServer):
         self.trusting = Trusting()
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """What is done when the client is gone."""
+        self._had_folders = False
         self._told: WeakKeyDictionary[Held, Reading] = WeakKeyDictionary()
         """The reading whose findings the client has."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -78,7 +80,10 @@ class Server(LanguageServer):
 
     def roots(self) -> None:
         """The workspace's folders, which a client may change; open recipes are looked at again."""
-        uris = list(self.workspace.folders) or ([self.workspace.root_uri] if self.workspace.root_uri else [])
+        uris = list(self.workspace.folders)
+        if not uris and self.workspace.root_uri and not self._had_folders:
+            uris = [self.workspace.root_uri]  # an older client has one root, and no folders
+        self._had_folders = self._had_folders or bool(self.workspace.folders)
         self.documents.folders = [Path(path) for uri in uris if (path := to_fs_path(uri))]
         self.again()
 
@@ -119,6 +124,18 @@ class Server(LanguageServer):
         from cantrip_acp.lsp.looms.shelf import Shelf
 
         return Shelf(self)
+
+    @cached_property
+    def watching(self) -> Watching:
+        """Who tells of files that change outside the editor."""
+        from cantrip_acp.lsp.watching import Watching
+
+        return Watching(self)
+
+    def files_changed(self) -> None:
+        """Files around the recipes changed: what was said of them, and what stands above them, is renewed."""
+        self.again()
+        self.lenses_changed()
 
     @cached_property
     def suites(self) -> Suites:
@@ -178,7 +195,7 @@ class Server(LanguageServer):
 
         files = Files()
         for held in self.documents.held.values():
-            files.hold(held.path, held.text.source.encode("utf-8", "replace"))
+            files.hold(held.path, held.text.readable.encode())
         return files
 
     async def show(self, uri: str, *, external: bool = False) -> bool:
@@ -298,7 +315,7 @@ class Server(LanguageServer):
             # The first keystroke finds the pieces ready.
             chunks = Chunks()
             try:
-                await asyncio.to_thread(chunks.read, held.text.source, held.path.name)
+                await asyncio.to_thread(chunks.read, held.text.readable, held.path.name)
             except ValueError:  # said already
                 pass
             held.chunks = held.chunks or chunks
@@ -306,6 +323,7 @@ class Server(LanguageServer):
     def _publish(self, held: Held) -> None:
         if held.reading is None:
             return
+        self.watching.soon()
         self._told[held] = held.reading
         if self.pulls:
             workspace = self.client_capabilities.workspace
@@ -316,6 +334,11 @@ class Server(LanguageServer):
             return
         found = [self.diagnostic(held, finding) for finding in held.reading.findings]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(held.uri, found, held.version))
+
+    def told(self, held: Held) -> Reading:
+        """The present reading, which the client gets now: what is found out later is compared with it."""
+        reading = self._told[held] = self.reading(held)
+        return reading
 
     def diagnostic(self, held: Held, finding: Finding) -> types.Diagnostic:
         """A finding as the client is told of it."""

@@ -15,6 +15,7 @@ from lsprotocol import types
 
 Encoding = Literal["utf-8", "utf-16", "utf-32"]
 
+_HALF = re.compile("[\ud800-\udfff]")
 _END = re.compile(r"\r\n|\r|\n")
 
 
@@ -24,6 +25,17 @@ class Text:
     def __init__(self, source: str, encoding: Encoding = "utf-16") -> None:
         self.source = source
         self.encoding = encoding
+
+    @cached_property
+    def readable(self) -> str:
+        """The text as UTF-8 can carry it, of the same length: halves of characters, which JSON lets a client send, stand out."""
+        if self.source.isascii():
+            return self.source
+        try:
+            self.source.encode()
+        except UnicodeEncodeError:
+            return _HALF.sub("\ufffd", self.source)
+        return self.source
 
     @cached_property
     def starts(self) -> list[int]:
@@ -81,7 +93,7 @@ class Text:
         if not isinstance(change, types.TextDocumentContentChangePartial):
             return Text(change.text, self.encoding)
         start, end = sorted((self.offset(change.range.start), self.offset(change.range.end)))
-        return Text(self.source[:start] + change.text + self.source[end:], self.encoding)
+        return Text(_joined(self.source[:start] + change.text + self.source[end:], change.text), self.encoding)
 
     def _characters(self, line: str, units: int) -> int:
         if self.encoding == "utf-32" or line.isascii():
@@ -98,3 +110,10 @@ class Text:
             if counted > units:  # in the middle of a character: before it
                 return index
         return len(line)
+
+
+def _joined(source: str, new: str) -> str:
+    """Two halves that an edit brings together are one character, as they are to whoever counts them."""
+    if not new or not (_HALF.match(new) or _HALF.match(new[-1])):
+        return source
+    return source.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -1,5 +1,6 @@
 """Completion and hover: in whole files and in broken ones; ``^`` is the cursor."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,20 @@ def test_over_the_wire_in_a_broken_file(client: Client) -> None:
         "range": {"start": {"line": 2, "character": 10}, "end": {"line": 2, "character": 12}},
     }
     assert client.ask("textDocument/completion", client.at(client.uri("other.cantrip.yaml"), 0, 0)) is None
+
+
+def test_who_reads_no_markdown_gets_none(connect: Callable[..., Client]) -> None:
+    formats = {
+        "hover": {"contentFormat": ["plaintext"]},
+        "completion": {"completionItem": {"documentationFormat": ["plaintext"]}},
+    }
+    client = connect(capabilities={"textDocument": formats})
+    uri = client.open("a.cantrip.yaml", "circle:\n  medium: code\n  gates: [done, nope]\n")
+    hover = client.ask("textDocument/hover", client.at(uri, 2, 13))["contents"]
+    assert hover["kind"] == "plaintext"
+    assert "done" in hover["value"]
+    assert not any(mark in hover["value"] for mark in ("**", "```", "]("))
+    items = client.ask("textDocument/completion", client.at(uri, 2, 16))["items"]
+    item = client.ask("completionItem/resolve", next(i for i in items if i["label"] == "plan"))
+    assert item["documentation"]["kind"] == "plaintext"
+    assert "plan(" in item["documentation"]["value"]

@@ -59,6 +59,10 @@ def server() -> Server:
     def initialize(ls: Server, params: types.InitializeParams) -> None:
         ls.begin(params)
 
+    @made.feature(types.INITIALIZED)
+    def initialized(ls: Server, params: types.InitializedParams) -> None:
+        ls.keep(ls.watching.begin())
+
     @made.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders(ls: Server, params: types.DidChangeWorkspaceFoldersParams) -> None:
         ls.roots()
@@ -69,7 +73,7 @@ def server() -> Server:
 
     @made.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
     def watched(ls: Server, params: types.DidChangeWatchedFilesParams) -> None:
-        ls.again()
+        ls.files_changed()
 
     for method, (name, options) in METHODS.items():
         made.feature(method, options)(_asking(name))

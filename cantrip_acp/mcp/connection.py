@@ -7,7 +7,6 @@ started again by the next call; one that goes again and again is left alone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -24,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 from cantrip_acp.errors import CantripError, GateError, SandboxError
 from cantrip_acp.mcp import transport
 from cantrip_acp.mcp.declaration import McpServer
+from cantrip_acp.mcp.userprocess import UserProcess
 from cantrip_acp.redaction import shared
 from cantrip_acp.sandbox import interpreter, runner
 from cantrip_acp.sandbox.runner import Sandbox
@@ -67,8 +67,7 @@ class Connection:
         self._leave = asyncio.Event()
         self._gone = asyncio.Event()
         self._starts = 0
-        self._service: Service | None = None
-        self._words: transport.LastWords | None = None
+        self._service: Service | UserProcess | None = None
         self._status: int | None = None
         self._closed = False
         self.server.hide(shared())
@@ -141,22 +140,21 @@ class Connection:
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[Any]:
-        server = self.server
+        server, circle = self.server, self._circle
         if server.transport == "http":
             opened: Any = transport.over_http(server, self._heard_status)
         elif server.transport == "sse":
             opened = transport.over_sse(server, self._heard_status)
         elif server.sandboxed:
             await runner.check()
-            circle = self._circle
             sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle)
             argv = [server.command, *server.args]
             self._service = Service(sandbox, argv, server.env)
-            opened = transport.in_sandbox(self._service)
+            opened = transport.over_stdio(self._service)
         else:
-            workspace = self._circle.workspace
-            self._words = transport.LastWords()
-            opened = transport.as_user(server, str(workspace) if workspace is not None else None, self._words)
+            workspace = circle.workspace
+            self._service = UserProcess(server, str(workspace) if workspace is not None else None)
+            opened = transport.over_stdio(self._service)
         async with opened as streams:
             yield streams
 
@@ -247,9 +245,6 @@ class Connection:
         if not done:
             task.cancel()
             await asyncio.wait({task}, timeout=_LEAVES_WITHIN)
-        if self._words is not None:
-            self._words.file.close()
-            self._words = None
 
     def _heard_status(self, status: int) -> None:
         self._status = status
@@ -268,12 +263,9 @@ class Connection:
             told = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
             parts.append(told + (", so look at its headers" if self._status in (401, 403) else ""))
         words = service.last_words if service is not None else ""
-        if not words and self._words is not None:
-            with contextlib.suppress(ValueError, OSError):
-                words = self._words.text
         if words:
             parts.append(f"its last words: {words[-1000:]}")
-        if cut and service is not None:
+        if cut and isinstance(service, Service):
             parts.append(f"it ran in the sandbox ({_reach(self._circle)})")
         return "; ".join(parts) or "it ended"
 

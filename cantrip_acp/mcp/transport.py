@@ -1,24 +1,23 @@
-"""How a server is reached: in the sandbox, as a process of the user's, or over HTTP. Each is a transport of the SDK's."""
+"""How a server is reached: over the standard streams of a program, or over HTTP. Each is a transport as the SDK takes it."""
 
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import IO, Any
+from typing import Any
 
 import anyio
 import httpx2
 import mcp_types
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 
 from cantrip_acp.errors import SandboxError
 from cantrip_acp.mcp.declaration import McpServer
+from cantrip_acp.mcp.userprocess import UserProcess
 from cantrip_acp.sandbox.output import clean
 from cantrip_acp.sandbox.service import Service
 
@@ -31,8 +30,8 @@ Opened = AbstractAsyncContextManager[Any]
 
 
 @asynccontextmanager
-async def in_sandbox(service: Service) -> AsyncIterator[Any]:
-    """A server on stdio in its sandbox: a message a line."""
+async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
+    """A server on stdio, in its sandbox or as the user: a message a line."""
     async with service.running():
         into, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sending, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
@@ -61,7 +60,7 @@ async def in_sandbox(service: Service) -> AsyncIterator[Any]:
                     text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                     try:
                         await service.send(text.encode() + b"\n")
-                    except SandboxError:
+                    except (SandboxError, OSError):
                         # What waits for an answer is told by the reading end, which ends now.
                         await into.aclose()
                         return
@@ -83,33 +82,6 @@ def parsed(line: bytes) -> SessionMessage | Exception:
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError:
         return ValueError(f"a line that is no message: {clean(line[:200].decode('utf-8', 'replace'))!r}")
-
-
-class LastWords:
-    """The end of what a process of the user's wrote to standard error."""
-
-    def __init__(self) -> None:
-        # Closed by whoever made this: a process writes to it for as long as the connection lives.
-        self.file: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-
-    @property
-    def text(self) -> str:
-        with open(self.file.fileno(), "rb", closefd=False) as raw:
-            size = raw.seek(0, 2)
-            raw.seek(max(0, size - 4096))
-            return clean(raw.read().decode("utf-8", "replace")).strip()
-
-
-def as_user(server: McpServer, folder: str | None, words: LastWords) -> Opened:
-    """A server on stdio that runs as the user does, outside the sandbox."""
-    parameters = StdioServerParameters(
-        command=server.command,
-        args=list(server.args),
-        env=dict(server.env),
-        cwd=folder,
-        encoding_error_handler="replace",
-    )
-    return stdio_client(parameters, errlog=words.file)  # type: ignore[arg-type]
 
 
 class _Bounded(httpx2.AsyncByteStream):

@@ -26,7 +26,7 @@ _WAITING = 1024 * 1024
 """Bytes that wait to be taken before the program is made to wait."""
 _LAST_WORDS = 4096
 _FOREVER = 10**12
-_ASKED_TO_LEAVE = 1.0
+_ASKED_TO_LEAVE = 0.5
 """Seconds that it has to leave in, once its input has ended."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -168,6 +170,59 @@ async def test_nothing_is_left_of_a_server(program: str, circle: Circle, tmp_pat
     async with open_servers(circle, *marked):
         assert len(_running(mark)) >= 2
     assert _running(mark) == []
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(each, signal.SIG_IGN)
+subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', sys.argv[2]])
+program, sys.argv[1:] = sys.argv[1], ['stdio']
+exec(open(program).read())
+while True: time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("sandboxed", [True, False])
+async def test_one_that_will_not_leave_is_ended_with_what_it_started(
+    program: str, circle: Circle, tmp_path: Path, sandboxed: bool
+) -> None:
+    mark = f"stubborn-{os.getpid()}-{tmp_path.name}"
+    arguments = ("-c", STUBBORN, program, mark)
+    server = McpServer(name="s", command=sys.executable, args=arguments, sandboxed=sandboxed, start_s=60)
+    async with open_servers(circle, server):
+        assert len(_running(mark)) >= 2
+    assert _running(mark) == []
+
+
+ALONE = """
+import sys, anyio
+from cantrip_acp import Circle
+from cantrip_acp.mcp.declaration import McpServer
+from cantrip_acp.mcp.servers import McpServers
+async def main():
+    circle = Circle(gates=["done"], wards=[{"max_turns": 1}])
+    server = McpServer(name="s", command=sys.executable, args=tuple(sys.argv[1:]), sandboxed=False, start_s=60)
+    opened = await McpServers([server]).open(circle)
+    print(opened.problems or "ready", flush=True)
+    await anyio.sleep(1000)
+anyio.run(main)
+"""
+
+
+def test_one_of_the_users_does_not_outlive_us_whatever_kills_us(program: str, tmp_path: Path) -> None:
+    mark = f"orphan-{os.getpid()}-{tmp_path.name}"
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE, "-c", STUBBORN, program, mark], stdout=subprocess.PIPE, text=True
+    ) as ours:
+        assert ours.stdout is not None
+        assert ours.stdout.readline() == "ready\n"
+        theirs = set(_running(mark)) - {str(ours.pid)}
+        assert len(theirs) == 2
+        ours.kill()
+    deadline = time.monotonic() + 10
+    while left := _running(mark):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
 
 
 def _running(mark: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import modes
 from cantrip_acp.acp.refusals import SignedOut
-from cantrip_acp.acp.store import FORK, Granted, Note, SessionStore
+from cantrip_acp.acp.store import FORK, Granted, NoSession, Note, SessionStore
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address, shown
 from cantrip_acp.loom.turn import (
@@ -52,9 +52,11 @@ class Opened:
     turns: int = 0
     kept: Kept = "none"
     lock: int = -1
+    left: bool = False
 
     def leave(self) -> None:
         """Let go of what was taken; the entity's medium is for `Entity.close`."""
+        self.left = True
         self.entity.loom.close()
         if self.lock >= 0:
             os.close(self.lock)
@@ -175,13 +177,15 @@ class Opening:
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
     ) -> Opened:
-        """A session from disk. Raises `LoomLocked` where another process works in it."""
+        """A session from disk. Raises `LoomLocked` where another process works in it, `NoSession` where one has deleted it."""
         from cantrip_acp.reopening import reopen
 
         note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, note.id, note)
         try:
+            if not self.store.has(note.id):
+                raise NoSession(note.id)
             begun = loom.last_turn(note.entity_id) is not None
             found = reopen(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
         except BaseException:
@@ -251,7 +255,7 @@ class Opening:
 
     def keep(self, opened: Opened) -> None:
         """Write a session's note, where its loom outlives the process."""
-        if opened.entity.loom.location is not None:
+        if opened.entity.loom.location is not None and not opened.left:
             self.store.save(opened.note)
 
     def _cantrip(

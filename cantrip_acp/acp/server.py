@@ -89,7 +89,7 @@ class Agent:
         ``patient`` is for input from a file, where the end says that nothing more is asked, not that nobody is there.
         ``ending`` is called when the end begins, with the seconds that requests still have.
         """
-        self._sessions.connection = connection
+        self._sessions.host.connection = connection
 
         def hang_up() -> float:
             turns = self._sessions.running()
@@ -118,12 +118,12 @@ class Agent:
         return initialize_result(params.client_capabilities)
 
     def _meet(self, capabilities: Any) -> None:
-        self._sessions.client = acp.ClientAbilities.of(capabilities)
+        self._sessions.host.client = acp.ClientAbilities.of(capabilities)
         self._initialized = True
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
         """Keys come from the environment, so there is nothing to do but to look whether one is there."""
-        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.client.auth_terminal else [])]
+        known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.host.client.auth_terminal else [])]
         if params.method_id not in known:
             raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
         before, self._recipes.signed_out = self._recipes.signed_out, False

@@ -87,11 +87,16 @@ class Session:
         self.running = False
         """Whether a prompt is being worked on."""
         self.closing = False
+        self.taken = True
+        """Whether the client has it; False of one that was opened for its forks alone."""
+        self.borrowed = 0
+        """How many forks are being made of it."""
         self.loom_read = anyio.Lock()
         """Held while a thread reads the loom, which is not closed under it: its descriptor could be another file by then."""
         self._replaying = False
         self._cancelled = False
         self._ended = anyio.Event()
+        self._closed = anyio.Event()
         self._patience: set[anyio.CancelScope] = set()
         self._output = anyio.Event()
 
@@ -162,15 +167,21 @@ class Session:
             log.warning("session %s could not be prepared", self.id, exc_info=True)
 
     async def close(self) -> None:
-        """End the running prompt and the entity, and let go of its loom."""
+        """End the running prompt and the entity, and let go of its loom; whoever comes second waits for it."""
+        if self.closing:
+            await self._closed.wait()
+            return
         self.closing = True
-        self.cancel()
-        if self.running:
-            with anyio.move_on_after(1):
-                await self._ended.wait()
-        await self.entity.close()
-        async with self.loom_read:
-            self.opened.leave()
+        try:
+            self.cancel()
+            if self.running:
+                with anyio.move_on_after(1):
+                    await self._ended.wait()
+            await self.entity.close()
+            async with self.loom_read:
+                self.opened.leave()
+        finally:
+            self._closed.set()
 
     async def replay(self) -> None:
         """Send all that was lived through. No prompt is taken meanwhile; raises `RpcError` where that cannot be waited for."""

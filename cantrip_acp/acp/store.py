@@ -10,25 +10,36 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import logging
 import os
 import re
+import stat
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from cantrip_acp import folders
+from cantrip_acp.acp import modes
 from cantrip_acp.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.loom.turn import CastRecord, ConfigRecord
+from cantrip_acp.redaction import shared
+
+log = logging.getLogger(__name__)
 
 PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
 FORK = " (fork)"
 """What the title of a forked session ends with."""
+
+_LARGEST = 4_000_000
+"""Bytes of a note; what is larger was written by somebody else."""
 
 _ID = re.compile(r"sess_[A-Za-z0-9_-]{1,100}\Z")
 _NOTE = ".session.json"
@@ -81,11 +92,21 @@ class BadCursor(ValueError):
     """A cursor that no list of ours gave."""
 
 
+class NoSession(CantripError):
+    """There is no such session any more: another process has deleted it."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"there is no session {session_id[:100]!r}")
+        self.session_id = session_id
+
+
 class SessionStore:
     """The sessions below one state folder. Its methods read and write files, so they belong in a thread."""
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "looms"
+        self._told: set[str] = set()
+        """Sessions of which it was said already why they are not listed."""
 
     def loom_path(self, session_id: str) -> Path:
         """Where the loom of a session lies that has a file of its own; makes the folder."""
@@ -94,7 +115,7 @@ class SessionStore:
     def save(self, note: Note) -> None:
         """Write a session's note in the place of the one before."""
         path = folders.private(self.folder) / f"{note.id}{_NOTE}"
-        part = path.with_suffix(f".{os.getpid()}.new")
+        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(note))
@@ -104,25 +125,30 @@ class SessionStore:
         """A session's note; None where there is no such session."""
         if not _ID.match(session_id):
             return None
+        note = _note_in(self.folder / f"{session_id}{_NOTE}")
+        if note is None or note.id != session_id:
+            return self._rebuilt(session_id)
+        return note if note.title is not None else self._titled(note)
+
+    def has(self, session_id: str) -> bool:
+        """Whether there is anything of a session; asked by whoever holds its loom."""
+        if (self.folder / f"{session_id}{_NOTE}").is_file():
+            return True
         try:
-            note = msgspec.json.decode((self.folder / f"{session_id}{_NOTE}").read_bytes(), type=Note)
-            if note.id == session_id:
-                return note if note.title is not None else self._titled(note)
-        except (OSError, msgspec.DecodeError, UnicodeError):
-            pass
-        return self._rebuilt(session_id)
+            return (self.folder / f"{session_id}{_LOOM}").stat().st_size > 0
+        except OSError:
+            return False
 
     def _titled(self, note: Note) -> Note:
         """A note without a title, with the one that its loom gives: somebody may have spoken in a terminal."""
-        try:
-            if os.path.getsize(self.folder / f"{note.id}{_LOOM}"):
-                with Loom.open(self.folder / f"{note.id}{_LOOM}", readonly=True) as loom:
+        path = self.folder / f"{note.id}{_LOOM}"
+        with contextlib.suppress(OSError, CantripError, ValueError):
+            if path.stat().st_size:
+                with Loom.open(path, readonly=True) as loom:
                     told = noted(note.id, loom)
                 note.title = told.title if told is not None else None
                 if note.title is not None:
-                    self.save(note)
-        except (OSError, CantripError):
-            pass
+                    self._save_found(note)
         return note
 
     def _rebuilt(self, session_id: str) -> Note | None:
@@ -133,22 +159,35 @@ class SessionStore:
         try:
             with Loom.open(path, readonly=True) as loom:
                 note = noted(session_id, loom)
-        except CantripError:
+        except (CantripError, OSError, ValueError) as problem:
+            if session_id not in self._told:
+                self._told.add(session_id)
+                why = shared().diagnostic(str(problem))
+                log.warning(
+                    "session %s is not listed: its note is missing or damaged, and so is its loom: %s", session_id, why
+                )
             return None
         if note is not None:
-            with contextlib.suppress(OSError):
-                self.save(note)
+            self._save_found(note)
         return note
+
+    def _save_found(self, note: Note) -> None:
+        """Keep what was read of a loom, unless somebody deletes the session just now: a deletion takes the loom before the note."""
+        with contextlib.suppress(OSError):
+            self.save(note)
+            if not (self.folder / f"{note.id}{_LOOM}").exists():
+                (self.folder / f"{note.id}{_NOTE}").unlink(missing_ok=True)
 
     def list(self, cwd: str | None, cursor: str | None, *, also: frozenset[str]) -> tuple[list[Listed], str | None]:
         """A page of the sessions, those that were worked in last first, and the cursor of the next page.
 
-        ``also`` are ids of sessions that live in this process: they are listed before anything was said in them.
-        Raises `BadCursor`.
+        ``cwd`` is compared as the folder that it really is, however it is spelled. ``also`` are ids of sessions that live in
+        this process: they are listed before anything was said in them. Raises `BadCursor`.
         """
         after = _after(cursor) if cursor is not None else None
-        wanted = os.path.normpath(cwd) if cwd is not None else None
-        found = [s for s in self._all(also) if wanted is None or os.path.normpath(s.note.cwd) == wanted]
+        wanted = os.path.realpath(cwd) if cwd is not None else None
+        real = lru_cache(maxsize=None)(os.path.realpath)
+        found = [s for s in self._all(also) if wanted is None or real(s.note.cwd) == wanted]
         found.sort(key=_order)
         if after is not None:
             found = [s for s in found if _order(s) > after]
@@ -174,8 +213,12 @@ class SessionStore:
             note = self.find(session_id)
             if note is None:
                 continue
-            if updated or is_address(note.loom):
-                yield Listed(note, updated or (self.folder / f"{session_id}{_NOTE}").stat().st_mtime_ns)
+            if updated:
+                yield Listed(note, updated)
+            elif is_address(note.loom):
+                # Somebody may delete it while we look.
+                with contextlib.suppress(OSError):
+                    yield Listed(note, (self.folder / f"{session_id}{_NOTE}").stat().st_mtime_ns)
 
     def touch(self, session_id: str) -> None:
         """Something happened in a session whose loom is not a file of its own."""
@@ -184,14 +227,23 @@ class SessionStore:
 
     def lock(self, session_id: str) -> int:
         """Hold a session whose loom has many writers; a descriptor to be closed. Raises `LoomLocked`."""
-        path = folders.private(self.folder) / f"{session_id}.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        return self._held(folders.private(self.folder) / f"{session_id}.lock", session_id)
+
+    def _held(self, path: Path, session_id: str) -> int:
+        """A descriptor of the file at ``path``, made where it is missing, that nobody else holds. Raises `LoomLocked`."""
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    return descriptor
+            except FileNotFoundError:
+                # It was deleted between the two.
+                pass
+            except OSError:
+                os.close(descriptor)
+                raise LoomLocked(f"session {session_id} is open in another process; close it there first") from None
             os.close(descriptor)
-            raise LoomLocked(f"session {session_id} is open in another process; close it there first") from None
-        return descriptor
 
     def delete(self, session_id: str) -> None:
         """Take a session away, with its loom where that is a file of its own; nothing where there is none.
@@ -201,26 +253,50 @@ class SessionStore:
         if not _ID.match(session_id):
             return
         path = self.folder / f"{session_id}{_LOOM}"
+        if not self.folder.is_dir():
+            return
+        held: list[int] = []
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            descriptor = -1
+            # Whoever opens it now waits for us, or finds that there is no such session.
+            held.append(self._held(path, session_id))
+            if (self.folder / f"{session_id}.lock").exists():
+                held.append(self._held(self.folder / f"{session_id}.lock", session_id))
+            self._take_away(session_id)
+            path.unlink(missing_ok=True)
+            # Somebody who lists sessions may have written a note anew.
+            self._take_away(session_id)
         except OSError as problem:
             raise DefinitionError(f"cannot be deleted: {problem.strerror}", where=str(path)) from None
-        try:
-            if descriptor >= 0:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    raise LoomLocked(f"session {session_id} is open in another process; close it there first") from None
-                path.unlink(missing_ok=True)
-            for suffix in _BESIDE:
-                (self.folder / f"{session_id}{suffix}").unlink(missing_ok=True)
-            for torn in self.folder.glob(f"{session_id}{_LOOM}.torn-*"):
-                torn.unlink(missing_ok=True)
         finally:
-            if descriptor >= 0:
+            for descriptor in held:
                 os.close(descriptor)
+
+    def _take_away(self, session_id: str) -> None:
+        for suffix in _BESIDE:
+            (self.folder / f"{session_id}{suffix}").unlink(missing_ok=True)
+        for more in (f"{session_id}{_LOOM}.torn-*", f"{session_id}.session.*.new"):
+            for left in self.folder.glob(more):
+                left.unlink(missing_ok=True)
+
+
+def _note_in(path: Path) -> Note | None:
+    """The note in a file; None where there is none that can be read. What a later version added is passed over."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+                return None
+            note = msgspec.json.decode(file.read(), type=Note)
+        except (OSError, ValueError, RecursionError):
+            return None
+    if note.mode not in modes.NAMES:
+        # Of another version.
+        note.mode = modes.DEFAULT
+    return note
 
 
 def noted(session_id: str, loom: Loom) -> Note | None:
@@ -269,6 +345,8 @@ def take_in(note: Note, record: ConfigRecord) -> None:
     if isinstance(granted, dict):
         with contextlib.suppress(msgspec.ValidationError):
             note.granted.append(msgspec.convert(granted, Granted))
+    if changes.get("permissions") == "forgotten":
+        note.granted.clear()
 
 
 def _order(session: Listed) -> tuple[int, str]:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 EXTENSION = ROOT / "vscode-extension"
 SHOTS = ROOT / ".reports" / "screenshots" / "vscode"
 BIN = Path(sys.executable).parent
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
 
 SETTINGS: dict[str, Any] = {
     "workbench.startupEditor": "none",

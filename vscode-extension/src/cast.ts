@@ -3,20 +3,12 @@ import * as vscode from "vscode";
 import type { Environment } from "./environment/environment";
 import { failure, type Server } from "./server/server";
 import type { LoomCommands } from "./loom/commands";
+import { told, trusting, type Outcome } from "./outcome";
 
 interface About {
   readonly uri: string;
   readonly intent?: string;
   readonly loom?: string;
-}
-
-interface Outcome {
-  readonly result: unknown;
-  readonly terminated: boolean;
-  readonly reason: string;
-  readonly turns: number;
-  readonly cost: number | null;
-  readonly loom: string | null;
 }
 
 const MEMORY = "cantrip.intents";
@@ -91,20 +83,14 @@ export class Casting implements vscode.Disposable {
       given = { ...about, intent };
     }
     const name = vscode.Uri.parse(about.uri).path.split("/").at(-1)?.replace(/\.cantrip\.\w+$/, "") ?? "recipe";
-    let outcome: Outcome;
+    let outcome: Outcome | undefined;
     try {
-      outcome = await this.server.execute<Outcome>("cantrip.cast", [given], `Casting ${name}`);
+      outcome = await trusting(this.server, "Cast", () => this.server.execute<Outcome>("cantrip.cast", [given], `Casting ${name}`));
     } catch (error) {
-      const why = failure(error);
-      if (why.error === "IntentRequired" && given.intent === undefined) return this.cast("cantrip.castWith", about);
-      if (why.error === "UntrustedRecipe" && why.command !== undefined) {
-        const chosen = await vscode.window.showWarningMessage(why.message, { modal: true }, "Trust and Cast");
-        if (chosen === undefined) return undefined;
-        await this.server.execute("cantrip.trust", [{ uri: about.uri }]);
-        return this.cast(command, given);
-      }
+      if (failure(error).error === "IntentRequired" && given.intent === undefined) return this.cast("cantrip.castWith", about);
       throw error;
     }
+    if (outcome === undefined) return undefined;
     if (given.intent !== undefined) await this.remember(about.uri, given.intent);
     void this.tell(name, outcome);
     return outcome;
@@ -149,12 +135,8 @@ export class Casting implements vscode.Disposable {
   }
 
   private async tell(name: string, outcome: Outcome): Promise<void> {
-    const result = typeof outcome.result === "string" ? outcome.result : outcome.result === null ? "" : JSON.stringify(outcome.result);
-    this.environment.output.info(`${name}: ${outcome.reason}${result === "" ? "" : `: ${result}`}`);
-    const turns = outcome.turns === 1 ? "1 turn" : `${outcome.turns} turns`;
-    const cost = outcome.cost === null ? "" : `, $${outcome.cost.toFixed(4)}`;
-    const short = result.length > 300 ? `${result.slice(0, 299)}…` : result;
-    const message = `${name}: ${short === "" ? outcome.reason : short} (${outcome.reason}, ${turns}${cost})`;
+    const message = told(name, outcome);
+    this.environment.output.info(message);
     const actions = outcome.loom === null ? [] : ["Open Loom"];
     const show = outcome.terminated ? vscode.window.showInformationMessage : vscode.window.showWarningMessage;
     const chosen = await show(message, ...actions);

@@ -2,18 +2,16 @@
 import * as os from "node:os";
 import * as vscode from "vscode";
 import type { Environment } from "../environment/environment";
-import { run } from "../environment/program";
 import { failure, type Server } from "../server/server";
 import type { LoomEditor } from "./editor";
 import type { Node } from "./tree";
-import { FORMATS, recipeChoices, rewardProblem, replayWords, type Replayed } from "./choices";
+import { told, trusting, type Outcome } from "../outcome";
+import { FORMATS, recipeChoices, rewardProblem } from "./choices";
 
 interface Target {
   readonly uri: vscode.Uri;
   readonly turn?: string;
 }
-
-const HOUR_MS = 3_600_000;
 
 export class LoomCommands implements vscode.Disposable {
   private readonly parts: vscode.Disposable[] = [];
@@ -91,21 +89,14 @@ export class LoomCommands implements vscode.Disposable {
     if (intent === undefined) return;
     const recipe = await this.recipe("Fork with which recipe?");
     if (recipe === undefined) return;
-    const folder = this.folder(meant.uri);
-    const printed = await this.cantrip(
-      "Forking",
-      ["loom", "fork", "--recipe", recipe, "--cwd", folder, "--json", "--", meant.uri.fsPath, meant.turn ?? "", intent],
-      [0, 1],
+    const ended = await trusting(this.server, "Fork", () =>
+      this.server.execute<Outcome>("cantrip.loom.fork", [{ ...named(meant), intent, recipe }], "Forking"),
     );
-    const ended = printed
-      .trim()
-      .split("\n")
-      .map((line) => JSON.parse(line) as { event?: string; result?: unknown; reason?: string; terminated?: boolean })
-      .findLast((event) => event.event === "result");
-    const result = typeof ended?.result === "string" ? ended.result : JSON.stringify(ended?.result ?? "");
-    const words = `The fork ended (${ended?.reason ?? "no word why"}): ${result}`;
-    const chosen = await (ended?.terminated === true ? vscode.window.showInformationMessage(words, "Open Loom") : vscode.window.showWarningMessage(words, "Open Loom"));
-    if (chosen !== undefined) await this.view(meant.uri);
+    if (ended === undefined) return;
+    const words = told("The fork", ended);
+    this.environment.output.info(words);
+    const show = ended.terminated ? vscode.window.showInformationMessage : vscode.window.showWarningMessage;
+    void show(words, "Open Loom").then((chosen) => (chosen === undefined ? undefined : this.view(meant.uri)));
   }
 
   private async reward(meant: Target): Promise<void> {
@@ -118,40 +109,31 @@ export class LoomCommands implements vscode.Disposable {
       { title: "Reward", placeHolder: "How good was it? The last reward counts; every one is kept." },
     );
     if (picked === undefined) return;
-    const value =
-      picked.value !== ""
-        ? picked.value
-        : await vscode.window.showInputBox({ title: "Reward", prompt: "A number, such as 0.5 or -1", validateInput: rewardProblem });
+    const prompt = { title: "Reward", prompt: "A number, such as 0.5 or -1", validateInput: rewardProblem };
+    const value = picked.value !== "" ? picked.value : await vscode.window.showInputBox(prompt);
     if (value === undefined) return;
     const note = await vscode.window.showInputBox({ title: "Reward", prompt: "Why? (may stay empty)" });
     if (note === undefined) return;
-    const more = note.trim() === "" ? [] : ["--note", note.trim()];
-    await this.cantrip("Rewarding", ["loom", "reward", ...more, "--", meant.uri.fsPath, meant.turn ?? "", value.trim()]);
+    await this.server.execute("cantrip.loom.reward", [{ ...named(meant), reward: Number(value), note: note.trim() }]);
     vscode.window.setStatusBarMessage(`Reward ${value.trim()} is in the loom.`, 5_000);
   }
 
   private async replay(meant: Target): Promise<void> {
     const how = await vscode.window.showQuickPick(
       [
-        { label: "With recorded gates", detail: "Gates answer what they answered then, and act on nothing.", recorded: true },
-        { label: "For real", detail: "Commands, cells and gates run again in the sandbox.", recorded: false },
+        { label: "With recorded gates", detail: "Gates answer what they answered then, and act on nothing.", recordedGates: true },
+        { label: "For real", detail: "Commands, cells and gates run again in the sandbox.", recordedGates: false },
       ],
       { title: "Replay: live this thread again with the crystal's recorded words" },
     );
     if (how === undefined) return;
     const recipe = await this.recipe("Replay in the circle of which recipe?");
     if (recipe === undefined) return;
-    const args = ["loom", "replay", "--json", "--recipe", recipe, "--cwd", this.folder(meant.uri), ...(how.recorded ? ["--recorded-gates"] : [])];
-    const printed = await this.cantrip("Replaying", [...args, "--", meant.uri.fsPath, ...(meant.turn === undefined ? [] : [meant.turn])], [0, 1]);
-    const told = JSON.parse(printed) as Replayed;
-    const words = replayWords(told);
-    this.environment.output.info(`replay of ${meant.uri.fsPath}: ${printed.trim()}`);
-    const chosen = await (words.same
-      ? vscode.window.showInformationMessage(words.text, "Show Details")
-      : vscode.window.showWarningMessage(words.text, "Show Details"));
-    if (chosen === undefined) return;
-    const document = await vscode.workspace.openTextDocument({ language: "json", content: JSON.stringify(told, null, 2) });
-    await vscode.window.showTextDocument(document, { preview: true });
+    const { recordedGates } = how;
+    // The server says itself how it went.
+    await trusting(this.server, "Replay", () =>
+      this.server.execute("cantrip.loom.replay", [{ ...named(meant), recipe, recordedGates }], "Replaying"),
+    );
   }
 
   private async export(meant: Target): Promise<void> {
@@ -167,50 +149,22 @@ export class LoomCommands implements vscode.Disposable {
       defaultUri: vscode.Uri.joinPath(start, `${name}.${format.label}.jsonl`),
     });
     if (to === undefined) return;
-    const thread = meant.turn === undefined ? [] : ["--thread", meant.turn];
-    await this.cantrip("Exporting", ["loom", "export", "--format", format.label, "--output", to.fsPath, ...thread, "--", meant.uri.fsPath]);
-    const chosen = await vscode.window.showInformationMessage(`Exported to ${to.fsPath}`, "Open");
-    if (chosen !== undefined) await vscode.commands.executeCommand("vscode.open", to);
+    const about = await this.server.execute<{ rows: number; threads: number }>(
+      "cantrip.loom.export",
+      [{ ...named(meant), format: format.label, output: to.fsPath, hidden: true }],
+      "Exporting",
+    );
+    const words = `Exported to ${to.fsPath} (${about.rows} of ${about.threads} threads)`;
+    void vscode.window.showInformationMessage(words, "Open").then((chosen) => {
+      if (chosen !== undefined) void vscode.commands.executeCommand("vscode.open", to);
+    });
   }
 
   private async recipe(title: string): Promise<string | undefined> {
     const files = await vscode.workspace.findFiles("**/*.cantrip.{yaml,yml,toml}", "**/{node_modules,.venv,venv}/**", 200);
     const choices = recipeChoices(files.map((file) => [vscode.workspace.asRelativePath(file), file.fsPath]));
     const picked = await vscode.window.showQuickPick(choices, { title, matchOnDescription: true });
-    if (picked?.byPath === true) {
-      // A recipe that is named by its path is trusted for that run, which the user has to mean.
-      const yes = await vscode.window.showWarningMessage(
-        `Run ${picked.description}? It may use keys, the network and files as it asks to.`,
-        { modal: true },
-        "Run It",
-      );
-      if (yes === undefined) return undefined;
-    }
     return picked?.recipe;
-  }
-
-  /** The folder that an entity works in: the workspace's that holds the loom, else the first. */
-  private folder(uri: vscode.Uri): string {
-    return (vscode.workspace.getWorkspaceFolder(uri) ?? vscode.workspace.workspaceFolders?.[0])?.uri.fsPath ?? os.homedir();
-  }
-
-  /** Run `cantrip` to its end with progress that can be cancelled; what it printed. Throws its own words where it fails. */
-  private async cantrip(title: string, args: readonly string[], well: readonly number[] = [0]): Promise<string> {
-    const program = await this.environment.need();
-    if (program === undefined) throw new vscode.CancellationError();
-    return vscode.window.withProgress(
-      { location: vscode.ProgressLocation.Notification, title: `${title}…`, cancellable: true },
-      async (_, token) => {
-        const stop = new AbortController();
-        token.onCancellationRequested(() => { stop.abort(); });
-        const answer = await run(program, args, this.environment.neutral, this.environment.env(), stop.signal, HOUR_MS);
-        if (stop.signal.aborted) throw new vscode.CancellationError();
-        const code = answer.error?.code ?? 0;
-        // What ended otherwise than hoped still printed its answer; what failed printed none.
-        if (typeof code === "number" && well.includes(code) && (code === 0 || answer.stdout.trim() !== "")) return answer.stdout;
-        throw new Error(answer.stderr.trim() === "" ? (answer.error?.message ?? "it failed without a word") : answer.stderr.trim());
-      },
-    );
   }
 
   private async guarded(work: () => Promise<unknown>): Promise<void> {
@@ -228,6 +182,11 @@ export class LoomCommands implements vscode.Disposable {
   dispose(): void {
     for (const part of this.parts) part.dispose();
   }
+}
+
+/** A target as the server's commands take it. */
+function named(meant: Target): { readonly uri: string; readonly turn?: string } {
+  return { uri: meant.uri.toString(), ...(meant.turn === undefined ? {} : { turn: meant.turn }) };
 }
 
 function target(node: Node | undefined): Target | undefined {

@@ -4,13 +4,7 @@ import type { Middleware } from "vscode-languageclient/node";
 
 /** The same document with nothing in it. */
 function empty(document: vscode.TextDocument): vscode.TextDocument {
-  return new Proxy(document, {
-    get(target, name) {
-      if (name === "getText") return () => "";
-      const value: unknown = Reflect.get(target, name, target);
-      return typeof value === "function" ? (value as (...args: unknown[]) => unknown).bind(target) : value;
-    },
-  });
+  return Object.create(document, { getText: { value: () => "" } }) as vscode.TextDocument;
 }
 
 const isLoom = (document: vscode.TextDocument) => document.fileName.endsWith(".loom.jsonl");

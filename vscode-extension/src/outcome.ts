@@ -1,0 +1,38 @@
+/** How a cast ended, in words; and the user's trust for a recipe that asks for more than what is harmless. */
+import * as vscode from "vscode";
+import { failure, type Server } from "./server/server";
+
+export interface Outcome {
+  readonly result: unknown;
+  readonly terminated: boolean;
+  readonly reason: string;
+  readonly turns: number;
+  readonly cost: number | null;
+  /** The loom's path, if it is kept in a file. */
+  readonly loom: string | null;
+}
+
+const SHOWN = 300;
+
+/** One line of it. */
+export function told(name: string, outcome: Outcome): string {
+  const { result, reason, turns, cost } = outcome;
+  const whole = typeof result === "string" ? result : result === null || result === undefined ? "" : JSON.stringify(result);
+  const short = whole.length > SHOWN ? `${whole.slice(0, SHOWN - 1)}…` : whole;
+  const spent = cost === null ? "" : `, $${cost.toFixed(4)}`;
+  return `${name}: ${short === "" ? reason : short} (${reason}, ${turns} turn${turns === 1 ? "" : "s"}${spent})`;
+}
+
+/** Do something with a recipe; where that asks for trust the user is asked, once, and it is done again. */
+export async function trusting<Answer>(server: Server, what: string, work: () => Promise<Answer>): Promise<Answer | undefined> {
+  try {
+    return await work();
+  } catch (error) {
+    const why = failure(error);
+    if (why.error !== "UntrustedRecipe" || why.command === undefined) throw error;
+    const chosen = await vscode.window.showWarningMessage(why.message, { modal: true }, `Trust and ${what}`);
+    if (chosen === undefined) return undefined;
+    await server.execute(why.command.command, why.command.arguments ?? []);
+    return work();
+  }
+}

@@ -24,7 +24,9 @@ from cantrip_acp.lsp import kinds
 from cantrip_acp.lsp.casts import Casts
 from cantrip_acp.lsp.documents import Documents, Held
 from cantrip_acp.lsp.protocol import Protocol
+from cantrip_acp.lsp.skimming import left_out
 from cantrip_acp.lsp.trusting import Trusting
+from cantrip_acp.recipes.document import MAX_BYTES
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ class Server(LanguageServer):
         """A document that the client opened."""
         if self._of_kind(item.uri, "opened", item):
             return
+        if self._too_large(item.uri, item.text):
+            return
         held = self.documents.open(item)
         if held.recipe:
             self.keep(self.first(held))
@@ -103,6 +107,9 @@ class Server(LanguageServer):
             return
         held = self.documents.held.get(about.uri)
         if held is None:
+            return
+        if any(self._too_large(about.uri, change.text) for change in changes):
+            self.documents.close(about.uri)
             return
         held.change(changes, about.version)
         if held.recipe:
@@ -143,6 +150,18 @@ class Server(LanguageServer):
         from cantrip_acp.lsp.suites.running import Suites
 
         return Suites(self)
+
+    def _too_large(self, uri: str, text: str) -> bool:
+        """Whether a text was left out of its message because of its length; then that is said of it."""
+        size = left_out(text)
+        if size:
+            why = f"this file is too large to be looked at ({size / 1e6:.1f} MB; a recipe has at most {MAX_BYTES / 1e6:.1f})"
+            where = types.Range(types.Position(0, 0), types.Position(0, 1))
+            said = types.Diagnostic(
+                where, why, severity=types.DiagnosticSeverity.Warning, source="cantrip", code="schema"
+            )
+            self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, [said]))
+        return size > 0
 
     def _of_kind(self, uri: str, name: str, *given: Any) -> bool:
         """Whether a document is not a recipe; then its kind has been told of it."""

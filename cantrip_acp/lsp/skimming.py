@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-LONG = 2 * 1024 * 1024
+LONG = 3 * 1024 * 1024
 """Bytes of a text (and of a message) up to which all of it is kept."""
 _MARK = "\ue000left out: "
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lsp.looms import family
+from tests.lsp.looms import family, large
 from tests.lsp.wireclient import Client
 
 
@@ -224,3 +224,39 @@ def test_pages_for_a_tree(opened: tuple[Client, str], monkeypatch: pytest.Monkey
         assert client.reply(client.begin(*wrong))["error"]["code"] == -32602
     unknown = client.reply(client.begin("cantrip/loom/none", {}))
     assert unknown["error"]["code"] == -32601
+
+
+def test_a_client_that_shows_plain_text(connect: Callable[..., Client]) -> None:
+    client = connect(capabilities={"textDocument": {"hover": {"contentFormat": ["plaintext"]}}})
+    path = family(client.root / "a.loom.jsonl")
+    uri = client.open("a.loom.jsonl", "")
+    told = client.ask("textDocument/hover", client.at(uri, number(path, '"id":"t_one"'), 1))["contents"]
+    assert told["kind"] == "plaintext"
+    assert told["value"].startswith("Turn 1 t_one · 1.5 s")
+    assert "Ran\n\nwc -w notes.txt" in told["value"]
+
+
+def test_a_large_loom_holds_nobody_up(client: Client) -> None:
+    """What is asked behind it is answered before its outline, and the outline says what it leaves out."""
+    recipe = client.open("a.cantrip.yaml", "circle: {gates: [done], wards: [{max_turns: 3}]}\n")
+    client.diagnostics(recipe)
+    path = large(client.root / "large.loom.jsonl", 25)
+    uri = client.open("large.loom.jsonl", path.read_text())
+    asked = client.begin("textDocument/documentSymbol", about(uri))
+    lenses = client.begin("textDocument/codeLens", about(uri))
+    assert client.ask("textDocument/hover", client.at(recipe, 0, 2))
+    assert asked not in client.replies
+    symbols = client.reply(asked)["result"]
+    cast = symbols[-1]
+    assert cast["children"][-1]["name"].startswith("… ")
+    assert sum(1 + len(s["children"]) for s in symbols) < 2_600
+    titles = [lens["command"]["title"] for lens in client.reply(lenses)["result"]]
+    assert any("without lenses: open the rest in the viewer" in title for title in titles)
+    page = client.ask("cantrip/loom/turns", {"uri": uri, "offset": 3_000, "limit": 2})
+    assert len(page["turns"]) == 2
+    # A keystroke in it changes nothing, and another text that is too long is not looked at.
+    spot = {"line": 0, "character": 0}
+    client.change(uri, {"range": {"start": spot, "end": spot}, "text": "x"})
+    assert client.ask("cantrip/loom/turns", {"uri": uri, "limit": 1})["total"] == page["total"]
+    (said,) = client.diagnostics(client.open("b.cantrip.yaml", "name: a\n" + "# long\n" * 600_000), None)
+    assert "too large" in said["message"]

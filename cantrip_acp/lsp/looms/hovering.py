@@ -196,6 +196,21 @@ def fence(text: str, most: int = LONGEST) -> str:
     return f"{mark}text\n{shown}\n{mark}{cut}"
 
 
+def unmarked(text: str) -> str:
+    """What was told, for a client that shows plain text: without fences, stars and escapes."""
+    inside = ""
+    out = []
+    for line in text.split("\n"):
+        mark = re.match(r"`{3,}", line)
+        if mark is not None and inside in ("", line):
+            inside = "" if inside else mark[0]
+        elif inside:
+            out.append(line)
+        else:
+            out.append(re.sub(r"\\([\\`*_{}\[\]()#+!|<>~&])|\*\*|`", r"\1", line))
+    return "\n".join(out)
+
+
 def _line(text: str) -> str:
     """A short text with nothing in it that Markdown or HTML would take for its own."""
     return re.sub(r"([\\`*_{}\[\]()#+!|<>~&])", r"\\\1", text).replace("://", ":\u200b//")

@@ -83,6 +83,7 @@ async def hover(ls: Server, params: types.HoverParams) -> Prepared | None:
     from cantrip_acp.lsp.looms import damage, hovering, links
 
     line, character, encoding = params.position.line, params.position.character, ls.documents.encoding
+    markdown = types.MarkupKind.Markdown in ls.hover_formats
 
     def tell(book: Book) -> dict[str, Any] | None:
         position = book.position_of(line)
@@ -94,7 +95,11 @@ async def hover(ls: Server, params: types.HoverParams) -> Prepared | None:
             number = book.index.numbers.get(name)
             other = number is not None and book.line(number) != line
             value = hovering.turn(book, number) if number is not None and other else hovering.record(book, position)
-        return {"contents": {"kind": "markdown", "value": value}} if value else None
+        if not value:
+            return None
+        if not markdown:
+            return {"contents": {"kind": "plaintext", "value": hovering.unmarked(value)}}
+        return {"contents": {"kind": "markdown", "value": value}}
 
     return await _told(ls, params.text_document.uri, tell)
 

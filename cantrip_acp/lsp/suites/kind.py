@@ -142,7 +142,10 @@ def hover(ls: Server, params: types.HoverParams) -> types.Hover | None:
         said = ""
     if not said:
         return None
-    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, said), held.text.range(*span))
+    from cantrip_acp.lsp.markup import fitted
+
+    content = fitted(types.MarkupContent(types.MarkupKind.Markdown, said), ls.hover_formats)
+    return types.Hover(content, held.text.range(*span))
 
 
 def symbols(ls: Server, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol] | None:

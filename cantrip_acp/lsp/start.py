@@ -23,9 +23,10 @@ USAGE = """\
 Usage: cantrip lsp [OPTIONS]
 
 Serve the Language Server Protocol on standard input and output: what an editor starts for recipes
-(NAME.cantrip.yaml, NAME.cantrip.toml). It says what is wrong as you type, with the loader's own words and a fix where
-there is one, and completes keys, gates, wards, models and paths. No recipe is run by looking at it; the
-lens above it casts it.
+(NAME.cantrip.yaml, NAME.cantrip.toml), looms (NAME.loom.jsonl) and conformance suites (tests.yaml). Of recipes it says what
+is wrong as you type, with the loader's own words and a fix where there is one, and completes keys, gates, wards, models and
+paths. No recipe is run by looking at it; the lens above it casts it. Looms are read from disk, however large, with lenses
+that fork, reward, replay, export and view; the cases of a suite are run from theirs.
 
 Commands (workspace/executeCommand, one object as argument; a recipe notes intents as comments, "# intent: Say hello."):
 COMMANDS

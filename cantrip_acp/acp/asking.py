@@ -7,6 +7,7 @@ asked when those before it were sent. A client that never answers keeps that one
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import events
@@ -42,10 +43,10 @@ async def ask_client(connection: Connection, session_id: str, question: Question
     ]
     if question.text:
         language = "python" if question.tool == "python" else "sh"
-        content.append(as_content(as_code(shortened(question.text), language)))
+        content.append(as_content(as_code(shortened(visible(question.text)), language)))
     call = acp.Asking(
         tool_call_id=question.call_id,
-        title=headline(question.title),
+        title=headline(visible(question.title)),
         kind=question.kind,
         name=question.tool,
         status="pending",
@@ -53,16 +54,37 @@ async def ask_client(connection: Connection, session_id: str, question: Question
         locations=places(question.locations),
         raw_input=question.raw_input,
     )
+    shown = headline(visible(redact.text(question.shown)))
     options = [
         acp.PermissionOption("allow_once", "Allow", "allow_once"),
-        acp.PermissionOption("allow_always", f"Always allow {question.shown}", "allow_always"),
+        acp.PermissionOption("allow_always", f"Always allow {shown}", "allow_always"),
         acp.PermissionOption("reject_once", "Reject", "reject_once"),
-        acp.PermissionOption("reject_always", f"Always reject {question.shown}", "reject_always"),
+        acp.PermissionOption("reject_always", f"Always reject {shown}", "reject_always"),
     ]
     chosen = await choose(connection, acp.RequestPermission(session_id, call, options))
     if chosen is None:
         return None
     return chosen if chosen in _ANSWERS else "reject_once"  # type: ignore[return-value]
+
+
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+
+
+def visible(text: str) -> str:
+    """Text for whoever decides by it: what cannot be seen, or turns other text around, is spelled out.
+
+    >>> visible("rm \u202egpj.a")
+    'rm \\\\u202egpj.a'
+    """
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_spelled, text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 _ANSWERS = frozenset({"allow_once", "allow_always", "reject_once", "reject_always", "unasked"})

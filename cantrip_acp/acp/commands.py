@@ -16,10 +16,12 @@ import anyio.to_thread
 
 from cantrip_acp.acp import modes
 from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.asking import visible
 from cantrip_acp.acp.envelope import RpcError
 from cantrip_acp.acp.opening import turn_named
 from cantrip_acp.errors import CantripError
 from cantrip_acp.loom.history import lived, spoken
+from cantrip_acp.loom.turn import ConfigRecord, new_id, now
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
@@ -182,9 +184,34 @@ async def _reward(session: Session, rest: str, forker: Forker) -> str:
 
 
 async def _wards(session: Session, rest: str, forker: Forker) -> str:
+    granted = session.permissions.granted
+    if rest:
+        if rest.lower() != "forget":
+            raise Mistake("Type /wards to see what is in force, or /wards forget to take back what you said for good.")
+        count = len(granted)
+        session.permissions.forget()
+        session.note.granted.clear()
+        changes = {"permissions": "forgotten"}
+        session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
+        return (
+            f"{count} answer{'' if count == 1 else 's'} for good taken back: you are asked again, as the mode has it."
+        )
     wards = session.entity.circle.wards.declared()
     rows = "\n".join(f"| `{name}` | {_value(value)} |" for name, value in wards.items())
-    return f"Mode: **{modes.name_of(session.note.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}"
+    said = "".join(
+        f"\n- {'allowed' if each.allowed else 'refused'}: `{each.tool}` {_quoted(shared().text(each.pattern))}"
+        for each in granted
+    )
+    told = f"\n\nSaid for good in this session (`/wards forget` takes it back):\n{said}" if said else ""
+    return f"Mode: **{modes.name_of(session.note.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}{told}"
+
+
+def _quoted(pattern: str) -> str:
+    """A pattern in one line of Markdown."""
+    if pattern == "*":
+        return "(any call)"
+    text = " ".join(visible(pattern.replace("\0", " ")).removeprefix("=").replace("`", "'").split())
+    return f"`{text[:200]}{'…' if len(text) > 200 else ''}`"
 
 
 def _value(value: object) -> str:
@@ -269,7 +296,7 @@ COMMANDS = _listed(
         Command("fork", "Begin a new session from a turn of this one", _fork, "[turn]"),
         Command("fold", "Put a summary in the place of earlier turns", _fold, "[turns to keep]"),
         Command("reward", "Give a turn a reward", _reward, "number [turn] [note]"),
-        Command("wards", "Show the mode and the wards in force", _wards),
+        Command("wards", "Show the mode, the wards in force and what you said for good", _wards, "[forget]"),
         Command("cost", "Show tokens and cost so far", _cost),
         Command("recipe", "Show who the entity is and what it can reach", _recipe),
         Command("export", "Write this session's threads for a trainer", _export, "format"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.acp import modes
+from cantrip_acp.acp.patterns import elsewhere
 from cantrip_acp.acp.refusals import SignedOut
 from cantrip_acp.acp.store import FORK, Granted, NoSession, Note, SessionStore
 from cantrip_acp.loom.loom import Loom
@@ -180,6 +181,8 @@ class Opening:
         """A session from disk. Raises `LoomLocked` where another process works in it, `NoSession` where one has deleted it."""
         from cantrip_acp.reopening import reopen
 
+        if note.cwd != str(cwd):
+            note.granted = elsewhere(note.granted)
         note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, note.id, note)
@@ -228,7 +231,7 @@ class Opening:
             recipe=before.recipe,
             crystal=before.crystal,
             effort=before.effort,
-            granted=list(before.granted),
+            granted=list(before.granted) if before.cwd == str(cwd) else elsewhere(before.granted),
         )
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, session_id)

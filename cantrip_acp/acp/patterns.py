@@ -15,16 +15,19 @@ A pattern never widens what wards allow: it only says who is not asked again.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cantrip_acp.gates.guarded import why_hidden, why_protected
 from cantrip_acp.gates.place import one_line
 
 if TYPE_CHECKING:
+    from cantrip_acp.acp.store import Granted
     from cantrip_acp.wards import Wards
 
 ALL = "*"
+_PLACE = re.compile(r"/.*/\*\*?\Z|/\*\Z|host ", re.DOTALL)
 
 
 def of_paths(paths: Sequence[str], tops: Sequence[str]) -> tuple[str, str]:
@@ -71,6 +74,12 @@ def fits_command(text: str, pattern: str) -> bool:
 
     prefix = commandline.prefix(text)
     return prefix is not None and pattern == f"{prefix} {ALL}"
+
+
+def elsewhere(granted: Iterable[Granted]) -> list[Granted]:
+    """What still holds where a session goes on in another folder: refusals, folders by their paths, and hosts. The same
+    command is another one there."""
+    return [each for each in granted if not each.allowed or _PLACE.match(each.pattern)]
 
 
 def free(paths: Sequence[str], wards: Wards) -> bool:

@@ -24,6 +24,7 @@ from cantrip_acp.acp.patterns import ALL
 from cantrip_acp.acp.store import Granted
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall
@@ -79,6 +80,10 @@ class Permissions:
 
     lend: Callable[[GateInvocation], GateInvocation] | None = None
     """Gives a call over to the client where it has something better than we do: the files that are open in it."""
+
+    def forget(self) -> None:
+        """Nothing that was said for good holds any more."""
+        self.granted.clear()
 
     def reconsider(self) -> None:
         """The mode is another one, or something was said for good: settle the open questions that this answers."""
@@ -202,9 +207,10 @@ class Permissions:
     def _taken(self, question: Question, answer: Answer, judge: Judge) -> str | None:
         """What follows from an answer."""
         if answer in ("allow_always", "reject_always"):
-            granted = Granted(question.tool, question.pattern, answer == "allow_always")
-            self.granted.append(granted)
-            self.remember(granted)
+            allowed = answer == "allow_always"
+            self.granted.append(Granted(question.tool, question.pattern, allowed))
+            # What holds a secret is kept masked, so it is asked again when the session is opened anew.
+            self.remember(Granted(question.tool, shared().text(question.pattern), allowed))
             self.reconsider()
         if answer.startswith("allow"):
             # The mode may be another one by now, in which this is not to be had by anybody's word.

@@ -347,6 +347,8 @@ class Connection:
         pending = self._pending.get(known.key[1]) if known is not None and known.key[0] == "number" else None
         if pending is None:
             log.debug("an answer to nothing that was asked, or that is no longer waited for")
+        elif pending.done.is_set():
+            log.debug("a second answer to the same request: the first one stands")
         elif envelope.error:
             try:
                 error = msgspec.json.decode(envelope.error, type=ErrorObject)

@@ -189,3 +189,110 @@ def test_what_cannot_be_committed_is_not_asked(start: Start, folder: Path) -> No
     assert asked(agent) == []
     assert len(failures(agent)) == 4
     assert "git repository" in json.dumps(failures(agent)[0])
+
+
+def wait_for_all(agent: RawClient, prompt: Any) -> None:
+    if not any(m.get("id") == prompt and "method" not in m for m in agent.seen):
+        agent.answer(prompt)
+
+
+def test_an_answer_for_good_settles_what_children_ask(start: Start, folder: Path) -> None:
+    (folder / "src").mkdir()
+    children = [[write(f"src/{name}.txt"), {"content": "I wrote."}] for name in "abc"]
+    batch = {"gate": "call_agent_batch", "args": {"requests": [{"intent": f"Write {name}."} for name in "abc"]}}
+    agent = start(
+        [{"tool_calls": [batch]}, END], gates=["done", "write_file", "call_agent_batch"],
+        wards=[{"max_turns": 9}, {"max_depth": 1}], crystal={"children": children},
+    )  # fmt: skip
+    agent.permit = None
+    prompt = agent.start_prompt(agent.session(folder))
+    messages = [question(agent) for _ in range(3)]
+    agent.decide(messages[1], "allow_always")
+    agent.answer(prompt)
+    assert sorted(path.name for path in (folder / "src").iterdir()) == ["a.txt", "b.txt", "c.txt"]
+    told = {m["params"]["requestId"] for m in agent.seen if m.get("method") == "$/cancel_request"}
+    assert told == {messages[0]["id"], messages[2]["id"]}
+
+
+@pytest.mark.parametrize("first", ["allow_once", "reject_once"])
+def test_who_answers_twice_or_to_nothing(start: Start, folder: Path, first: str) -> None:
+    other = "reject_once" if first == "allow_once" else "allow_once"
+    agent = start([write("a.txt"), END, END], **FILES)
+    agent.permit = None
+    session = agent.session(folder)
+    prompt = agent.start_prompt(session)
+    message = question(agent)
+    agent.decide({**message, "id": 987_654}, other)
+    agent.decide({**message, "id": "x"}, other)
+    agent.decide(message, first)
+    agent.decide(message, other)
+    agent.answer(prompt)
+    assert (folder / "a.txt").exists() == (first == "allow_once")
+    assert agent.prompt(session)["stopReason"] == "end_turn"
+
+
+@pytest.mark.sandbox
+def test_a_command_says_what_it_is(start: Start, folder: Path) -> None:
+    command = "echo \u202efdp.exe\u200b \x1b[2K\x07 # ok"
+    agent = start(
+        [{"bash": command}, END],
+        medium="bash", gates=["done"], wards=[{"max_turns": 5}, {"bash_writable_paths": ["."]}],
+    )  # fmt: skip
+    agent.permit = None
+    prompt = agent.start_prompt(agent.session(folder))
+    message = question(agent)
+    call = message["params"]["toolCall"]
+    spelled = "echo \\u202efdp.exe\\u200b \\x1b[2K\\x07 # ok"
+    assert call["title"] == spelled
+    assert spelled in call["content"][0]["content"]["text"]
+    assert call["rawInput"] == {"command": command}
+    agent.decide(message, "reject_once")
+    agent.answer(prompt)
+
+
+@pytest.mark.sandbox
+def test_a_word_on_a_command_stays_in_its_folder(start: Start, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (folder / "src").mkdir()
+    other.mkdir()
+    shell: dict[str, Any] = {
+        "medium": "bash", "gates": ["done", "write_file"], "wards": [{"max_turns": 9}, {"bash_writable_paths": ["."]}],
+    }  # fmt: skip
+    state = str(tmp_path / "state")
+    script = [{"bash": "rm -f x"}, {"bash": "write_file src/a.txt one"}, {"bash": "cantrip_done ok"}]
+    agent = start(script, "--state-dir", state, **shell)
+    agent.permit = "allow_always"
+    session = agent.session(folder)
+    agent.prompt(session)
+    first = asked(agent)
+    assert len(first) == 2
+    assert agent.hang_up() < 20
+    for cwd, questions in ((folder, 0), (other, 1)):
+        again = start([*script, *script, *script], "--state-dir", state, **shell)
+        again.call("session/resume", {"sessionId": session, "cwd": str(cwd), "mcpServers": []})
+        again.permit = "reject_once"
+        again.prompt(session)
+        assert asked(again)[:questions] == first[:questions]
+        assert bool(asked(again)) == bool(questions)
+        assert again.hang_up() < 20
+
+
+def test_what_was_said_for_good_is_shown_and_taken_back(start: Start, folder: Path, tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    agent = start([write("a.txt"), END, write("b.txt"), END], "--state-dir", state, **FILES)
+    agent.permit = "allow_always"
+    session = agent.session(folder)
+    agent.prompt(session)
+    agent.prompt(session, "/wards")
+    assert f"allowed: `write_file` `{folder}/*`" in agent.said()
+    agent.prompt(session, "/wards forget")
+    assert "1 answer for good taken back" in agent.said()
+    agent.prompt(session)
+    assert asked(agent) == ["Write a.txt", "Write b.txt"]
+    assert agent.hang_up() < 20
+    # The loom tells of it, where the note is lost.
+    (tmp_path / "state" / "looms" / f"{session}.session.json").unlink()
+    again = start([*[END] * 4, write("c.txt"), END], "--state-dir", state, **FILES)
+    again.call("session/resume", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    again.prompt(session, "/wards")
+    assert again.said().count("write_file` `") == 1

@@ -13,7 +13,7 @@
 ;;; Commentary:
 
 ;; Modes for recipes (NAME.cantrip.yaml, NAME.cantrip.toml) and looms
-;; (NAME.loom.jsonl), with the language server `cantrip lsp' by Eglot: what is
+;; (NAME.loom.jsonl), and for suites (tests.yaml), with the language server `cantrip lsp' by Eglot: what is
 ;; wrong while you type, completion, meanings, fixes.  Recipes are cast and looms
 ;; shown by commands of the server:
 ;;
@@ -151,7 +151,22 @@ Called again, two columns less each time, and from the start at the margin."
   (keymap-set map "C-c" cantrip-command-map))
 
 ;;;###autoload
+(defun cantrip-suite-mode ()
+  "Turn on `cantrip-mode' in a conformance suite, else what this file would get.
+A suite is called tests.yaml, as other people's files are; its cases begin
+with a rule."
+  (interactive)
+  (if (save-excursion
+        (goto-char (point-min))
+        (re-search-forward "^[ \t]*-[ \t]+rule:" 20000 t))
+      (cantrip-mode)
+    (let ((auto-mode-alist (seq-remove (lambda (each) (eq (cdr each) 'cantrip-suite-mode))
+                                       auto-mode-alist)))
+      (set-auto-mode))))
+
+;;;###autoload
 (progn
+  (add-to-list 'auto-mode-alist '("[/.]tests\\.ya?ml\\'" . cantrip-suite-mode))
   (add-to-list 'auto-mode-alist '("\\.cantrip\\.ya?ml\\'" . cantrip-mode))
   (add-to-list 'auto-mode-alist '("\\.cantrip\\.toml\\'" . cantrip-toml-mode))
   (add-to-list 'auto-mode-alist '("\\.loom\\.jsonl\\'" . cantrip-loom-mode)))

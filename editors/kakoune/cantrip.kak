@@ -1,7 +1,7 @@
 # Recipes and looms of Cantrip: their types, and their language server by kakoune-lsp (18 or later).
 # In your kakrc, behind `eval %sh{kak-lsp}`:  source "%val{config}/cantrip.kak"
 
-hook -group cantrip global BufCreate .*[.]cantrip[.]ya?ml %{
+hook -group cantrip global BufCreate .*([.]cantrip|[/.]tests|^tests)[.]ya?ml %{
     set-option buffer filetype yaml
     set-option buffer indentwidth 2
     cantrip-serve

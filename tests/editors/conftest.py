@@ -38,6 +38,13 @@ medium = "conversation"
 gates = ["done"]
 wards = [{max_turn = 4}]
 """
+SUITE = """\
+- rule: LOOP-1
+  name: it goes on
+  setup: {crystal: {responses: [{content: Hi}]}, circle: {gates: [done], wards: [{max_turns: 1}]}}
+  action: {cast: {intent: Go on.}}
+  expect: {turn: 1}
+"""
 SLOW_SCRIPT = """\
 responses:
   - {content: One., tool_calls: [{gate: list_dir, args: {path: .}}], delay_ms: 60000}
@@ -63,6 +70,7 @@ def workspace(tmp_path: Path) -> Path:
     (folder / "count.script.yaml").write_text(SCRIPT)
     (folder / "broken.cantrip.yaml").write_text(BROKEN)
     (folder / "broken.cantrip.toml").write_text(TOML)
+    (folder / "tests.yaml").write_text(SUITE)
     (folder / "slow.cantrip.yaml").write_text(RECIPE.replace("count.script", "slow.script"))
     (folder / "slow.script.yaml").write_text(SLOW_SCRIPT)
     return folder

@@ -53,7 +53,10 @@ class Root:
 
     def neovim(self) -> tuple[list[str], dict[str, str]]:
         """The command and what its environment needs. ``nvim`` alone would start itself again for a terminal: use --headless."""
-        return self._start("usr/bin/nvim"), {"VIMRUNTIME": str(self.path / "usr/share/nvim/runtime")}
+        parsers = self.path / "usr/lib/nvim"
+        return [*self._start("usr/bin/nvim"), "--cmd", f"set runtimepath+={parsers}"], {
+            "VIMRUNTIME": str(self.path / "usr/share/nvim/runtime")
+        }
 
     def helix(self) -> tuple[list[str], dict[str, str]]:
         return self._start("usr/lib/hx/hx"), {"HELIX_RUNTIME": str(self.path / "usr/lib/hx/runtime")}

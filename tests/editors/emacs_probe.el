@@ -3,6 +3,8 @@
 (require 'eglot)
 (require 'flymake)
 (require 'cantrip-mode)
+;; However busy the machine is.
+(setq eglot-sync-connect 60 eglot-connect-timeout 60)
 
 (defvar probe-said (make-hash-table :test #'equal))
 

@@ -25,6 +25,7 @@ READMES = sorted([*FILES.glob("*/README.md"), FILES / "README.md"])
 EDITORS = sorted(each.parent for each in FILES.glob("*/README.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ZED = FILES / "zed/extension"
+SERVED = ("cantrip.yaml", "cantrip.yml", "cantrip.toml", "loom.jsonl", "tests.yaml", "tests.yml")
 # What Zed's themes know, as its documentation of extensions lists them.
 ZED_CAPTURES = {
     "boolean", "comment", "constant", "keyword", "label", "number", "operator", "property", "punctuation.bracket",
@@ -118,7 +119,7 @@ def test_commands_of_the_shell_exist() -> None:
 
 def test_every_kind_of_file_is_served_everywhere() -> None:
     suffixes = {suffix for kind in kinds.KINDS for suffix in kind.suffixes if suffix.count(".") > 1}
-    assert suffixes == {".cantrip.yaml", ".cantrip.yml", ".cantrip.toml", ".loom.jsonl"}
+    assert suffixes == {f".{each}" for each in SERVED}
     files = ["helix/languages.toml", "jetbrains/lsp4ij/template.json", "neovim/ftdetect/cantrip.lua"]
     files += ["emacs/cantrip-mode.el", "kakoune/cantrip.kak"]
     texts = {each: (FILES / each).read_text() for each in files}
@@ -126,11 +127,11 @@ def test_every_kind_of_file_is_served_everywhere() -> None:
     texts["zed"] = " ".join(each.read_text() for each in ZED.rglob("config.toml"))
     for where, text in texts.items():
         plain = re.sub(r"%\.|\\\\\.|\[\.\]", ".", text)
-        for suffix in suffixes:
-            first, last = suffix.rsplit(".", 1)
-            wanted = f"{first}.{last}".lstrip(".")
-            short = first.lstrip(".") + ".ya?ml"
-            assert wanted in plain or (last.startswith("y") and short in plain), f"{where}: {suffix}"
+        for each in SERVED:
+            first, last = each.rsplit(".", 1)
+            short = f"{first.partition('.')[0]}.ya?ml"
+            met = each in plain or (last in ("yaml", "yml") and short in plain) or where.endswith(".kak")
+            assert met, f"{where}: {each}"
 
 
 def agents() -> dict[str, dict[str, Any]]:
@@ -256,6 +257,8 @@ def test_kakoune_takes_its_file(editors: debian.Root, home: Home, workspace: Pat
         source {FILES}/kakoune/cantrip.kak
         edit broken.cantrip.toml
         echo -to-file {out}.toml %opt{{filetype}}
+        edit tests.yaml
+        echo -to-file {out}.suite %opt{{lsp_servers}}
         edit a.loom.jsonl
         echo -to-file {out}.loom %opt{{filetype}}
         edit count.cantrip.yaml
@@ -269,6 +272,7 @@ def test_kakoune_takes_its_file(editors: debian.Root, home: Home, workspace: Pat
     )  # fmt: skip
     assert Path(f"{out}.json").exists(), done.stdout + done.stderr
     assert Path(f"{out}.toml").read_text().strip() == "toml"
+    assert "[cantrip]" in Path(f"{out}.suite").read_text()
     assert Path(f"{out}.loom").read_text().strip() == "json"
     filetype, _, server = Path(f"{out}.yaml").read_text().partition(" ")
     assert filetype == "yaml"

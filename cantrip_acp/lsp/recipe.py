@@ -47,7 +47,8 @@ def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
     if isinstance(item.documentation, types.MarkupContent):
         from cantrip_acp.lsp.markup import fitted
 
-        item.documentation = fitted(item.documentation, ls.completion_formats)
+        said = fitted(item.documentation, ls.completion_formats)
+        item.documentation = said if ls.completion_formats else said.value
     return item
 
 

@@ -1,0 +1,62 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { FORMATS, recipeChoices, rewardProblem } from "../src/loom/choices";
+import type { CastData, TurnData } from "../src/loom/data";
+import * as words from "../src/loom/words";
+
+const cast: CastData = {
+  id: "c_1", line: 3, intent: "Say hello.", told: "", state: "terminated", reason: "done", turns: 2,
+  tokens: { prompt: 900, completion: 100 }, cost: 0.0031, model: "m", started: "", forkedFrom: null, leaf: "t_2",
+};
+const turn: TurnData = {
+  id: "t_2", line: 5, sequence: 2, role: "crystal", kind: "calls", text: "notes.txt", said: "", gates: ["read_file"],
+  tokens: { prompt: 12_000, completion: 40 }, cost: null, ms: 1234, timestamp: "2026-01-01T00:00:00Z", model: null,
+  reward: null, failed: false, state: null, reason: null, children: 0, forks: 0,
+};
+
+test("casts in a few words", () => {
+  assert.equal(words.castLabel(cast), "Say hello.");
+  assert.equal(words.castDescription(cast), "done · 2 turns · 1000 tokens · $0.0031");
+  const active: CastData = { ...cast, state: "active", reason: null, turns: 1, tokens: { prompt: 0, completion: 0 }, cost: null, forkedFrom: "t_1" };
+  assert.equal(words.castDescription(active), "fork · at work · 1 turn");
+  assert.equal(words.castLabel({ ...cast, intent: "" }), "cast c_1");
+});
+
+test("turns in a few words", () => {
+  assert.equal(words.turnLabel(turn), "2  read_file: notes.txt");
+  assert.equal(words.turnLabel({ ...turn, gates: [], text: "", said: "Well." }), "2  Well.");
+  assert.equal(words.turnLabel({ ...turn, gates: [], text: "" }), "2  (said nothing)");
+  assert.equal(words.turnLabel({ ...turn, role: "call" }), "call");
+  assert.equal(words.turnLabel({ ...turn, role: "fold", gates: [], text: "what was" }), "fold  what was");
+  assert.equal(words.turnDescription({ ...turn, reward: 0.5, failed: true, children: 2, forks: 1 }), "reward 0.5 · failed · 2 children · 1 fork · 1.2 s");
+  assert.equal(words.turnDescription({ ...turn, children: 1 }), "1 child · 1.2 s");
+  assert.equal(words.turnFacts(turn), "2026-01-01T00:00:00Z · 1.2 s · 12k tokens");
+});
+
+test("times and amounts", () => {
+  const now = 1_000_000_000;
+  assert.equal(words.ago(now - 3_000, now), "now");
+  assert.equal(words.ago(now - 120_000, now), "2 min ago");
+  assert.equal(words.ago(now - 7_200_000, now), "2 h ago");
+  assert.equal(words.ago(now - 200_000_000, now), "2 d ago");
+  assert.equal(words.ago(now + 60_000, now), "now");
+  assert.equal(words.duration(12), "12 ms");
+  assert.equal(words.duration(125_000), "2 min 5 s");
+  assert.equal(words.money(12.345), "$12.35");
+  assert.equal(words.money(null), "");
+});
+
+test("recipes to choose among, the workspace's first", () => {
+  const found = recipeChoices([["sub/b.cantrip.toml", "/w/sub/b.cantrip.toml"], [".cantrip/a.cantrip.yaml", "/w/.cantrip/a.cantrip.yaml"]]);
+  assert.deepEqual(found.slice(0, 3).map((each) => each.label), ["a", "b", "familiar"]);
+  assert.equal(found[0]?.recipe, "/w/.cantrip/a.cantrip.yaml");
+});
+
+test("a reward is a number", () => {
+  for (const good of ["1", " 0.5 ", "-1", "1e-3"]) assert.equal(rewardProblem(good), undefined);
+  for (const bad of ["", " ", "good", "1,5", "NaN", "Infinity"]) assert.notEqual(rewardProblem(bad), undefined);
+});
+
+test("formats are named once", () => {
+  assert.equal(new Set(FORMATS.map(([name]) => name)).size, FORMATS.length);
+});

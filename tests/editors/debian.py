@@ -34,6 +34,9 @@ SPACE = 1 << 30
 PATIENCE_S = 240.0
 """For loading everything; a slower network has no editors."""
 
+AGAIN_S = 600.0
+"""After a failure."""
+
 
 class Unavailable(Exception):
     """The editors cannot be had here; says why."""
@@ -86,8 +89,21 @@ def root() -> Root:
         with open(base / f"{ready.name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not ready.exists():
-                _build(base, ready)
+                _once(base, ready)
     return Root(ready)
+
+
+def _once(base: Path, ready: Path) -> None:
+    """Build it; what was in vain a moment ago (in another process of this run, say) is not tried again at once."""
+    failed = base / f"{ready.name}.failed"
+    if failed.exists() and time.time() - failed.stat().st_mtime < AGAIN_S:
+        raise Unavailable(failed.read_text())
+    try:
+        _build(base, ready)
+    except Unavailable as why:
+        failed.write_text(str(why))
+        raise
+    failed.unlink(missing_ok=True)
 
 
 def _build(base: Path, ready: Path) -> None:

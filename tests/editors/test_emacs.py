@@ -6,6 +6,9 @@ import pytest
 
 from tests.editors.driving import FILES, Emacs
 
+# The first one may have to load the editors.
+pytestmark = pytest.mark.timeout(400)
+
 SOURCES = ("cantrip-mode.el", "cantrip-agent-shell.el")
 
 

@@ -11,6 +11,9 @@ from tests.editors.conftest import RECIPE
 from tests.editors.driving import FILES, Home
 from tests.editors.terminal import Terminal
 
+# The first one may have to load the editors.
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture
 def helix(editors: debian.Root, home: Home, workspace: Path) -> Iterator[Callable[[str], Terminal]]:

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.editors.driving import Neovim
+
+# The first one may have to load the editors.
+pytestmark = pytest.mark.timeout(400)
 
 
 def test_what_is_wrong_is_said(neovim: Neovim) -> None:

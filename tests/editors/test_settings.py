@@ -20,6 +20,9 @@ from tests.editors import debian
 from tests.editors.conftest import RECIPE, TOML
 from tests.editors.driving import FILES, Emacs, Home, Neovim
 
+# The first one may have to load the editors.
+pytestmark = pytest.mark.timeout(400)
+
 ROOT = FILES.parent
 READMES = sorted([*FILES.glob("*/README.md"), FILES / "README.md"])
 EDITORS = sorted(each.parent for each in FILES.glob("*/README.md"))

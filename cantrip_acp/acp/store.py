@@ -105,8 +105,8 @@ class SessionStore:
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "looms"
-        self._told: set[str] = set()
-        """Sessions of which it was said already why they are not listed."""
+        self._nothing: dict[str, tuple[int, int]] = {}
+        """Looms, by time and size, that told nothing of their session: they are not read again for each list."""
 
     def loom_path(self, session_id: str) -> Path:
         """Where the loom of a session lies that has a file of its own; makes the folder."""
@@ -117,9 +117,13 @@ class SessionStore:
         path = folders.private(self.folder) / f"{note.id}{_NOTE}"
         part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(note))
-        os.replace(part, path)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(note))
+            os.replace(part, path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def find(self, session_id: str) -> Note | None:
         """A session's note; None where there is no such session."""
@@ -141,34 +145,38 @@ class SessionStore:
 
     def _titled(self, note: Note) -> Note:
         """A note without a title, with the one that its loom gives: somebody may have spoken in a terminal."""
-        path = self.folder / f"{note.id}{_LOOM}"
-        with contextlib.suppress(OSError, CantripError, ValueError):
-            if path.stat().st_size:
-                with Loom.open(path, readonly=True) as loom:
-                    told = noted(note.id, loom)
-                note.title = told.title if told is not None else None
-                if note.title is not None:
-                    self._save_found(note)
+        told = self._in_loom(note.id, "its title is not known: its loom cannot be read")
+        if told is not None and told.title is not None:
+            note.title = told.title
+            self._save_found(note)
         return note
 
     def _rebuilt(self, session_id: str) -> Note | None:
         """The note as its loom tells it; None where there is no loom, or nobody was asked anything in it."""
-        path = self.folder / f"{session_id}{_LOOM}"
-        if not path.is_file():
-            return None
-        try:
-            with Loom.open(path, readonly=True) as loom:
-                note = noted(session_id, loom)
-        except (CantripError, OSError, ValueError) as problem:
-            if session_id not in self._told:
-                self._told.add(session_id)
-                why = shared().diagnostic(str(problem))
-                log.warning(
-                    "session %s is not listed: its note is missing or damaged, and so is its loom: %s", session_id, why
-                )
-            return None
+        note = self._in_loom(session_id, "it is not listed: its note is missing or damaged, and so is its loom")
         if note is not None:
             self._save_found(note)
+        return note
+
+    def _in_loom(self, session_id: str, lacking: str) -> Note | None:
+        """What a session's own loom tells of it; None where that is nothing, ``lacking`` says in the log what follows."""
+        path = self.folder / f"{session_id}{_LOOM}"
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if not status.st_size or not stat.S_ISREG(status.st_mode) or self._nothing.get(session_id) == stamp:
+                return None
+            with Loom.open(path, readonly=True) as loom:
+                note = noted(session_id, loom)
+                damage = [str(problem) for problem in loom.problems]
+        except FileNotFoundError:
+            return None
+        except (CantripError, OSError, ValueError, RecursionError) as problem:
+            note, damage = None, [shared().diagnostic(str(problem))]
+        if note is None or note.title is None:
+            self._nothing[session_id] = stamp
+            if damage:
+                log.warning("session %s: %s: %s", session_id, lacking, damage[0][:300])
         return note
 
     def _save_found(self, note: Note) -> None:
@@ -187,14 +195,21 @@ class SessionStore:
         after = _after(cursor) if cursor is not None else None
         wanted = os.path.realpath(cwd) if cwd is not None else None
         real = lru_cache(maxsize=None)(os.path.realpath)
-        found = [s for s in self._all(also) if wanted is None or real(s.note.cwd) == wanted]
-        found.sort(key=_order)
-        if after is not None:
-            found = [s for s in found if _order(s) > after]
-        page = found[:PAGE]
-        return page, _cursor(page[-1]) if len(found) > PAGE else None
+        page: list[Listed] = []
+        # Notes are read as far as the page goes: there may be very many.
+        for updated, session_id in sorted(self._by_time(also)):
+            if after is not None and (updated, session_id) <= after:
+                continue
+            note = self.find(session_id)
+            if note is None or (wanted is not None and real(note.cwd) != wanted):
+                continue
+            if len(page) == PAGE:
+                return page, _cursor(page[-1])
+            page.append(Listed(note, -updated))
+        return page, None
 
-    def _all(self, also: frozenset[str]) -> Iterator[Listed]:
+    def _by_time(self, also: frozenset[str]) -> Iterator[tuple[int, str]]:
+        """What may be a session: its time of last activity, negative, and its id."""
         times: dict[str, int] = {}
         try:
             with os.scandir(self.folder) as entries:
@@ -210,15 +225,14 @@ class SessionStore:
         except FileNotFoundError:
             return
         for session_id, updated in times.items():
-            note = self.find(session_id)
-            if note is None:
-                continue
             if updated:
-                yield Listed(note, updated)
-            elif is_address(note.loom):
+                yield -updated, session_id
+                continue
+            note = self.find(session_id)
+            if note is not None and is_address(note.loom):
                 # Somebody may delete it while we look.
                 with contextlib.suppress(OSError):
-                    yield Listed(note, (self.folder / f"{session_id}{_NOTE}").stat().st_mtime_ns)
+                    yield -(self.folder / f"{session_id}{_NOTE}").stat().st_mtime_ns, session_id
 
     def touch(self, session_id: str) -> None:
         """Something happened in a session whose loom is not a file of its own."""
@@ -285,14 +299,16 @@ def _note_in(path: Path) -> Note | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-                return None
-            note = msgspec.json.decode(file.read(), type=Note)
-        except (OSError, ValueError, RecursionError):
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             return None
+        with open(descriptor, "rb", closefd=False) as file:
+            note = msgspec.json.decode(file.read(), type=Note)
+    except (OSError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
     if note.mode not in modes.NAMES:
         # Of another version.
         note.mode = modes.DEFAULT
@@ -347,10 +363,6 @@ def take_in(note: Note, record: ConfigRecord) -> None:
             note.granted.append(msgspec.convert(granted, Granted))
     if changes.get("permissions") == "forgotten":
         note.granted.clear()
-
-
-def _order(session: Listed) -> tuple[int, str]:
-    return (-session.updated, session.note.id)
 
 
 def _cursor(last: Listed) -> str:

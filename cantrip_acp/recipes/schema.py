@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cantrip_acp.recipes import rules
+from cantrip_acp.recipes import rules, words
 from cantrip_acp.recipes.models.recipe import Recipe
 
 ID = "urn:cantrip-acp:recipe"
@@ -28,6 +28,9 @@ def recipe_schema() -> dict[str, Any]:
     parts["Circle"]["properties"]["gates"] |= rules.gates_schema()
     parts["Circle"]["properties"]["wards"] |= rules.WARDS_SCHEMA
     parts["Ward"] |= rules.ONE_WARD
+    words.worded(schema["properties"], "")
+    for name, part in parts.items():
+        words.worded(part.get("properties", {}), name)
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": ID,

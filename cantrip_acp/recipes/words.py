@@ -1,0 +1,265 @@
+"""What the published schema says of each key beyond its shape: a description where the model has none, and examples.
+
+Other editors' servers show them, when the pointer rests on a key and when one is completed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+DESCRIBED: dict[str, dict[str, str]] = {
+    "": {
+        "call": "Who the entity is and how it thinks; fixed for good. Without it, an empty one.",
+        "circle": "Where the entity acts: one medium, gates out of it, and wards that take away. Required.",
+        "folding": "When earlier turns are summarised in what the crystal sees.",
+        "retry": "How a failed query is asked again.",
+        "loom": "Where the turns are kept.",
+        "memory": "What an entity is told of before an intent; content, never authority.",
+    },
+    "Call": {
+        "temperature": "How freely words are chosen; 0 for the likeliest ones.",
+        "top_p": "Of which part of the likely words one is chosen.",
+        "stop": "Texts that end a response.",
+        "tool_choice": "Whether a response must call a gate: auto, required or none.",
+    },
+    "FileGate": {"name": "Which of the gates that work on files."},
+    "Folding": {
+        "trigger_after_turns": "Fold before the query that comes after so many turns.",
+        "trigger_at_tokens": "Fold where the messages have so many tokens.",
+    },
+    "HumanCrystal": {"provider": "human: you answer, in the terminal."},
+    "LongPrice": {
+        "input": "US dollars for a million tokens of the prompt.",
+        "output": "US dollars for a million tokens of the answer.",
+    },
+    "McpServer": {"args": "The words of its command line after the program."},
+    "ModelCrystal": {
+        "provider": "Who serves the model.",
+        "model": "The provider's own name of it; `cantrip models` lists those that are known.",
+    },
+    "PlainGate": {"name": "Which gate; `cantrip doctor` and the completion of an editor list them."},
+    "Price": {
+        "input": "US dollars for a million tokens of the prompt.",
+        "output": "US dollars for a million tokens of the answer.",
+        "long": "What a query with a longer prompt costs.",
+    },
+    "ScriptMapping": {"responses": "What is played, in this order."},
+    "ScriptedCrystal": {
+        "provider": "scripted: plays responses, and costs nothing.",
+        "responses": "What is played, in this order.",
+    },
+    "ScriptedError": {"message": "What the provider is to say."},
+    "ScriptedResponse": {
+        "content": "What it says.",
+        "thinking": "What it thinks before.",
+        "tool_calls": "The gates that it calls, in this order.",
+        "usage": "What it is to cost.",
+        "error": "The query fails with this instead.",
+    },
+    "ScriptedToolCall": {"gate": "The gate's name, or that of the medium's own tool (bash, python)."},
+    "ScriptedToolResult": {"tool_call_id": "The call that it answers.", "content": "What it says."},
+    "TestGate": {"name": "run_tests: runs the workspace's tests, in the sandbox."},
+    "Usage": {
+        "prompt_tokens": "All that the model read.",
+        "completion_tokens": "All that it wrote, its thinking counted in.",
+        "cached_tokens": "Of the prompt, what was read from a cache.",
+        "cache_write_tokens": "Of the prompt, what was written to a cache.",
+        "reasoning_tokens": "Of what it wrote, its thinking.",
+    },
+}
+
+_YES: list[Any] = [True]
+_DONE = {"gate": "done", "args": {"answer": "hello"}}
+_PRICE = {"input": 3, "output": 15}
+
+EXAMPLES: dict[str, dict[str, list[Any]]] = {
+    "": {
+        "name": ["word-count"],
+        "description": ["Counts words in text files."],
+        "crystal": [
+            "anthropic:claude-sonnet-5-5",
+            {"provider": "local", "model": "qwen3", "base_url": "http://127.0.0.1:8080/v1"},
+        ],
+        "crystals": [{"small": "anthropic:claude-haiku-4-5", "large": "openai:gpt-6.1-sol"}],
+        "call": [{"system_prompt": "You are a careful assistant.", "temperature": 0.2}],
+        "circle": [{"medium": "bash", "gates": ["done"], "wards": [{"max_turns": 20}]}],
+        "folding": [{"at_fraction": 0.8, "keep_turns": 4}],
+        "retry": [{"max_retries": 3}],
+        "loom": [{"store": "jsonl"}, {"store": "sqlite:casts.db", "snapshots": True}],
+        "memory": [{"culture": True, "sessions": 5}],
+        "mcp_servers": [[{"name": "notes", "command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}]],
+    },
+    "Call": {
+        "system_prompt": ["You are a careful assistant."],
+        "system_prompt_file": ["prompt.md"],
+        "temperature": [0.2],
+        "top_p": [0.9],
+        "max_tokens": [4096],
+        "stop": [["END"]],
+        "tool_choice": ["auto"],
+        "require_done_tool": _YES,
+        "require_done": _YES,
+    },
+    "Circle": {
+        "medium": ["code", "bash"],
+        "code_python": ["venv"],
+        "loom": _YES,
+        "score": [{"python": "score.py", "at": "turn"}],
+        "gates": [["done", "list_dir", {"name": "read_file", "root": "data"}]],
+        "wards": [[{"max_turns": 20}, {"bash_network": False}]],
+    },
+    "FileGate": {"name": ["read_file"], "root": ["data", "workspace"], "ephemeral": _YES},
+    "Folding": {
+        "at_fraction": [0.8],
+        "trigger_after_turns": [20],
+        "trigger_at_tokens": [100000],
+        "keep_turns": [4],
+        "summarizer": ["small"],
+    },
+    "HumanCrystal": {"provider": ["human"]},
+    "LongPrice": {"input": [6], "output": [22.5], "cached": [0.6], "cache_write": [7.5]},
+    "Loom": {
+        "store": ["jsonl", "memory", "sqlite:casts.db"],
+        "fsync": _YES,
+        "snapshots": _YES,
+        "files": _YES,
+    },
+    "McpServer": {
+        "name": ["notes"],
+        "command": ["npx"],
+        "args": [["-y", "@modelcontextprotocol/server-memory"]],
+        "env": [{"LOG_LEVEL": "debug"}],
+        "env_names": [["MY_TOKEN"]],
+        "url": ["https://mcp.example/mcp"],
+        "transport": ["http"],
+        "headers": [{"X-Team": "blue"}],
+        "header_env": [{"Authorization": "MY_TOKEN"}],
+        "sandbox": _YES,
+        "trusted": [False],
+        "required": _YES,
+        "start_s": [30],
+        "call_s": [60],
+    },
+    "Memory": {"culture": _YES, "sessions": [5]},
+    "ModelCrystal": {
+        "provider": ["anthropic"],
+        "model": ["claude-sonnet-5-5"],
+        "base_url": ["http://127.0.0.1:8080/v1"],
+        "api_key_env": ["MY_KEY"],
+        "headers": [{"X-Team": "blue"}],
+        "context_window": [200000],
+        "price": [_PRICE],
+        "effort": ["medium"],
+        "thinking_budget": [8000],
+        "api": ["responses"],
+        "tools": ["native"],
+        "summary": ["auto"],
+        "logprobs": _YES,
+        "routing": [{"order": ["anthropic"]}],
+    },
+    "PlainGate": {"name": ["done"], "ephemeral": _YES},
+    "Price": {
+        "input": [3],
+        "output": [15],
+        "cached": [0.3],
+        "cache_write": [3.75],
+        "above": [200000],
+        "long": [{"input": 6, "output": 22.5}],
+    },
+    "PythonGates": {"python": ["gates.py"]},
+    "Retry": {
+        "max_retries": [3],
+        "retryable_status_codes": [[429, 500, 503]],
+        "base_s": [1],
+        "max_wait_s": [30],
+        "max_retry_after_s": [120],
+    },
+    "Score": {"python": ["score.py"], "at": ["turn"]},
+    "ScriptMapping": {
+        "responses": [[{"tool_calls": [_DONE]}]],
+        "children": [[[{"content": "from a child"}]]],
+        "usage": [{"prompt_tokens": 100, "completion_tokens": 20}],
+    },
+    "ScriptedCrystal": {
+        "provider": ["scripted"],
+        "responses": [[{"content": "Let me see."}, {"tool_calls": [_DONE]}]],
+        "script": ["script.yaml"],
+        "children": [[[{"content": "from a child"}]]],
+        "usage": [{"prompt_tokens": 100, "completion_tokens": 20}],
+        "model": ["played"],
+        "context_window": [8000],
+    },
+    "ScriptedError": {
+        "status": [529],
+        "message": ["overloaded"],
+        "retry_after": [2],
+        "code": ["context_length_exceeded"],
+    },
+    "ScriptedResponse": {
+        "content": ["Let me see."],
+        "thinking": ["The file comes first."],
+        "tool_calls": [[_DONE]],
+        "code": ["done(2 + 2)"],
+        "bash": ["ls | wc -l"],
+        "usage": [{"prompt_tokens": 100, "completion_tokens": 20}],
+        "error": [{"status": 529, "message": "overloaded"}],
+        "delay_ms": [50],
+        "chunks": [["Let me ", "see."]],
+        "when": ["hello"],
+        "repeat": _YES,
+        "tool_result": [{"tool_call_id": "call_1", "content": "42"}],
+    },
+    "ScriptedToolCall": {"id": ["call_1"], "gate": ["done"], "args": [{"answer": "hello"}]},
+    "ScriptedToolResult": {"tool_call_id": ["call_1"], "content": ["42"]},
+    "TestGate": {"name": ["run_tests"], "command": ["pytest -q {targets}"], "timeout_s": [300], "ephemeral": _YES},
+    "Usage": {
+        "prompt_tokens": [100],
+        "completion_tokens": [20],
+        "cached_tokens": [80],
+        "cache_write_tokens": [0],
+        "reasoning_tokens": [5],
+        "cost": [0.002],
+    },
+    "Ward": {
+        "max_turns": [20],
+        "max_depth": [1],
+        "max_seconds": [600],
+        "max_total_tokens": [200000],
+        "max_cost_usd": [0.5],
+        "max_children_total": [20],
+        "max_concurrent_children": [4],
+        "code_timeout_ms": [120000],
+        "code_memory_mb": [2048],
+        "code_max_output_bytes": [100000],
+        "bash_timeout_ms": [120000],
+        "bash_max_output_bytes": [100000],
+        "sandbox_max_processes": [512],
+        "require_done_tool": _YES,
+        "bash_network": [False, ["pypi.org"]],
+        "bash_submit": _YES,
+        "bash_writable_paths": [["workspace"]],
+        "code_readable_paths": [["data"]],
+        "code_writable_paths": [["out"]],
+        "child_medium_allowlist": [["code"]],
+        "child_gate_allowlist": [["done", "read_file"]],
+        "remove_gate": ["fetch"],
+        "child_gate_denylist": [["write_file"]],
+        "child_max_turns_ceiling": [10],
+        "child_max_depth_ceiling": [0],
+        "bash_home": ["private"],
+        "allow_compile_modules": [["tools"]],
+        "allow_compile_paths": [["tools"]],
+        "allow_compile_sha256": [["0" * 64]],
+        "allow_compile_signers": [["alice"]],
+        "require_done": _YES,
+    },
+}
+
+
+def worded(properties: dict[str, Any], part: str) -> None:
+    """Say of the keys of a part what stands here; the root's name is empty."""
+    for key, schema in properties.items():
+        if key in DESCRIBED.get(part, {}):
+            schema.setdefault("description", DESCRIBED[part][key])
+        if key in EXAMPLES.get(part, {}):
+            schema.setdefault("examples", EXAMPLES[part][key])

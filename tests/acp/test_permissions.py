@@ -1,6 +1,7 @@
 """Permissions: what asks in which mode, what is shown, what is remembered, and how a question ends."""
 
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from cantrip_acp.acp import commandline
 from cantrip_acp.loom.loom import Loom
-from tests.acp.rawclient import SOON, RawClient
+from tests.acp.rawclient import PATIENCE, SOON, RawClient
 
 Start = Callable[..., RawClient]
 ASK = "session/request_permission"
@@ -274,7 +275,9 @@ def test_always_to_fetch_is_for_a_host(start: Start, folder: Path) -> None:
     urls = ("http://127.0.0.1/a", "http://127.0.0.1:80/b?c", "http://127.0.0.1:8080/", "http://127.1.0.1/", "file:///x")
     fetches = [{"tool_calls": [{"gate": "fetch", "args": {"url": url}}]} for url in urls]
     agent = start(
-        [*fetches, END], gates=["done", "fetch"], process={"env": {"CANTRIP_FETCH_PRIVATE_HOSTS": "127.0.0.1"}}
+        [*fetches, END],
+        gates=["done", "fetch"],
+        process={"env": {"CANTRIP_FETCH_PRIVATE_HOSTS": "127.0.0.1, 127.0.0.1:8080"}},
     )
     agent.permit = "allow_always"
     agent.prompt(agent.session(folder))
@@ -287,11 +290,12 @@ def test_always_to_fetch_is_for_a_host(start: Start, folder: Path) -> None:
 
 @pytest.mark.sandbox
 def test_always_to_run_tests_and_to_commit(start: Start, folder: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
     (folder / "test_a.py").write_text("def test_a():\n    pass\n")
     runs = [{"tool_calls": [{"gate": "run_tests", "args": args}]} for args in ({}, {"targets": ["test_a.py"]})]
     commit = {"tool_calls": [{"gate": "git_commit", "args": {"paths": ["."], "message": "All"}}]}
     agent = start([*runs, commit, END], gates=["done", "run_tests", "git_commit"])
     agent.permit = "allow_always"
-    agent.prompt(agent.session(folder))
+    agent.answer(agent.start_prompt(agent.session(folder)), 3 * PATIENCE)
     words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
     assert words == ["Always allow run_tests (any of the workspace's tests)", "Always allow git_commit (any call)"]

@@ -237,5 +237,5 @@ function picker(choice: Choice): HTMLElement {
     group.append(option)
   }
   select.addEventListener('change', () => { host.postMessage({ type: 'option', id: choice.id, value: select.value }) })
-  return el('span', { class: 'choice', title }, icon(CHOICE_ICONS[choice.category] ?? 'settings'), el('span', { class: 'value', 'aria-hidden': 'true' }, about?.name ?? choice.value), icon('chevron-down', 'small'), select)
+  return el('span', { class: 'choice', title, 'data-category': choice.category }, icon(CHOICE_ICONS[choice.category] ?? 'settings'), el('span', { class: 'value', 'aria-hidden': 'true' }, about?.name ?? choice.value), icon('chevron-down', 'small'), select)
 }

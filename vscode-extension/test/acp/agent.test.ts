@@ -89,7 +89,7 @@ describe("a real agent", () => {
   });
 
   it("goes on in a new process after it died, with the session as it was", async () => {
-    const { agent, place } = begin([{ tool_calls: [{ gate: "done", args: { answer: "One." } }] }, { delay_ms: 60_000, content: "late" }, DONE]);
+    const { agent, place } = begin([{ when: "Wait", delay_ms: 60_000, content: "late" }, { ...DONE, repeat: true }]);
     const session = await agent.newSession(place);
     const heard = updatesOf(session);
     await session.prompt(say("First."));

@@ -16,10 +16,17 @@ PATIENCE = 60.0
 class Client:
     """Starts ``cantrip lsp``; `ask` waits for an answer, notifications are kept in the order in which they came."""
 
-    def __init__(self, root: Path, encodings: list[str] | None = None, capabilities: dict | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        encodings: list[str] | None = None,
+        capabilities: dict | None = None,
+        command: list[str] | None = None,
+    ) -> None:
+        """``command`` is another server's."""
         self.root = root
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cantrip_acp.cli.main", "lsp"],
+            command or [sys.executable, "-m", "cantrip_acp.cli.main", "lsp"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -28,6 +28,17 @@ class Waiting:
         self.id = session_id
         self.params = params
         self.trace = trace
+        self.asking: anyio.CancelScope | None = None
+        """What a cancel ends: the question that a prompt puts to the user."""
+
+    @property
+    def running(self) -> bool:
+        return self.asking is not None
+
+    def cancel(self) -> None:
+        """End the prompt that asks; nothing where none does."""
+        if self.asking is not None:
+            self.asking.cancel()
 
 
 class _Passage:

@@ -323,7 +323,16 @@ class Sessions:
 
     async def _trusted_first(self, waiting: Waiting, params: acp.Prompt, request: Request) -> acp.PromptResult:
         """The first prompt of a session whose recipe is not trusted: the user is asked, and then it begins."""
-        await self._options.trusted(self.host.wire, waiting.id, Path(waiting.params.cwd), None)
+        if waiting.running:
+            raise busy(waiting.id)
+        with anyio.CancelScope() as scope:
+            waiting.asking = scope
+            try:
+                await self._options.trusted(self.host.wire, waiting.id, Path(waiting.params.cwd), None)
+            finally:
+                waiting.asking = None
+        if scope.cancelled_caught:
+            return acp.PromptResult("cancelled")
         if self._living.waiting.pop(waiting.id, None) is None:
             return await self.prompt(params, request)
         begin = partial(self._begun, waiting.id, waiting.params, waiting.trace)
@@ -334,8 +343,8 @@ class Sessions:
 
     def cancel(self, params: acp.Cancel, request: Request) -> None:
         """``session/cancel``"""
-        if params.session_id not in self._living.waiting:
-            self._living.session(params.session_id).cancel()
+        waiting = self._living.waiting.get(params.session_id)
+        (waiting if waiting is not None else self._living.session(params.session_id)).cancel()
 
 
 def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:

@@ -265,3 +265,27 @@ def test_trust_is_asked_with_the_first_prompt(
         assert asked(agent) == 1
     finally:
         agent.close()
+
+
+def test_a_cancel_while_trust_is_asked(recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    (folder / ".cantrip").mkdir()
+    source = recipe([{"content": "trusted"}], wards=[{"max_turns": 3}, {"bash_network": True}])
+    (folder / ".cantrip" / "theirs.cantrip.yaml").write_text(Path(source).read_text())
+    agent = RawClient("--recipe", "theirs", "--state-dir", str(tmp_path / "state"), permit=None)
+    try:
+        agent.initialize()
+        session = agent.session(folder)
+        prompt = agent.start_prompt(session)
+        question = agent.until(lambda m: m.get("method") == ASK)
+        # One prompt at a time, here too.
+        second = agent.answer(agent.start_prompt(session))
+        assert second["error"]["data"]["reason"] == "prompt_in_progress"
+        agent.tell("session/cancel", {"sessionId": session})
+        assert agent.answer(prompt)["result"]["stopReason"] == "cancelled"
+        agent.decide(question, "cancelled")
+        # Nothing was trusted by that; the next prompt asks again.
+        agent.permit = "allow_always"
+        assert agent.prompt(session)["stopReason"] == "end_turn"
+        assert asked(agent) == 2
+    finally:
+        agent.close()

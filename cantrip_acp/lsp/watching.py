@@ -90,7 +90,7 @@ class Watching:
 
         while True:
             try:
-                there = [folder for folder in folders if folder.is_dir()]  # noqa: ASYNC240 - a handful of names
+                there = [folder for folder in folders if folder.is_dir()]
                 options: dict[str, Any] = {"step": STEP_MS, "debounce": DEBOUNCE_MS, "recursive": False}
                 options |= {"rust_timeout": LOOK_MS, "yield_on_timeout": True}
                 begun = False
@@ -100,7 +100,7 @@ class Watching:
                         begun = True
                         self._server.again()
                     self._heard({Path(name) for _, name in changes})
-                    if any(not folder.is_dir() for folder in there):  # noqa: ASYNC240
+                    if any(not folder.is_dir() for folder in there):
                         break
             except (OSError, RuntimeError) as error:
                 # Too many are watched on this machine, or one was removed at this moment.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from lsprotocol import types
 
 from cantrip_acp.errors import CantripError, DefinitionError, IntentRequired, LoomLocked, UntrustedRecipe
 from cantrip_acp.lsp import casts, trusting
+from cantrip_acp.lsp.aside import Aside
 from cantrip_acp.lsp.commands import casting
 from cantrip_acp.lsp.commands.given import Given
 from cantrip_acp.lsp.commands.running import Failed
@@ -91,31 +91,21 @@ async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
     work.say("living it again")
     files, workspace = server.files(), server.documents.workspace(recipe)
     cantrip = await _trusted(recipe, _circle, server.trusting, recipe, files, workspace)
-    inside: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
     async def run() -> Any:
         from cantrip_acp.loom.loom import Loom
         from cantrip_acp.replaying import replay as lived_again
 
-        task = asyncio.current_task()
-        assert task is not None
-        inside.append((asyncio.get_running_loop(), task))
-        if work.cancelled:
-            task.cancel()
         with Loom.open(path, readonly=True) as loom:
             return await lived_again(cantrip, loom, turn, recorded_gates=recorded)
 
-    def stop() -> None:
-        for loop, task in inside:
-            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
-                loop.call_soon_threadsafe(task.cancel)
-
-    work.on_cancel(stop)
+    living = Aside(run, "replay")
+    work.on_cancel(living.cancel)
     try:
-        told = await asyncio.to_thread(asyncio.run, run())
+        told = await living.wait()
     except asyncio.CancelledError:
-        if not work.cancelled:
-            stop()
+        if not living.cancelled:
+            living.cancel()
             raise
         raise Failed("the replay was cancelled", data={"error": "Cancelled"}) from None
     differs = told.divergence

@@ -58,6 +58,7 @@ class Book:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = threading.RLock()
+        self._looking = threading.Lock()
         self.loaded = threading.Event()
         self.broken: str | None = None
         """Why there is nothing (more) to read."""
@@ -118,6 +119,10 @@ class Book:
         """Take in what was written since; whether anything changed. A file that was replaced is read anew."""
         if not self.loaded.is_set():
             return False
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> bool:
         before = self.version
         if self._store is None or self.broken is not None:
             if self.path.is_file():

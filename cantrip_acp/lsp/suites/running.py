@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.lsp.aside import Aside
 from cantrip_acp.lsp.suites import reading, shapes
 from cantrip_acp.lsp.suites.reading import Cases, Finding
 
@@ -94,39 +94,24 @@ class Suites:
         wanted = [case for case in cases if chosen(case)]
         loop = asyncio.get_running_loop()
         outcomes: list[Outcome] = []
-        stopped = threading.Event()
-        inside: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
         async def every() -> None:
             from cantrip_acp.conformance.runner import run_case
 
-            task = asyncio.current_task()
-            assert task is not None
-            inside.append((asyncio.get_running_loop(), task))
             for number, case in enumerate(wanted, 1):
-                if stopped.is_set():
-                    return
                 loop.call_soon_threadsafe(
                     say, f"{number:,} of {len(wanted):,}: {case.rule} {clean_line(case.name, 80)}"
                 )
                 outcomes.append(await run_case(case))
 
-        def stop() -> None:
-            stopped.set()
-            for other, task in inside:
-                with contextlib.suppress(RuntimeError):  # it has ended meanwhile
-                    other.call_soon_threadsafe(task.cancel)
-
-        def live() -> None:
-            with contextlib.suppress(asyncio.CancelledError):
-                asyncio.run(every())
-
-        on_cancel(stop)
+        running = Aside(every, "conformance")
+        on_cancel(running.cancel)
         try:
-            await asyncio.to_thread(live)
+            await running.wait()
         except asyncio.CancelledError:
-            stop()
-            raise
+            if not running.cancelled:
+                running.cancel()
+                raise
         self._outcomes.setdefault(held.uri, {}).update({(o.case.rule, o.case.name): o for o in outcomes})
         await self._read(held)
         self._server.lenses_changed()
@@ -134,7 +119,7 @@ class Suites:
         say(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
         return {
             **{status: counts[status] for status in ("passed", "failed", "skipped")},
-            "cancelled": stopped.is_set(),
+            "cancelled": running.cancelled,
             "cases": [_record(outcome) for outcome in outcomes],
         }
 

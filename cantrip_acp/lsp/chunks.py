@@ -16,7 +16,7 @@ from cantrip_acp.lsp.cuts import OPENING, SMALL, cuts
 from cantrip_acp.recipes import yaml_text
 from cantrip_acp.recipes.document import broken
 from cantrip_acp.recipes.places import Places
-from cantrip_acp.recipes.yaml_text import _Node
+from cantrip_acp.recipes.yaml_text import YamlNode
 
 _UNCUT = re.compile(
     r"(?m)^(?:---|\.\.\.|%|\ufeff)|(?:^[ \t]*|[:\-,\[{?][ \t]+)[&*][^\s*]|[\x0b\x0c\x85\u2028\u2029]|\r(?!\n)"
@@ -29,8 +29,8 @@ class Chunks:
 
     def __init__(self) -> None:
         # The same text may stand in several places, and a piece has one: each has a piece of its own.
-        self._held: dict[str, list[tuple[int, _Node]]] = {}
-        self._used: dict[str, list[tuple[int, _Node]]] = {}
+        self._held: dict[str, list[tuple[int, YamlNode]]] = {}
+        self._used: dict[str, list[tuple[int, YamlNode]]] = {}
 
     def read(self, text: str, name: str) -> tuple[Any, Places] | None:
         """As `yaml_text.read`; None where the text is to be read as a whole."""
@@ -49,15 +49,15 @@ class Chunks:
         if root is None:
             return None
         places = Places()
-        return yaml_text._data(root, (), places, name), places
+        return yaml_text.data_of(root, (), places, name), places
 
-    def _block(self, lines: list[str], begin: int, end: int, name: str) -> _Node | None:
+    def _block(self, lines: list[str], begin: int, end: int, name: str) -> YamlNode | None:
         """The mapping or list whose lines these are, put together from its pieces; None where they cannot be cut."""
         found = cuts(lines, begin, end)
         if found is None:
             return None
         kind, starts = found
-        node: _Node | None = None
+        node: YamlNode | None = None
         for index, start in enumerate(starts):
             stop = starts[index + 1] if index + 1 < len(starts) else end
             piece = self._long(lines, start, stop, name) if stop - start > SMALL else None
@@ -66,14 +66,14 @@ class Chunks:
             if piece is None or piece.kind != kind:
                 return None
             if node is None:
-                node = _Node(piece.place, list(piece.value), kind, piece.size, piece.depth)
+                node = YamlNode(piece.place, list(piece.value), kind, piece.size, piece.depth)
             else:
                 node.value.extend(piece.value)
                 node.size += piece.size
                 node.depth = max(node.depth, piece.depth)
         return node
 
-    def _long(self, lines: list[str], begin: int, end: int, name: str) -> _Node | None:
+    def _long(self, lines: list[str], begin: int, end: int, name: str) -> YamlNode | None:
         """A key whose value is a long block below it: the key by itself, its value in pieces."""
         first = lines[begin]
         if first.lstrip().startswith("- ") or OPENING.match(first) is None:
@@ -84,15 +84,15 @@ class Chunks:
         alone = self._piece(lines, begin, begin + 1, name)
         if alone is None or alone.kind != "mapping" or len(alone.value) != 1:
             return None
-        return _Node(alone.place, [(alone.value[0][0], inner)], "mapping", inner.size + 2, inner.depth + 1)
+        return YamlNode(alone.place, [(alone.value[0][0], inner)], "mapping", inner.size + 2, inner.depth + 1)
 
-    def _piece(self, lines: list[str], begin: int, end: int, name: str) -> _Node | None:
+    def _piece(self, lines: list[str], begin: int, end: int, name: str) -> YamlNode | None:
         text = "".join(lines[begin:end])
         known = self._held.get(text)
         held = known.pop(0) if known else None
         if held is None:
             try:
-                node = yaml_text._tree(text, name)
+                node = yaml_text.tree(text, name)
             except RecipeError as error:
                 raise _moved(error, begin, name) from None
             if node is None:
@@ -105,7 +105,7 @@ class Chunks:
         return node
 
 
-def _shift(node: _Node, lines: int) -> None:
+def _shift(node: YamlNode, lines: int) -> None:
     """Move a piece by some lines."""
     stack = [node]
     while stack:

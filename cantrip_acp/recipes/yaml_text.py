@@ -43,7 +43,9 @@ _TAG = "tag:yaml.org,2002:"
 
 
 @dataclass(slots=True)
-class _Node:
+class YamlNode:
+    """A node of a document as it was parsed, before it is data; ``place`` is where it begins."""
+
     place: Place
     value: Any
     """A scalar's value, a list of nodes, or a list of (key node, value node)."""
@@ -61,20 +63,21 @@ class _Node:
 
 def read(text: str, name: str) -> tuple[Any, Places]:
     """Data and places of one YAML document. Raises `RecipeError` that names ``name``, line and column."""
-    root = _tree(text, name)
+    root = tree(text, name)
     if root is None:
         raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from")
     places = Places()
-    return _data(root, (), places, name), places
+    return data_of(root, (), places, name), places
 
 
-def _tree(text: str, name: str) -> _Node | None:
-    anchors: dict[str, _Node | None] = {}
-    stack: list[tuple[_Node, str | None]] = []
-    root: _Node | None = None
+def tree(text: str, name: str) -> YamlNode | None:
+    """The nodes of one document; None where it is empty. Raises `RecipeError` that names ``name``, line and column."""
+    anchors: dict[str, YamlNode | None] = {}
+    stack: list[tuple[YamlNode, str | None]] = []
+    root: YamlNode | None = None
     aliased = 0
 
-    def add(node: _Node) -> None:
+    def add(node: YamlNode) -> None:
         nonlocal root
         if len(stack) + node.depth > MAX_DEPTH:
             raise broken(name, *node.place, f"nested more than {MAX_DEPTH} levels deep")
@@ -107,10 +110,10 @@ def _tree(text: str, name: str) -> _Node | None:
                 aliased += target.size
                 if aliased > MAX_ALIASED:
                     raise broken(name, *place, f"aliases stand for more than {MAX_ALIASED:,} values; write them out")
-                add(_Node(place, target.value, target.kind, target.size, target.depth))
+                add(YamlNode(place, target.value, target.kind, target.size, target.depth))
             elif isinstance(event, ScalarEvent):
                 value, unquoted = _scalar(event, name, place), event.style is None
-                node = _Node(place, value, "scalar", plain=unquoted, empty=not event.value)
+                node = YamlNode(place, value, "scalar", plain=unquoted, empty=not event.value)
                 if event.anchor is not None:
                     anchors[event.anchor] = node
                 add(node)
@@ -122,7 +125,7 @@ def _tree(text: str, name: str) -> _Node | None:
                     raise broken(name, *place, f"nested more than {MAX_DEPTH} levels deep")
                 if event.anchor is not None:
                     anchors[event.anchor] = None
-                stack.append((_Node(place, [], kind), event.anchor))
+                stack.append((YamlNode(place, [], kind), event.anchor))
             elif isinstance(event, MappingEndEvent | SequenceEndEvent):
                 node, anchor = stack.pop()
                 if anchor is not None:
@@ -202,7 +205,11 @@ def _shown(tag: Any) -> str:
     return "!!" + text.removeprefix(_TAG) if text.startswith(_TAG) else text
 
 
-def _data(node: _Node, path: KeyPath, places: Places, name: str) -> Any:
+def data_of(node: YamlNode, path: KeyPath, places: Places, name: str) -> Any:
+    """The data of a node that is at a key path, with the place of everything in it put down in ``places``.
+
+    Raises `RecipeError` for a key that is no text, or stands twice.
+    """
     if node.kind == "scalar":
         # What is not written stands nowhere: its key is the nearest place.
         if not (node.plain and node.empty):
@@ -210,7 +217,7 @@ def _data(node: _Node, path: KeyPath, places: Places, name: str) -> Any:
         return node.value
     places.values[path] = node.place
     if node.kind == "list":
-        return [_data(item, (*path, index), places, name) for index, item in enumerate(node.value)]
+        return [data_of(item, (*path, index), places, name) for index, item in enumerate(node.value)]
     out: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key, (line, column) = key_node.value, key_node.place
@@ -224,5 +231,5 @@ def _data(node: _Node, path: KeyPath, places: Places, name: str) -> Any:
             first = places.keys[inner]
             raise broken(name, line, column, f"duplicate key {key!r}: it stands on line {first[0]} already")
         places.keys[inner] = key_node.place
-        out[key] = _data(value_node, inner, places, name)
+        out[key] = data_of(value_node, inner, places, name)
     return out

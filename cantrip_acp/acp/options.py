@@ -178,6 +178,14 @@ class Options:
     async def _set_recipe(self, session: Session, value: str) -> None:
         if value == (session.pending.get(RECIPE) or session.note.recipe or self._opening.recipes.own):
             return
+        offered = [
+            name for name, _ in await anyio.to_thread.run_sync(list, self._opening.recipes.names(_folder(session)))
+        ]
+        if value not in (*offered, self._opening.recipes.own):
+            # A path would be a file that nobody offered and nobody looked at; whoever wants one starts the agent with it.
+            raise invalid_params(
+                f"no recipe {value[:100]!r} is offered here; known: {', '.join(map(_short, offered))}", "value"
+            )
         await self.trusted(session.connection, session.id, _folder(session), value)
         session.pending[RECIPE] = value
         if not session.running:

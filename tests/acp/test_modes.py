@@ -226,6 +226,21 @@ def test_another_recipe_is_a_fork(start: Start, folder: Path, tmp_path: Path, mo
     )
 
 
+def test_no_recipe_is_chosen_by_a_path(start: Start, recipe: Callable[..., str], folder: Path, tmp_path: Path) -> None:
+    agent = start()
+    session = agent.session(folder)
+    own = next(o for o in option(agent, session, "mode", "ask").values() if o["id"] == "recipe")["currentValue"]
+    other = recipe([{"content": "I am another."}])
+    for value in (other, "/etc/passwd", "../test2.cantrip.yaml", "", "\x00", "x" * 10_000):
+        params = {"sessionId": session, "configId": "recipe", "value": value}
+        error = agent.error("session/set_config_option", params)
+        assert (error["code"], error["data"]["field"]) == (-32602, "value")
+        assert "root:" not in error["message"]
+        assert len(error["message"]) < 1_000
+    # The one that it began with is always there.
+    assert option(agent, session, "recipe", own)["recipe"]["currentValue"] == own
+
+
 @pytest.mark.parametrize("answer", ["allow_always", "reject_once"])
 def test_trust_is_asked_with_the_first_prompt(
     recipe: Callable[..., str], folder: Path, tmp_path: Path, answer: str

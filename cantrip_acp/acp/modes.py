@@ -1,7 +1,8 @@
 """A session's modes: sets of wards, and who is asked before something is changed (ACP, Session Modes).
 
 =============  =====================================================================================================
-``read-only``  every gate that writes is removed, and no path is writable in the sandbox
+``read-only``  every gate that writes is removed, no path is writable in the sandbox, and there is no network in it: a request
+               changes what is elsewhere
 ``ask``        the default: each call of a gate that writes asks first, and each command; a Python cell asks only
                where cells can write files, since one that cannot changes nothing but its own variables
 ``sandboxed``  commands, cells and writes are free within the sandbox's writable paths; a write outside of them asks
@@ -59,5 +60,6 @@ def wards_of(mode: str, circle: Circle) -> Wards | None:
         circle.wards,
         bash_writable_paths=(),
         code_writable_paths=(),
+        bash_network=False,
         remove_gate=tuple(dict.fromkeys((*circle.wards.remove_gate, *writing))),
     )

@@ -94,6 +94,26 @@ def test_read_only_closes_the_sandbox(start: Start, folder: Path) -> None:
     assert not asked(agent)
 
 
+@pytest.mark.sandbox
+def test_read_only_shuts_the_network(start: Start, folder: Path) -> None:
+    look = {"bash": "ls /sys/class/net 2>/dev/null; cat /proc/net/dev | tail -n +3 | cut -d: -f1"}
+    agent = start(
+        [look, END, look, END], medium="bash", gates=["done"], wards=[{"max_turns": 5}, {"bash_network": True}]
+    )
+    session = agent.session(folder)
+    mode(agent, session, "trusted")
+    agent.prompt(session)
+    agent.prompt(session, "/wards")
+    assert "| `bash_network` | `True` |" in agent.said()
+    agent.seen.clear()
+    mode(agent, session, "read-only")
+    agent.prompt(session)
+    (end,) = [u for u in agent.updates("tool_call_update") if u.get("status") == "completed"]
+    assert end["rawOutput"]["output"].split() in ([], ["lo"])
+    agent.prompt(session, "/wards")
+    assert "| `bash_network` | `True` |" not in agent.said()
+
+
 def test_tightening_binds_in_the_middle_of_a_prompt(start: Start, folder: Path) -> None:
     agent = start(
         [write("a.txt"), {"content": "wait", "delay_ms": 500, "tool_calls": write("b.txt")["tool_calls"]}, END], **FILES

@@ -226,6 +226,17 @@ def test_pages_for_a_tree(opened: tuple[Client, str], monkeypatch: pytest.Monkey
     assert unknown["error"]["code"] == -32601
 
 
+def test_damage_without_end_is_told_up_to_a_bound(client: Client) -> None:
+    path = family(client.root / "a.loom.jsonl")
+    with path.open("ab") as file:
+        file.write(b"{\n" * 20_000)
+    uri = client.open("a.loom.jsonl", "")
+    found = client.diagnostics(uri, None)
+    assert len(found) == 251
+    assert "19,750 more lines" in found[-1]["message"]
+    assert client.ask("cantrip/loom/turns", {"uri": uri})["problems"] == 20_000
+
+
 def test_a_client_that_shows_plain_text(connect: Callable[..., Client]) -> None:
     client = connect(capabilities={"textDocument": {"hover": {"contentFormat": ["plaintext"]}}})
     path = family(client.root / "a.loom.jsonl")
@@ -240,7 +251,7 @@ def test_a_large_loom_holds_nobody_up(client: Client) -> None:
     """What is asked behind it is answered before its outline, and the outline says what it leaves out."""
     recipe = client.open("a.cantrip.yaml", "circle: {gates: [done], wards: [{max_turns: 3}]}\n")
     client.diagnostics(recipe)
-    path = large(client.root / "large.loom.jsonl", 25)
+    path = large(client.root / "large.loom.jsonl", 12)
     uri = client.open("large.loom.jsonl", path.read_text())
     asked = client.begin("textDocument/documentSymbol", about(uri))
     lenses = client.begin("textDocument/codeLens", about(uri))
@@ -252,7 +263,7 @@ def test_a_large_loom_holds_nobody_up(client: Client) -> None:
     assert sum(1 + len(s["children"]) for s in symbols) < 2_600
     titles = [lens["command"]["title"] for lens in client.reply(lenses)["result"]]
     assert any("without lenses: open the rest in the viewer" in title for title in titles)
-    page = client.ask("cantrip/loom/turns", {"uri": uri, "offset": 3_000, "limit": 2})
+    page = client.ask("cantrip/loom/turns", {"uri": uri, "offset": 2_000, "limit": 2})
     assert len(page["turns"]) == 2
     # A keystroke in it changes nothing, and another text that is too long is not looked at.
     spot = {"line": 0, "character": 0}

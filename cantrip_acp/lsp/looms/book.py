@@ -228,12 +228,19 @@ class Book:
         return len(self._positions)
 
     @property
-    def problems(self) -> list[Problem]:
-        """What is damaged, in the order of the lines; nothing in the words repeats a secret."""
+    def damage(self) -> int:
+        """How many problems there are."""
+        store = self._store
+        return len(self._flaws) + (len(store.problems) if store is not None else 0)
+
+    def problems(self, most: int, line: int | None = None) -> list[Problem]:
+        """What is damaged (in a ``line``), in the order of the lines; nothing in the words repeats a secret."""
         store = self._store
         found = [*(store.problems if store is not None else ()), *self._flaws]
+        if line is not None:
+            found = [each for each in found if each.line == line + 1]
         found.sort(key=lambda problem: problem.line or 0)
-        return [msgspec.structs.replace(each, message=shared().diagnostic(each.message)) for each in found]
+        return [msgspec.structs.replace(each, message=shared().diagnostic(each.message)) for each in found[:most]]
 
     def line_at(self, position: int) -> int:
         """The line of the record that stands there."""

@@ -38,18 +38,17 @@ def findings(book: Book) -> list[dict[str, Any]]:
     out = []
     if book.broken is not None:
         out.append(_finding(0, 1, "no-loom", f"{clean_line(book.broken)}", _WARNING))
-    problems = book.problems if book.broken is None else []
-    for problem in problems[:MOST]:
+    for problem in book.problems(MOST) if book.broken is None else ():
         out.append(_told(problem))
-    if len(problems) > MOST:
-        more = f"{len(problems) - MOST:,} more lines are damaged; `cantrip loom check FILE` names them all"
+    if book.broken is None and book.damage > MOST:
+        more = f"{book.damage - MOST:,} more lines are damaged; `cantrip loom check FILE` names them all"
         out.append(_finding(0, 1, "damaged-line", more, _INFORMATION))
     return out
 
 
 def of_line(book: Book, line: int) -> str:
     """What is wrong with a line, in words; empty where nothing is."""
-    found = [_told(problem)["message"] for problem in book.problems if problem.line == line + 1]
+    found = [_told(problem)["message"] for problem in book.problems(MOST, line)]
     return "\n".join(found)
 
 

@@ -80,7 +80,7 @@ async def _told(ls: Server, asked: Asked, tell: Callable[[Book], dict[str, Any]]
         with book.lock:
             if book.broken is not None:
                 raise LoomError(book.broken)
-            about = {"version": book.version, "problems": len(book.problems)}
+            about = {"version": book.version, "problems": book.damage}
             return prepared({**about, **tell(book)})
 
     try:

@@ -23,7 +23,7 @@ test("what cannot be installed says so in one sentence, and leaves nothing behin
   const said: string[] = [];
   const done = await install(wanted("a-package-that-nobody-has"), (message) => said.push(message));
   assert.equal(done.ok, false);
-  const first = (!done.ok ? (done.why ?? "") : "").split("\n")[0] ?? "";
+  const [first = ""] = (done.why ?? "").split("\n");
   // Where this machine's Python makes no environments, that is what is said.
   assert.match(first, /could not be (installed|created): /);
   assert.equal(existsSync(join(folder, "venv")), false);

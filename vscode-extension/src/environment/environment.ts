@@ -125,6 +125,7 @@ export class Environment implements vscode.Disposable {
     if (!isFound(asked) && asked.length === 0)
       this.output.warn("cantrip was found nowhere: no setting, no environment, not on PATH");
     await vscode.commands.executeCommand("setContext", "cantrip.missing", !isFound(asked));
+    await vscode.commands.executeCommand("setContext", "cantrip.ready", isFound(asked));
     return asked;
   }
 

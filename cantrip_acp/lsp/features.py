@@ -73,7 +73,7 @@ def server() -> Server:
 
     @made.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
     def watched(ls: Server, params: types.DidChangeWatchedFilesParams) -> None:
-        ls.files_changed()
+        ls.watching.told([change.uri for change in params.changes])
 
     for method, (name, options) in METHODS.items():
         made.feature(method, options)(_asking(name))

@@ -60,6 +60,14 @@ class Watching:
                 self._client = True
         self.soon()
 
+    def told(self, uris: list[str]) -> None:
+        """The client saw these change. A loom grows with every turn, and no recipe is another one for it."""
+        if all(uri.endswith(".loom.jsonl") for uri in uris):
+            if "looms" in self._server.__dict__:
+                self._server.looms.hurry()
+        else:
+            self._server.files_changed()
+
     def soon(self) -> None:
         """What is open changed, or what it names."""
         if self._timer is None:

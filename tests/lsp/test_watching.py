@@ -92,3 +92,15 @@ def test_the_users_own_models_are_watched(
     time.sleep(1.0)
     (own / "models.toml").write_text('[openai."my-own-model"]\ncontext_window = 1000\n')
     codes(client, uri, [])
+
+
+def test_a_loom_that_grows_has_no_recipe_read_again(connect: Callable[..., Client]) -> None:
+    client = connect(capabilities=WATCHES)
+    uri = client.open("a.cantrip.yaml", "circle: {gates: [done], wards: [{max_turns: 3}]}\n", write=True)
+    codes(client, uri, [])
+    time.sleep(1.5)  # until nothing is on its way any more
+    client.ask("textDocument/hover", client.at(uri, 0, 2))
+    client.kept.clear()
+    client.tell("workspace/didChangeWatchedFiles", {"changes": [{"uri": client.uri("a.loom.jsonl"), "type": 2}]})
+    client.ask("textDocument/hover", client.at(uri, 0, 2))
+    assert "workspace/codeLens/refresh" not in {m["method"] for m in client.kept}

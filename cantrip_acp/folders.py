@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
 
 APP = "cantrip"
 
+_BY_XDG = ("linux",)
+_XDG = {"state": "~/.local/state", "config": "~/.config"}
 _SAID = ("CANTRIP_STATE_DIR", "CANTRIP_CONFIG_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "HOME")
 _named: set[str] = set()
 """State folders that were named to this process: they are the program's own like the one of the environment."""
@@ -30,11 +33,14 @@ def _folder(chosen: str | os.PathLike[str] | None, variable: str, kind: str) -> 
     given = chosen if chosen is not None else os.environ.get(variable)
     if given:
         return Path(given).expanduser().absolute()
+    if sys.platform in _BY_XDG:
+        # What platformdirs finds here too (XDG Base Directory 0.8: a relative path counts as unset); every session asks, and
+        # the import takes longer than reading the default recipe.
+        xdg = os.environ.get(f"XDG_{kind.upper()}_HOME", "")
+        return Path(xdg if os.path.isabs(xdg) else os.path.expanduser(_XDG[kind])) / APP
     import platformdirs
 
-    # The platform's own rules where XDG does not say otherwise; a relative XDG path counts as unset there.
-    found = platformdirs.user_state_path(APP) if kind == "state" else platformdirs.user_config_path(APP)
-    return Path(found)
+    return Path(platformdirs.user_state_path(APP) if kind == "state" else platformdirs.user_config_path(APP))
 
 
 def own() -> tuple[frozenset[str], str]:

@@ -24,7 +24,14 @@ import anyio.to_thread
 from cantrip_acp.acp.agenterrors import AgentDied, AgentError, AgentRefused, AgentTimeout
 from cantrip_acp.acp.agentprocess import AgentMissing, AgentProcess, start_agent
 from cantrip_acp.acp.clientfiles import ClientFiles, FileRefused
-from cantrip_acp.acp.envelope import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError, invalid_params
+from cantrip_acp.acp.envelope import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    RpcError,
+    invalid_params,
+    one_line,
+)
 from cantrip_acp.acp.inorder import InOrder
 from cantrip_acp.acp.stdoutwatch import StdoutWatch
 from cantrip_acp.acp.watching import Listed, Outcome, Session, Watcher
@@ -282,7 +289,7 @@ class AgentClient:
             refusal = problems[0]
             assert isinstance(refusal, RpcError)
             raise AgentRefused(
-                f"{self._name()} refused {method}: {refusal.message} ({refusal.code}){_details(refusal)}",
+                f"{self._name()} refused {method}: {_told(refusal)}",
                 self._stderr(),
                 code=refusal.code,
                 data=refusal.data,
@@ -448,12 +455,17 @@ def _session(params: Mapping[str, Any]) -> str:
     return session_id
 
 
-def _details(refusal: RpcError) -> str:
-    """What an error's `data` says in words, where the message does not say it already."""
+def _told(refusal: RpcError) -> str:
+    """An error in words: its message and code, and what its `data` says where the message does not say it already."""
     data = refusal.data
     words = [data] if isinstance(data, str) else []
     if isinstance(data, Mapping):
         words = [
             data[key] for key in ("details", "detail", "message", "error", "reason") if isinstance(data.get(key), str)
         ]
-    return next((f": {said}" for said in words if said not in refusal.message), "")
+    # Our own agent has the layout there of what is one line in the message.
+    message, shown = refusal.message, next((each for each in words if one_line(each) in refusal.message), None)
+    if shown is not None and "\n" in shown:
+        return f"{message.replace(one_line(shown), shown)} ({refusal.code})"
+    more = next((f": {said}" for said in words if said not in message and one_line(said) not in message), "")
+    return f"{message} ({refusal.code}){more}"

@@ -37,6 +37,11 @@ class RpcError(Exception):
         self.data = data
 
 
+def one_line(message: str) -> str:
+    """A message as an error has it: in one line (JSON-RPC 2.0, Error object); its data may hold the layout."""
+    return "; ".join(filter(None, map(str.strip, message.splitlines()))) or "Error"
+
+
 class ErrorObject(msgspec.Struct, omit_defaults=True):
     code: int
     message: str

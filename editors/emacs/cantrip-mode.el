@@ -216,6 +216,8 @@ with a rule."
 DONE is called with the answer; without it the answer is shown.  The value is
 the name of the progress, by which `cantrip-stop' ends it."
   (let* ((server (cantrip--server))
+         ;; Answers come when another buffer may be current.
+         (buffer (current-buffer))
          (token (format "cantrip-emacs-%d-%d" (emacs-pid) (setq cantrip--count (1+ cantrip--count))))
          (ended (lambda ()
                   (setq cantrip--running (assoc-delete-all token cantrip--running)))))
@@ -226,11 +228,17 @@ the name of the progress, by which `cantrip-stop' ends it."
      :timeout nil
      :success-fn (lambda (answer)
                    (funcall ended)
-                   (funcall (or done #'cantrip--show) answer))
+                   (cantrip--in buffer (or done #'cantrip--show) answer))
      :error-fn (lambda (problem)
                  (funcall ended)
-                 (cantrip--failed problem (lambda () (cantrip-execute name arguments done)))))
+                 (cantrip--in buffer #'cantrip--failed problem
+                              (lambda () (cantrip-execute name arguments done)))))
     token))
+
+(defun cantrip--in (buffer function &rest arguments)
+  "Call FUNCTION with ARGUMENTS in BUFFER, or where we are if that is gone."
+  (with-current-buffer (if (buffer-live-p buffer) buffer (current-buffer))
+    (apply function arguments)))
 
 (defun cantrip--failed (problem again)
   "Say what PROBLEM is.

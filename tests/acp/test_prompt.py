@@ -28,7 +28,8 @@ def test_a_whole_turn(start: Start, folder: Path) -> None:
                 "usage": {"prompt_tokens": 100, "completion_tokens": 20, "cost": 0.25},
             },
             DONE,
-        ]
+        ],
+        crystal={"context_window": 8000},
     )
     session = agent.session(folder)
     result = agent.prompt(session)
@@ -58,7 +59,7 @@ def test_a_whole_turn(start: Start, folder: Path) -> None:
     assert states[done["toolCallId"]][-1]["status"] == "completed"
 
     usage = agent.updates("usage_update")[0]
-    assert usage["used"] == 120
+    assert (usage["used"], usage["size"]) == (120, 8000)
     assert usage["cost"] == {"amount": 0.25, "currency": "USD"}
 
 

@@ -58,7 +58,7 @@ class Scene:
         self.hidden = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.hidden.bind(f"\0{self.abstract}")
         self.hidden.setblocking(False)
-        self.victim = subprocess.Popen(["sleep", "300"], env={"VICTIM": self.secret})
+        self.victim = subprocess.Popen(["sleep", "infinity"], env={"VICTIM": self.secret})
         self.host = Host.look({"HOME": str(self.home), "PATH": f"{self.home}/.cargo/bin:/usr/local/bin:/usr/bin:/bin"})
         self.sandbox: Sandbox | None = None
         self.more: dict[str, Any] = {}

@@ -81,5 +81,8 @@ async def test_a_crash_leaves_no_reference_to_a_turn_that_was_never_written(tmp_
         again = reopen(spell, loom, turns[1].entity_id).entity
         async with again:
             shown = [m.content or "" for m in again.context.messages]
-            assert shown[-1] == "interrupted: the process ended while the child was at work; what it had done is in the loom"
+            assert (
+                shown[-1]
+                == "interrupted: the process ended while the child was at work; what it had done is in the loom"
+            )
             assert (await again.cast("go on")).result == "on"

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from tests.editors.conftest import RECIPE, SCRIPT
 from tests.editors.driving import FILES, Emacs
 
 # The first one may have to load the editors.
@@ -95,6 +96,26 @@ def test_casting_with_progress(emacs: Emacs) -> None:
     assert (said["answer"]["result"], said["answer"]["reason"]) == ("three words", "done")
     assert any("2 turns" in each for each in said["told"]), said["told"]
     assert said["left"] == 0
+
+
+def test_trust_is_asked_for_and_the_cast_goes_on(emacs: Emacs) -> None:
+    folder = emacs.folder / ".cantrip"
+    folder.mkdir()
+    (folder / "count.cantrip.yaml").write_text(f"{RECIPE}    - bash_network: true\n")
+    (folder / "count.script.yaml").write_text(SCRIPT)
+    said = emacs.does("""
+        (open ".cantrip/count.cantrip.yaml")
+        (let (asked answer)
+          (cl-letf (((symbol-function 'y-or-n-p) (lambda (text) (push text asked) t)))
+            (cantrip-execute "cantrip.cast" (list :uri (cantrip--uri) :intent "Count the words.")
+                             (lambda (it) (setq answer it)))
+            (report "answer" (plist-get (await "the end of a cast" (lambda () answer)) :result)))
+          (report "asked" (vconcat asked)))
+    """)
+    assert said["answer"] == "three words"
+    (asked,) = said["asked"]
+    assert "bash_network" in asked
+    assert "Trust this recipe?" in asked
 
 
 def test_a_loom_is_read_and_shown(emacs: Emacs) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.editors.conftest import RECIPE, SCRIPT
 from tests.editors.driving import Neovim
 
 # The first one may have to load the editors.
@@ -126,6 +127,30 @@ def test_a_lens_is_run_and_a_cast_is_ended(neovim: Neovim) -> None:
     """)
     assert said["running"].startswith("cantrip-nvim-")
     assert said["answer"]["reason"] == "cancelled"
+
+
+def test_trust_is_asked_for_and_the_cast_goes_on(neovim: Neovim) -> None:
+    folder = neovim.folder / ".cantrip"
+    folder.mkdir()
+    (folder / "count.cantrip.yaml").write_text(f"{RECIPE}    - bash_network: true\n")
+    (folder / "count.script.yaml").write_text(SCRIPT)
+    said = neovim.does("""
+        local asked = {}
+        vim.ui.select = function(items, options, done)
+          table.insert(asked, { items = items, prompt = options.prompt })
+          done(items[1], 1)
+        end
+        open('.cantrip/count.cantrip.yaml')
+        vim.cmd('CantripCast Count the words.')
+        report('answer', await('the end of a cast', function()
+          return vim.tbl_get(require('cantrip'), 'last', 'result')
+        end))
+        report('asked', asked)
+    """)
+    assert said["answer"] == "three words"
+    (asked,) = said["asked"]
+    assert asked["items"][0] == "Trust this recipe"
+    assert "bash_network" in asked["prompt"]
 
 
 def test_a_loom_is_read_forked_and_shown(neovim: Neovim) -> None:

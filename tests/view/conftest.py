@@ -51,7 +51,8 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     place.close()
 
 
-@pytest.fixture(scope="session")
+# A module's: Playwright runs one loop in a process, so two folders' fixtures must not live at once.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A browser; where there can be none, the test is skipped and says why."""
     try:

@@ -47,7 +47,8 @@ def vsix(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(str(why))
 
 
-@pytest.fixture(scope="session")
+# A module's: Playwright runs one loop in a process, so two folders' fixtures must not live at once.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A browser."""
     try:

@@ -47,6 +47,16 @@ class ErrorObject(msgspec.Struct, omit_defaults=True):
     message: str
     data: Any = None
 
+    @classmethod
+    def of(cls, error: RpcError) -> ErrorObject:
+        """An error as it is sent: in one line, with the lines that it was written in as ``details`` of its data."""
+        message, data = one_line(error.message), error.data
+        if len(error.message.strip().splitlines()) > 1 and isinstance(data, dict | None):
+            given = data or {}
+            if not any(isinstance(each, str) and one_line(each) in message and "\n" in each for each in given.values()):
+                data = {**given, "details": error.message.strip()}
+        return cls(error.code, message, data)
+
 
 class Reply(msgspec.Struct):
     id: Raw

@@ -36,7 +36,6 @@ from cantrip_acp.acp.envelope import (
     Reply,
     RpcError,
     decode_params,
-    one_line,
     read_envelope,
     read_id,
 )
@@ -455,7 +454,7 @@ class Connection:
 
     def _refuse(self, error: RpcError, caller: Id | None = NULL_ID) -> None:
         raw = (caller or NULL_ID).raw
-        self._outbox.put(ErrorReply(raw, ErrorObject(error.code, one_line(error.message), error.data)))
+        self._outbox.put(ErrorReply(raw, ErrorObject.of(error)))
 
     def _as_error(self, problem: Exception, request: Request) -> RpcError:
         if isinstance(problem, RpcError):

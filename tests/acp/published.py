@@ -125,6 +125,7 @@ def check_message(message: Any, asked: dict[Any, str], capabilities: Any = None)
         assert set(message) == {"jsonrpc", "id", "error"}, message
         check("Error", message["error"])
         assert message["error"]["message"]
+        assert len(message["error"]["message"].splitlines()) == 1, message
         assert "Traceback" not in json.dumps(message), message
         return
     assert set(message) == {"jsonrpc", "id", "result"}, message

@@ -287,7 +287,11 @@ def test_trust_is_asked_with_the_first_prompt(
         assert question["sessionId"] == session
         assert "bash_network" in json.dumps(question)
         if answer == "reject_once":
-            assert reply["error"]["data"]["reason"] == "untrusted_recipe"
+            error = reply["error"]
+            assert error["data"]["reason"] == "untrusted_recipe"
+            # Which keys ask for trust is a list: in one line in the message, as a list beside it.
+            assert len(error["data"]["details"].splitlines()) > 1
+            assert "bash_network" in error["message"]
             return
         assert reply["result"]["stopReason"] == "end_turn"
         assert agent.said() == "trusted"

@@ -214,6 +214,29 @@ async def test_a_notification_is_never_answered() -> None:
         assert heard == ["yes"]
 
 
+@pytest.mark.parametrize(
+    ("said", "data", "message", "told"),
+    [
+        ("One line.", None, "One line.", None),
+        ("One line.\n", {"reason": "x"}, "One line.", {"reason": "x"}),
+        ("The file:\n  a: wrong\n\n  b: wrong", None, "The file:; a: wrong; b: wrong", "details"),
+        ("The file:\n  a: wrong", {"reason": "x"}, "The file:; a: wrong", "details"),
+        ("Failed: a\nb", {"details": "a\nb"}, "Failed: a; b", {"details": "a\nb"}),
+        ("a\nb", "a word of the program's", "a; b", "a word of the program's"),
+        ("\n\n", None, "Error", None),
+    ],
+)
+async def test_an_error_is_one_line_and_its_data_has_the_lines(said: str, data: Any, message: str, told: Any) -> None:
+    def fail(params: Params, request: Request) -> Any:
+        raise RpcError(-32603, said, data)
+
+    async with connected({"fail": Method(Params, fail)}) as (_, peer):
+        peer.send(id=1, method="fail")
+        error = (await peer.next())["error"]
+    expected = {**(data or {}), "details": said} if told == "details" else told
+    assert (error["message"], error.get("data")) == (message, expected)
+
+
 async def test_a_fault_of_ours_tells_nothing_but_its_kind(caplog: pytest.LogCaptureFixture) -> None:
     def fail(params: Params, request: Request) -> Any:
         raise ValueError("sk-secretsecretsecretsecret")

@@ -26,6 +26,15 @@ _PARSE, _INVALID, _PARAMS, _NOT_INITIALIZED = -32700, -32600, -32602, -32002
 _UNKNOWN = -32601
 
 
+def _whole(params: object) -> None:
+    """Some clients write ``"range": null`` where a change is of the whole text, which has none."""
+    changes = params.get("contentChanges") if isinstance(params, dict) else None
+    for change in changes if isinstance(changes, list) else ():
+        for name in ("range", "rangeLength"):
+            if isinstance(change, dict) and change.get(name, change) is None:
+                del change[name]
+
+
 class Protocol(LanguageServerProtocol):
     """pygls' protocol over our own documents, whose lines end where the protocol says."""
 
@@ -57,11 +66,16 @@ class Protocol(LanguageServerProtocol):
         if asks and isinstance(method, str) and method.startswith(_OURS):
             self._ours(number, method, data.get("params"))
             return
+        if method == types.TEXT_DOCUMENT_DID_CHANGE:
+            _whole(data.get("params"))
         try:
             message = self.structure_message(data)
         except JsonRpcException:
+            wrong = f"the parameters of {str(method)[:100]} are not as the protocol has them"
             if asks:
-                self._refuse(number, _PARAMS, f"the parameters of {method} are not as the protocol has them")
+                self._refuse(number, _PARAMS, wrong)
+            else:
+                _log.warning("%s; nothing was done", wrong)
             return
         self.handle_message(message)
 

@@ -92,8 +92,21 @@ class Text:
         """The text after one change of the client's."""
         if not isinstance(change, types.TextDocumentContentChangePartial):
             return Text(change.text, self.encoding)
-        start, end = sorted((self.offset(change.range.start), self.offset(change.range.end)))
-        return Text(_joined(self.source[:start] + change.text + self.source[end:], change.text), self.encoding)
+        start, end = sorted((self._cut(change.range.start), self._cut(change.range.end)))
+        before, after = self.source[: start[0]], self.source[end[0] :]
+        if start[1]:
+            before += _halves(self.source[start[0]])[0]
+        if end[1]:
+            after = _halves(after[0])[1] + after[1:]
+        return Text(_joined(before, change.text, after), self.encoding)
+
+    def _cut(self, position: types.Position) -> tuple[int, bool]:
+        """Where an edit begins or ends, and whether that is between the two halves of the character there (UTF-16)."""
+        at = self.offset(position)
+        if self.encoding != "utf-16" or self.source[at : at + 1] <= "\uffff":
+            return at, False
+        begin = self.starts[self.line_of(at)]
+        return at, self.line_of(at) == position.line and self.units(self.source[begin:at]) < position.character
 
     def _characters(self, line: str, units: int) -> int:
         if self.encoding == "utf-32" or line.isascii():
@@ -112,8 +125,15 @@ class Text:
         return len(line)
 
 
-def _joined(source: str, new: str) -> str:
-    """Two halves that an edit brings together are one character, as they are to whoever counts them."""
-    if not new or not (_HALF.match(new) or _HALF.match(new[-1])):
+def _halves(character: str) -> str:
+    """The two halves that a character beyond the first 65,536 has in UTF-16."""
+    code = ord(character) - 0x10000
+    return chr(0xD800 + (code >> 10)) + chr(0xDC00 + (code & 0x3FF))
+
+
+def _joined(before: str, new: str, after: str) -> str:
+    """A text of three parts. Two halves that meet are one character, as they are to whoever counts them."""
+    source = before + new + after
+    if not any(_HALF.match(edge) for edge in (before[-1:], new[:1], new[-1:], after[:1])):
         return source
     return source.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -48,6 +48,11 @@ def test_incremental_changes_and_closing(client: Client) -> None:
     assert found[1]["codeDescription"]["href"].endswith("rules.md#unknown-key")
     version = client.change(uri, {"text": GOOD})
     assert client.diagnostics(uri, version) == []
+    # As some clients write it; and what is not as the protocol has it changes nothing.
+    version = client.change(uri, {"range": None, "rangeLength": None, "text": GOOD + "nme: a\n"})
+    assert [d["code"] for d in client.diagnostics(uri, version)] == ["unknown-key"]
+    client.change(uri, {"range": {"start": {"line": -1, "character": 0}, "end": 7}, "text": "x"})
+    assert len(client.ask("textDocument/documentSymbol", {"textDocument": {"uri": uri}})) == 3
     client.tell("textDocument/didClose", {"textDocument": {"uri": uri}})
     client.kept.clear()
     # What is not open is not changed, and nothing is said of it.

@@ -30,6 +30,32 @@ def test_edits_in_any_encoding(data: st.DataObject, encoding: str) -> None:
         assert text.source == wanted
 
 
+UNITS = st.lists(st.sampled_from(["a", "\n", "é", "\ud834", "\udd1e", "\ud83d", "\ude00"]), max_size=8).map("".join)
+
+
+def units(text: str) -> str:
+    """A text whose characters are 16-bit units."""
+    return "".join(chr(unit) for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"))
+
+
+def paired(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+@given(UNITS, st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), UNITS), max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_edits_between_the_halves_of_a_character(begin: str, edits: list[tuple[int, int, str]]) -> None:
+    """A client that counts 16-bit units may cut a character in two, and bring halves together again."""
+    text, wanted = Text(paired(begin), "utf-16"), units(begin)
+    for one, other, new in edits:
+        start, end = sorted((min(one, len(wanted)), min(other, len(wanted))))
+        places = [types.Position(wanted.count("\n", 0, at), at - wanted.rfind("\n", 0, at) - 1) for at in (start, end)]
+        wanted = wanted[:start] + units(new) + wanted[end:]
+        text = text.changed(types.TextDocumentContentChangePartial(types.Range(*places), paired(new)))
+        # Opened anew it would be the same text.
+        assert ascii(text.source) == ascii(paired(wanted))
+
+
 @pytest.mark.parametrize(("encoding", "column"), [("utf-8", 6), ("utf-16", 3), ("utf-32", 2)])
 def test_columns_count_units(encoding: str, column: int) -> None:
     text = Text("é𝄞x\n", encoding)

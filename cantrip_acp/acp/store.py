@@ -41,6 +41,9 @@ FORK = " (fork)"
 _LARGEST = 4_000_000
 """Bytes of a note; what is larger was written by somebody else."""
 
+_LAST = 253_402_300_799_000_000_000
+"""The end of the year 9999, in nanoseconds."""
+
 _ID = re.compile(r"sess_[A-Za-z0-9_-]{1,100}\Z")
 _NOTE = ".session.json"
 _LOOM = ".loom.jsonl"
@@ -193,8 +196,8 @@ class SessionStore:
         this process: they are listed before anything was said in them. Raises `BadCursor`.
         """
         after = _after(cursor) if cursor is not None else None
-        wanted = os.path.realpath(cwd) if cwd is not None else None
-        real = lru_cache(maxsize=None)(os.path.realpath)
+        real = lru_cache(maxsize=None)(_real)
+        wanted = real(cwd) if cwd is not None else None
         page: list[Listed] = []
         # Notes are read as far as the page goes: there may be very many.
         for updated, session_id in sorted(self._by_time(also)):
@@ -210,29 +213,32 @@ class SessionStore:
 
     def _by_time(self, also: frozenset[str]) -> Iterator[tuple[int, str]]:
         """What may be a session: its time of last activity, negative, and its id."""
-        times: dict[str, int] = {}
+        looms: dict[str, int] = {}
+        notes: dict[str, int] = {}
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
-                    for suffix in (_NOTE, _LOOM):
+                    for suffix, times in ((_NOTE, notes), (_LOOM, looms)):
                         name = entry.name.removesuffix(suffix)
                         if name != entry.name and _ID.match(name):
                             with contextlib.suppress(OSError):
                                 status = entry.stat()
-                                # A loom without a word, and a note alone, are no sessions yet.
-                                said = status.st_size > 0 if suffix == _LOOM else name in also
-                                times[name] = max(times.get(name, 0), status.st_mtime_ns if said else 0)
+                                if suffix == _NOTE or status.st_size:
+                                    times[name] = _worked(status)
         except FileNotFoundError:
             return
-        for session_id, updated in times.items():
+        for session_id in looms.keys() | notes.keys():
+            # A note is written anew whenever its session is opened: what was done is in the loom.
+            updated = looms.get(session_id) or (notes[session_id] if session_id in also else 0)
             if updated:
                 yield -updated, session_id
                 continue
+            # A loom without a word, and a note alone, are no sessions yet.
             note = self.find(session_id)
             if note is not None and is_address(note.loom):
                 # Somebody may delete it while we look.
                 with contextlib.suppress(OSError):
-                    yield -(self.folder / f"{session_id}{_NOTE}").stat().st_mtime_ns, session_id
+                    yield -_worked((self.folder / f"{session_id}{_NOTE}").stat()), session_id
 
     def touch(self, session_id: str) -> None:
         """Something happened in a session whose loom is not a file of its own."""
@@ -309,10 +315,31 @@ def _note_in(path: Path) -> Note | None:
         return None
     finally:
         os.close(descriptor)
+    if not _folder(note.cwd):
+        # Somebody else wrote here; the loom tells it better.
+        return None
+    note.directories = [folder for folder in note.directories if _folder(folder)]
     if note.mode not in modes.NAMES:
         # Of another version.
         note.mode = modes.DEFAULT
     return note
+
+
+def _folder(path: str) -> bool:
+    return os.path.isabs(path) and "\0" not in path
+
+
+def _real(path: str) -> str:
+    """A folder as it really is; a name that none can have stays as it is."""
+    try:
+        return os.path.realpath(path)
+    except ValueError:
+        return path
+
+
+def _worked(status: os.stat_result) -> int:
+    """A file's time, as far as there are dates for it: file systems have times before and behind those."""
+    return min(max(status.st_mtime_ns, 1), _LAST)
 
 
 def noted(session_id: str, loom: Loom) -> Note | None:
@@ -326,9 +353,10 @@ def noted(session_id: str, loom: Loom) -> Note | None:
             if note is None:
                 cantrip = loom.cantrip(record.cantrip_id)
                 circle = cantrip.circle if cantrip is not None else {}
+                workspace = str(circle.get("workspace") or "/")
                 note = Note(
                     id=session_id,
-                    cwd=str(circle.get("workspace") or "/"),
+                    cwd=workspace if _folder(workspace) else "/",
                     entity_id=record.entity_id,
                     loom=loom.location or "",
                     directories=[str(folder) for folder in circle.get("folders", ())],

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,37 @@ def test_a_list_among_damage(begin: Begin, folder: Path, state: Path) -> None:
         # Once, and by name.
         assert told.count(f"session {ids[number]}") == 1, (number, told)
     assert not [number for number in range(9) if ids[number] in told]
+
+
+def test_a_list_among_names_and_times_that_cannot_be(begin: Begin, folder: Path, state: Path) -> None:
+    store = SessionStore(state)
+    ids = [whole(store, number, folder) for number in range(5)]
+    for number, wrong in enumerate(({"cwd": "/a\0b"}, {"cwd": "relative"}, {"directories": ["relative", "/a\0b"]})):
+        path = state / "looms" / f"{ids[number]}.session.json"
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), **wrong}))
+    for number, seconds in ((3, -5_000_000_000), (4, 300_000_000_000)):
+        path = state / "looms" / f"{ids[number]}.loom.jsonl"
+        with suppress(OSError, OverflowError):
+            os.utime(path, (seconds, seconds))
+    agent = begin()
+    listed = agent.call("session/list", {"cwd": str(folder)})["sessions"]
+    assert {each["sessionId"] for each in listed} >= {ids[2], ids[3], ids[4]}
+    assert not [each for each in listed if each.get("additionalDirectories")]
+    assert all(each["cwd"].startswith("/") for each in agent.call("session/list")["sessions"])
+    # No folder has such a name, so nothing is in it.
+    assert agent.call("session/list", {"cwd": "/a\0b"}) == {"sessions": []}
+    assert agent.call("session/load", named(ids[0], folder))["modes"]["currentModeId"] == "ask"
+
+
+def test_to_look_into_a_session_is_no_work_in_it(begin: Begin, folder: Path, state: Path) -> None:
+    store = SessionStore(state)
+    old, new = whole(store, 1, folder), whole(store, 2, folder)
+    for session, seconds in ((old, 1_000_000_000), (new, 1_100_000_000)):
+        os.utime(state / "looms" / f"{session}.loom.jsonl", (seconds, seconds))
+    agent = begin()
+    agent.call("session/load", named(old, folder))
+    listed = agent.call("session/list")["sessions"]
+    assert [(each["sessionId"], each["updatedAt"][:4]) for each in listed] == [(new, "2004"), (old, "2001")]
 
 
 def test_what_other_versions_wrote(begin: Begin, folder: Path, state: Path, tmp_path: Path) -> None:

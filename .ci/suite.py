@@ -172,7 +172,8 @@ def main(arguments: list[str]) -> int:
         pytest_stage("timing", ["-m", "timing", *arguments], 15),
     ]
     if not arguments:
-        doctests = ["--doctest-modules", "--doctest-glob=README.md", "cantrip_acp/__init__.py", "README.md"]
+        pages = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))]
+        doctests = ["--doctest-modules", "--doctest-glob=*.md", "cantrip_acp/__init__.py", *pages]
         outcomes.append(pytest_stage("doctests", doctests, 5))
         outcomes.append(conformance_stage())
 

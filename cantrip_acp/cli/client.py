@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help='Play a script of prompts and check what it expects (README, "Script an agent").',
+    help="Play a script of prompts and check what it expects (docs/client.md).",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print each update as a line of JSON, and a result line for each prompt."

@@ -1,0 +1,165 @@
+"""What is written for users is true: links lead somewhere, commands and options exist, examples are taken and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from ruamel.yaml import YAML
+
+from cantrip_acp.cli import scriptfile
+from cantrip_acp.cli.app import cantrip
+from cantrip_acp.recipes import check
+from cantrip_acp.recipes.document import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *USERS,
+    *sorted((ROOT / "editors").rglob("*.md")),
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md")),
+    *(ROOT / name for name in ("cantrip_acp/lsp/README.md", "vscode-extension/README.md")),
+]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RECIPE: dict[str, Any] = {
+    "crystal": "human",
+    "circle": {"medium": "code", "gates": ["done"], "wards": [{"max_turns": 3}]},
+}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    for page in USERS:
+        for kind, body in BLOCK.findall(page.read_text()):
+            if kind == language:
+                yield name(page), body
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", BLOCK.sub("", page.read_text())):
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there), f"{target}: no such heading"
+
+
+def test_every_page_and_picture_is_led_to() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(
+        re.findall(r"\((\w+\.md)\)", index)
+    )
+    texts = " ".join(page.read_text() for page in USERS)
+    for picture in (ROOT / "docs").glob("*.png"):
+        assert picture.name in texts, picture.name
+
+
+def command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that a line names, and what stands behind it."""
+    found: click.Command = cantrip
+    words = words[1:]
+    while isinstance(found, click.Group) and words:
+        within = found.get_command(click.Context(found), words[0])
+        assert within is not None, f"no command {words[0]!r}"
+        found, words = within, words[1:]
+    return found, words
+
+
+def test_commands_that_are_named_exist() -> None:
+    seen = 0
+    for page in USERS:
+        text = page.read_text()
+        lines = [line for kind, body in BLOCK.findall(text) if kind == "sh" for line in body.splitlines()]
+        lines += re.findall(r"`(cantrip [^`\n]+)`", BLOCK.sub("", text))
+        for line in lines:
+            if not line.startswith("cantrip ") or line.startswith(("cantrip acp", "cantrip lsp")):
+                continue
+            # What belongs to a program behind `--`, to a shell or to a comment is not ours to judge.
+            ours = re.split(r" -- | [|>#] |  +#", line.replace("\\|", "|"))[0].split()
+            for last in ours[2].split("|") if len(ours) > 2 and "|" in ours[2] else [None]:
+                words = ours if last is None else [*ours[:2], last, *ours[3:]]
+                found, rest = command(words)
+                options = {spelling for each in found.params for spelling in (*each.opts, *each.secondary_opts)} | {
+                    "--help"
+                }
+                for option in re.findall(r"(?<![\w-])--[a-z-]+", " ".join(rest)):
+                    assert option in options, f"{name(page)}: {line}: no option {option}"
+                seen += 1
+    assert seen > 40
+
+
+def test_every_command_is_in_the_readme() -> None:
+    table = (ROOT / "README.md").read_text().partition("## Commands")[2].partition("\n## ")[0].replace("\\|", "|")
+    said = re.findall(r"cantrip[ -]([a-z]+)(?: ([a-z|]+))?", table)
+    commands = {each for each, _ in said}
+    below = {(each, word) for each, words in said for word in words.split("|")}
+    within = click.Context(cantrip)
+    for each in cantrip.list_commands(within):
+        assert each in commands, each
+        group = cantrip.get_command(within, each) if each in ("loom", "recipe", "sandbox") else None
+        if isinstance(group, click.Group):
+            for word in group.list_commands(click.Context(group)):
+                assert (each, word) in below, f"cantrip {each} {word}"
+
+
+def test_pieces_of_recipes_are_taken() -> None:
+    seen = 0
+    for where, body in blocks("yaml"):
+        # Lines with the same key are choices.
+        pieces = body.splitlines() if len(re.findall(r"^(crystal):", body, re.MULTILINE)) > 1 else [body]
+        for piece in pieces:
+            data = YAML(typ="safe").load(piece)
+            if data is None or "responses" in data or "steps" in data:
+                continue
+            text = json.dumps(RECIPE | data)
+            assert not check.problems(parse(text.encode(), Path("a.cantrip.yaml"))), f"{where}: {piece}"
+            seen += 1
+    assert seen > 10
+
+
+def test_the_script_of_the_client_is_taken(tmp_path: Path) -> None:
+    (body,) = (body for where, body in blocks("yaml") if "\nsteps:" in body)
+    (tmp_path / "smoke.yaml").write_text(body)
+    assert len(scriptfile.load(tmp_path / "smoke.yaml").steps) == 4
+
+
+def test_the_readme_s_first_script_runs_as_it_says(tmp_path: Path) -> None:
+    (body,) = (body for where, body in blocks("yaml") if where == "README.md" and body.startswith("responses:"))
+    (tmp_path / "hello.yaml").write_text(body)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "README.md").write_text("# Mine\n")
+    environment = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "CANTRIP_STATE_DIR": str(tmp_path / "state"),
+        "CANTRIP_CONFIG_DIR": str(tmp_path / "config"),
+        "CANTRIP_CRYSTAL": f"scripted:{tmp_path}/hello.yaml",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "cantrip_acp.cli.main", "repl"],
+        cwd=project, env=environment, input="What is here?\n", capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "README.md" in done.stdout
+    assert "# Mine" in done.stdout
+    assert "That is what this project says of itself." in done.stdout
+    assert "✗" not in done.stdout

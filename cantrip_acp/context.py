@@ -146,6 +146,22 @@ class Context:
         self._opening = _Opening(intent, messages, blocks)
         self._extend(messages)
 
+    def leave_out(self) -> None:
+        """Put words in the place of what is attached to the last intent, which a provider refused: it would refuse every
+        later query for it."""
+        opening = self._opening
+        if opening is None or not opening.messages[-1].attachments:
+            return
+        from cantrip_acp.crystals.attachments import note
+
+        old = opening.messages[-1]
+        why = "the provider refused the query that it came with"
+        words = [old.content or "", *(note(attachment, "", why) for attachment in old.attachments)]
+        new = msgspec.structs.replace(old, content="\n\n".join(words), attachments=())
+        opening.messages[-1] = new
+        self._replace(old, new)
+        self._since += tokens_of(new) - tokens_of(old)
+
     def pinned(self) -> list[ContextBlock]:
         """The blocks that still have their place here, oldest first."""
         return [*self._documents(), *self._of_casts()]

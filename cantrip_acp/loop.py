@@ -46,6 +46,9 @@ _ENDED = {
 }
 """How a truncation is told that no ward made."""
 
+_NOT_TAKEN = frozenset({400, 413, 415, 422})
+"""Statuses by which a provider says that what it was sent is not to be taken."""
+
 
 class CastRun:
     """One cast from its intent to its end."""
@@ -101,6 +104,8 @@ class CastRun:
         except CrystalError as caught:
             error = caught
             reason = "error"
+            if not self.turns and (caught.status in _NOT_TAKEN or isinstance(caught, ContextLimitError)):
+                self.entity.context.leave_out()
         except BaseException as caught:
             # A loom that cannot be written is the likeliest cause; its first error is the one to tell.
             with contextlib.suppress(LoomError):

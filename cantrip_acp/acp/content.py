@@ -25,7 +25,24 @@ MOST_TEXT = 262_144
 MOST_ATTACHED = 20_971_520
 """Bytes of one attachment."""
 
+_SIGNS = (
+    (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
+    (b"\xff\xd8\xff", 0, "image/jpeg"),
+    (b"GIF8", 0, "image/gif"),
+    (b"WEBP", 8, "image/webp"),
+    (b"WAVE", 8, "audio/wav"),
+    (b"ID3", 0, "audio/mpeg"),
+    (b"%PDF-", 0, "application/pdf"),
+)
+
+_USUAL = {"image": "image/png", "audio": "audio/wav"}
+
 _MIME = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*\Z")
+
+
+def media_of(head: bytes) -> str | None:
+    """The media type that the first bytes of something tell; None where they tell none."""
+    return next((mime for sign, at, mime in _SIGNS if head[at : at + len(sign)] == sign), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +57,11 @@ class Link:
 def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock | Link, ...]]:
     """The intent and the context of a prompt; what links lead to is still to be read (`links.pinned`).
 
-    Raises `RpcError` -32602 where there is neither text nor an attachment, and for data that is not base64 or has no media type.
+    Raises `RpcError` -32602 where there is nothing at all, and for data that is not base64 or has no media type.
     """
     parts: list[str] = []
     context: list[ContextBlock | Link] = []
-    spoken = False
+    spoken = seen = False
     before: ContentBlock | None = None
     for index, block in enumerate(blocks):
         place = f"prompt[{index}]"
@@ -63,14 +80,15 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
             context.append(_embedded(block, name, place))
         else:
             context.append(_attached(block, place))
+            seen = True
         before = block
-    if not spoken and any(isinstance(block, ContextBlock) and block.attachment is not None for block in context):
-        # A picture alone, as editors send what was pasted: it is the question.
-        parts.append("See what is attached.")
-        spoken = True
-    if not spoken:
+    intent = "".join(parts)
+    if seen and not spoken:
+        # A picture alone, as editors send what was pasted: it is the question. So is a file alone, whose name is there.
+        intent = f"{intent} See what is attached.".lstrip()
+    if not intent.strip():
         raise invalid_params("intent is required: the prompt holds no text", "prompt")
-    return "".join(parts), tuple(context)
+    return intent, tuple(context)
 
 
 def _bounded(text: str) -> str:
@@ -120,11 +138,17 @@ def _attachment(kind: Any, mime: str, data: str, uri: str | None, where: str, pl
     if not _MIME.match(mime):
         raise invalid_params("must be a media type such as image/png", f"{place}.mimeType")
     try:
-        size = len(base64.b64decode(data, validate=True))
+        held = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         raise _not_base64(where) from None
+    size = len(held)
     if not size:
         raise invalid_params("holds no data", where)
+    # Providers refuse a picture whose bytes are of another kind than is said.
+    seen = media_of(held[:16])
+    if seen is None and kind != "document" and not mime.startswith(f"{kind}/"):
+        raise invalid_params(f"must be a media type of {kind}, such as {_USUAL[kind]}, not {mime}", f"{place}.mimeType")
+    mime = seen or mime
     title = _name(uri) if uri else ""
     if size > MOST_ATTACHED:
         what = f"{kind} ({mime}, {size:,} bytes)"
@@ -133,7 +157,7 @@ def _attachment(kind: Any, mime: str, data: str, uri: str | None, where: str, pl
             title,
             uri=uri,
         )
-    return ContextBlock(title=title, uri=uri, attachment=Attachment(kind, mime, data, uri, title))
+    return ContextBlock(title=title, uri=uri, attachment=Attachment.of(mime, data, uri, title))
 
 
 def _not_base64(where: str) -> Exception:

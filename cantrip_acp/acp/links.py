@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.acp.content import Link
+from cantrip_acp.acp.content import Link, media_of
 from cantrip_acp.acp.uris import Target, target_of
 from cantrip_acp.context import ContextBlock
 from cantrip_acp.crystals.contract import Attachment
@@ -37,15 +37,6 @@ MOST_ATTACHED = 5_242_880
 """Bytes of a picture, a sound or a document behind a link."""
 
 _ENTRIES = 300
-_SIGNS = (
-    (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
-    (b"\xff\xd8\xff", 0, "image/jpeg"),
-    (b"GIF8", 0, "image/gif"),
-    (b"WEBP", 8, "image/webp"),
-    (b"WAVE", 8, "audio/wav"),
-    (b"ID3", 0, "audio/mpeg"),
-    (b"%PDF-", 0, "application/pdf"),
-)
 
 
 async def pinned(session: Session, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
@@ -81,7 +72,7 @@ async def _one(reader: _Reader, link: Link, target: Target) -> ContextBlock:
     except OSError as problem:
         return _named(link, f"cannot be read: {problem.strerror or problem}")
     if isinstance(found, bytes):
-        mime = _mime(found)
+        mime = media_of(found)
         assert mime is not None
         data = base64.b64encode(found).decode()
         return ContextBlock(title=link.name, uri=link.uri, attachment=Attachment.of(mime, data, link.uri, link.name))
@@ -172,14 +163,10 @@ def _attachable(place: Place) -> bytes | None:
     descriptor, status = place.open_file()
     with os.fdopen(descriptor, "rb") as file:
         head = file.read(16)
-        if _mime(head) is None:
+        if media_of(head) is None:
             return None
         if status.st_size > MOST_ATTACHED:
             raise GateError(
                 f"{place.shown!r} has {status.st_size:,} bytes, more than the {MOST_ATTACHED:,} that are attached by a link"
             )
         return head + file.read(MOST_ATTACHED)
-
-
-def _mime(head: bytes) -> str | None:
-    return next((mime for sign, at, mime in _SIGNS if head[at : at + len(sign)] == sign), None)

@@ -24,7 +24,7 @@ def test_a_picture_and_a_sound_are_attached() -> None:
     intent, context = read(
         {"type": "image", "data": PNG, "mimeType": "image/PNG", "uri": "file:///a/shot.png"},
         TEXT,
-        {"type": "audio", "data": PNG, "mimeType": "audio/wav; codecs=1"},
+        {"type": "audio", "data": "AAEC", "mimeType": "audio/wav; codecs=1"},
     )
     assert intent == "Look."
     picture, sound = (block.attachment for block in context)
@@ -68,7 +68,9 @@ def test_text_in_a_blob_is_read() -> None:
     [
         ({"type": "image", "data": "no base 64", "mimeType": "image/png"}, "prompt[0].data", "is not base64"),
         ({"type": "image", "data": "", "mimeType": "image/png"}, "prompt[0].data", "holds no data"),
-        ({"type": "audio", "data": PNG, "mimeType": "sound"}, "prompt[0].mimeType", "must be a media type"),
+        ({"type": "audio", "data": "AAEC", "mimeType": "sound"}, "prompt[0].mimeType", "must be a media type"),
+        ({"type": "audio", "data": "AAEC", "mimeType": "image/png"}, "prompt[0].mimeType", "a media type of audio"),
+        ({"type": "image", "data": "AAEC", "mimeType": "text/html"}, "prompt[0].mimeType", "a media type of image"),
         ({"type": "image", "data": PNG, "mimeType": "image/png\r\nx: y"}, "prompt[0].mimeType", "must be a media type"),
         ({"type": "resource", "resource": {"uri": "a:b", "blob": "%"}}, "prompt[0].resource.blob", "is not base64"),
         ({"type": "resource", "resource": {"uri": "a:b"}}, "prompt[0].resource", "a text or a blob"),
@@ -85,6 +87,37 @@ def test_a_picture_alone_is_the_question() -> None:
     intent, context = read({"type": "image", "data": PNG, "mimeType": "image/png"})
     assert intent == "See what is attached."
     assert [block.attachment is not None for block in context] == [True]
+
+
+@pytest.mark.parametrize(
+    ("data", "said", "mime", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0", "image/jpeg", "image/png", "image"),
+        (b"\xff\xd8\xff\xe0", "image/png", "image/jpeg", "image"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "application/octet-stream", "image/webp", "image"),
+        (b"%PDF-1.7", "image/png", "application/pdf", "document"),
+        (b"<svg/>", "image/svg+xml", "image/svg+xml", "image"),
+    ],
+)
+def test_a_picture_is_what_its_bytes_tell(data: bytes, said: str, mime: str, kind: str) -> None:
+    _, (block,) = read({"type": "image", "data": base64.b64encode(data).decode(), "mimeType": said}, TEXT)
+    assert (block.attachment.mime, block.attachment.kind) == (mime, kind)
+
+
+def test_a_file_alone_is_the_question() -> None:
+    link = {"type": "resource_link", "name": "a.py", "uri": "file:///a.py"}
+    assert read(link)[0] == "[@a.py](file:///a.py)"
+    resource = {"type": "resource", "resource": {"uri": "file:///b.py", "text": "b = 1"}}
+    assert read(resource, {"type": "text", "text": " "})[0] == "[@b.py](file:///b.py) "
+
+
+@pytest.mark.parametrize("uri", [None, "file:///a/shot.png"])
+def test_a_picture_that_is_left_out_is_the_question_too(uri: str | None) -> None:
+    large = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20_971_520)).decode()
+    intent, (block,) = read({"type": "image", "data": large, "mimeType": "image/png", "uri": uri})
+    assert intent == "See what is attached."
+    assert block.attachment is None
+    assert block.text.startswith("[Left out: an image (image/png, 20,971,528 bytes)")
 
 
 def test_no_words_and_no_picture_are_no_intent() -> None:

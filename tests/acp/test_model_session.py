@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.acp.rawclient import RawClient
-from tests.providers.wire import Cut, Hold, Piece, Reply, Until, Wire, sse, sse_reply
+from tests.providers.wire import Cut, Hold, Piece, Reply, Request, Until, Wire, json_reply, sse, sse_reply
 
 KEY = "sk-session-0123456789abcdefgh"
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0").decode()
@@ -210,6 +210,24 @@ def test_a_picture_reaches_a_model_that_takes_it(start: Start, folder: Path, mod
     else:
         assert PNG not in body
         assert "Left out: an image (image/png, 9 bytes) 'dot.png': gpt-of-tomorrow takes no images" in body
+
+
+def test_a_picture_that_the_provider_refuses_is_not_sent_again(start: Start, folder: Path) -> None:
+    def answer(request: Request) -> Reply:
+        if "image_url" in request.body.decode():
+            return json_reply({"error": {"message": "Could not process image", "type": "invalid_request_error"}}, 400)
+        return sse_reply([*words("Fine."), *end()])
+
+    with Wire(answer) as wire:
+        agent = start(wire)
+        session = agent.session(folder)
+        image = {"type": "image", "data": PNG, "mimeType": "image/png"}
+        asked = {"sessionId": session, "prompt": [{"type": "text", "text": "What is it?"}, image]}
+        assert "Could not process image" in agent.error("session/prompt", asked)["message"]
+        assert agent.prompt(session, "Never mind, go on.")["stopReason"] == "end_turn"
+    body = wire.requests[-1].body.decode()
+    assert "What is it?" in body
+    assert "Left out: an image (image/png, 9 bytes): the provider refused the query that it came with" in body
 
 
 def test_the_sdk_is_imported_behind_session_new(folder: Path, tmp_path: Path) -> None:

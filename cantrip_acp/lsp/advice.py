@@ -12,7 +12,7 @@ from typing import Any, Literal
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.recipes import rules
 from cantrip_acp.recipes.places import KeyPath
-from cantrip_acp.wards import WARDS
+from cantrip_acp.wards import COMPILE, WARDS
 
 Severity = Literal["error", "warning", "information", "hint"]
 
@@ -38,7 +38,6 @@ def all_of(data: Any) -> Iterator[Advice]:
     yield from _legacy(data, circle)
     yield from _models(data)
     yield from _wards(data, circle)
-    yield from _trifecta(data, circle)
 
 
 def gates(circle: Mapping[str, Any]) -> dict[str, KeyPath]:
@@ -72,6 +71,32 @@ def texts(value: Any) -> list[str]:
         if isinstance(value, list)
         else []
     )
+
+
+def canonical(value: Any) -> list[str]:
+    """The gates that a ward names, by the names that they have today."""
+    return [ALIASES.get(name, name) for name in texts(value)]
+
+
+def servers(data: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The MCP servers that a recipe names."""
+    listed = data.get("mcp_servers")
+    for index, server in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(server, dict):
+            yield index, server
+
+
+def runs_commands(data: Mapping[str, Any], circle: Mapping[str, Any]) -> bool:
+    """Whether there can be anything that the wards of commands are about: here, in a child, or behind a server's tools."""
+    given = gates(circle).keys()
+    return (
+        circle.get("medium", "conversation") != "conversation"
+        or bool({*DELEGATION, "run_tests"} & given)
+        or any("command" in server and server.get("sandbox", True) not in OFF for _, server in servers(data))
+    )
+
+
+OFF = (False, "off", "Off", "OFF")
 
 
 def crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, str]]:
@@ -136,50 +161,72 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
 
 def _wards(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advice]:
     listed, found = wards(circle), gates(circle)
-    medium = circle.get("medium", "conversation")
     yield from _repeated(listed)
+    yield from _without_children(listed, found)
+    commands, cells = runs_commands(data, circle), circle.get("medium") in ("code", "monty")
     for name, value, path in listed:
         if name == "remove_gate":
-            for gate in texts(value):
+            for gate in canonical(value):
                 if gate in found and gate != "done":
                     related = ((found[gate], "the gate is given here"),)
                     text = f"the gate {gate} is listed and removed again; drop the one or the other"
                     yield Advice(path, "wards-cancel", text, related=related)
                 elif gate not in found:
                     yield Advice(path, "idle-ward", f"there is no gate {gate} here to remove", "information")
-        elif name == "max_depth" and value == 0 and not isinstance(value, bool):
-            for gate in sorted(DELEGATION & found.keys()):
-                text = f"max_depth: 0 takes {gate} away; raise it to 1 or drop the gate (COMP-6)"
-                yield Advice(path, "wards-cancel", text, related=((found[gate], "the gate is given here"),))
         elif name.startswith(("child_", "max_children", "max_concurrent")) and not DELEGATION & found.keys():
-            if medium not in ("code", "monty"):
+            if not cells:
                 yield Advice(
                     path, "idle-ward", f"{name} is about children, and no gate here makes any", "information", True
                 )
-        elif name.startswith("bash_") and medium == "conversation" and not {*DELEGATION, "run_tests"} & found.keys():
+        elif name.startswith("bash_") and not commands:
             yield Advice(path, "idle-ward", f"{name} is about commands, and nothing here runs any", "information", True)
         elif name.startswith("allow_compile") and "compile_and_load" not in found:
             text = f"{name} is about compile_and_load, which is not among the gates"
             yield Advice(path, "idle-ward", text, "information", True)
-    denied = {g: p for n, v, p in listed if n == "child_gate_denylist" for g in texts(v)}
+    removed = {gate for name, value, _ in listed if name == "remove_gate" for gate in canonical(value)}
+    if "compile_and_load" in found.keys() - removed and not any(name in COMPILE for name, _, _ in listed):
+        text = "compile_and_load can compile nothing: no ward allow_compile_* says what"
+        yield Advice(found["compile_and_load"], "idle-gate", text)
+    denied = {g: p for n, v, p in listed if n == "child_gate_denylist" for g in canonical(v)}
     for name, value, path in listed:
         if name == "child_gate_allowlist":
-            for gate in texts(value):
+            for gate in canonical(value):
                 if gate in denied:
                     related = ((denied[gate], "it is denied here"),)
                     yield Advice(path, "wards-cancel", f"{gate} is allowed and denied to children", related=related)
-                elif gate not in found and found:
+                elif (gate not in found or gate in removed) and found:
                     text = f"children cannot have {gate}: this circle does not have it (COMP-1)"
                     yield Advice(path, "idle-ward", text, "information")
 
 
+def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str, KeyPath]) -> Iterator[Advice]:
+    """Gates that make children, and wards by which there can be none."""
+    makers = sorted(DELEGATION & found.keys())
+    for name, value, path in listed:
+        why = mend = ""
+        if name == "max_depth" and value == 0 and not isinstance(value, bool):
+            for gate in makers:
+                text = f"max_depth: 0 takes {gate} away; raise it to 1 or drop the gate (COMP-6)"
+                yield Advice(path, "wards-cancel", text, related=((found[gate], "the gate is given here"),))
+        elif name == "max_children_total" and value == 0 and not isinstance(value, bool):
+            why, mend = "max_children_total: 0 lets no child be made", "raise it"
+        elif name == "child_gate_denylist" and "done" in texts(value):
+            why, mend = "a child that must not have done is refused: it could not end", "take done off the list"
+        elif name == "child_medium_allowlist" and value == []:
+            why, mend = "child_medium_allowlist admits no medium, so every child is refused", "name one"
+        if why and makers:
+            related = tuple((found[gate], "the gate is given here") for gate in makers)
+            yield Advice(path, "wards-cancel", f"{why}; {mend} or drop {' and '.join(makers)}", related=related)
+
+
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:
+    """A ward that stands twice: told where it does nothing."""
     from cantrip_acp.errors import DefinitionError
     from cantrip_acp.wards import Wards
 
     seen: dict[str, tuple[Any, KeyPath]] = {}
     for name, value, path in listed:
-        if name not in WARDS:
+        if name not in WARDS or WARDS[name]["rule"] == "deny":  # of those each adds to the other
             continue
         if name not in seen:
             seen[name] = (value, path)
@@ -189,60 +236,17 @@ def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:
             held = getattr(Wards.of([{name: before}, {name: value}]), name)
         except (DefinitionError, TypeError):
             continue
-        if WARDS[name]["rule"] == "deny":
-            continue  # each adds to the other
         shown = list(held) if isinstance(held, tuple) else held
         nothing = held in ((), False) and (before not in ([], False) and value not in ([], False))
-        tell = (
-            "they have nothing in common, so nothing is left" if nothing else f"the stricter holds: {_written(shown)}"
+        why = "they have nothing in common, so nothing is left" if nothing else f"the stricter holds: {_written(shown)}"
+        idle, other, where = (
+            (there, path, "and again here") if shown == value != before else (path, there, "first here")
         )
-        yield Advice(
-            path, "wards-cancel", f"{name} stands twice; {tell} (WARD-1)", at_key=True, related=((there, "first here"),)
-        )
+        text = f"{name} stands twice; {why} (WARD-1)"
+        yield Advice(idle, "wards-cancel", text, at_key=True, related=((other, where),))
+        if idle == there:
+            seen[name] = (value, path)
 
 
 def _written(value: Any) -> str:
     return "true" if value is True else "false" if value is False else str(value)
-
-
-_PRIVATE = ("read_file", "search", "git_diff", "git_show", "git_log", "run_tests", "list_dir", "git_status")
-
-
-def _trifecta(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advice]:
-    """Private data, a stranger's content and a way out, in one circle."""
-    found = gates(circle)
-    removed = {gate for name, value, _ in wards(circle) if name == "remove_gate" for gate in texts(value)}
-    found = {name: path for name, path in found.items() if name not in removed}
-    private: list[tuple[KeyPath, str]] = [(found[gate], gate) for gate in _PRIVATE if gate in found]
-    medium = circle.get("medium")
-    if medium == "bash":
-        private.append((("circle", "medium"), "the shell, which sees the workspace"))
-    private += [(p, n) for n, v, p in wards(circle) if n == "code_readable_paths" and texts(v)]
-    ways: list[tuple[KeyPath, str, str]] = []
-    if "fetch" in found:
-        ways.append((found["fetch"], "fetch", "drop the gate fetch"))
-    switched = [(v, p) for n, v, p in wards(circle) if n == "bash_network"]
-    if switched and all(
-        v is True or v in ("on", "On", "ON") or (texts(v) and v not in ("off", "Off", "OFF")) for v, _ in switched
-    ):
-        ways.append((switched[0][1], "bash_network", "set bash_network: false"))
-    servers = data.get("mcp_servers")
-    for index, server in enumerate(servers if isinstance(servers, list) else ()):
-        if isinstance(server, dict) and isinstance(server.get("url"), str):
-            ways.append((("mcp_servers", index, "url"), str(server.get("name", "a server")), "drop that server"))
-    if not private or not ways:
-        return
-    path = ways[0][0]
-    out, mend = " and ".join(way for _, way, _ in ways), " and ".join(mend for _, _, mend in ways)
-    text = (
-        f"private data ({private[0][1]}), untrusted content and a way to the network ({out}) meet in one circle: what a page "
-        f"says can have your files sent away. Remove one of them: {mend}, or take away {_leg(private)}"
-    )
-    related = [(at, f"private data: {what}") for at, what in private[:3]]
-    related += [(at, f"untrusted content, and a way out: {what}") for at, what, _ in ways[1:3]]
-    yield Advice(path, "lethal-trifecta", text, related=tuple(related))
-
-
-def _leg(private: list[tuple[KeyPath, str]]) -> str:
-    gate_names = [what for path, what in private if path[:2] == ("circle", "gates")]
-    return "what reads files (" + ", ".join(gate_names[:4]) + ")" if gate_names else private[0][1]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from cantrip_acp.errors import RecipeError
-from cantrip_acp.lsp import advice, filecheck, rules
+from cantrip_acp.lsp import advice, filecheck, rules, trifecta
 from cantrip_acp.lsp.advice import Severity
 from cantrip_acp.lsp.chunks import Chunks
 from cantrip_acp.lsp.text import Text
@@ -59,7 +60,12 @@ def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) 
     except RecipeError as error:
         return Reading(tuple(_broken(text, line) for line in error.places), exact=chunks is None)
     said = [_of(text, problem) for problem in check.problems(held)]
-    for each in (*advice.all_of(held.data), *filecheck.problems(held.data, path.parent, workspace)):
+    advised = (
+        advice.all_of(held.data),
+        trifecta.advice(held.data),
+        filecheck.problems(held.data, path.parent, workspace),
+    )
+    for each in chain.from_iterable(advised):
         said.append(_advised(text, held, each))
     said.sort(key=lambda finding: (finding.span[0], finding.severity != "error"))
     return Reading(tuple(said[:MOST]), held.data, exact)

@@ -57,9 +57,12 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
             if written.strip("\"'") == old:
                 yield Fix(f"Rename to {new}", ((finding.span, requoted(written, new)),), safe=True)
     elif finding.rule in ("duplicate-key", "exclusive-keys"):
-        yield from removed(held, node, f"Remove this {node.key}")
+        if node.key_span is not None and node.key_span[0] <= finding.span[0] < node.key_span[1]:
+            yield from removed(held, node, f"Remove this {node.key}")
     elif finding.rule == "duplicate-gate":
         yield from removed(held, _item(node), "Remove the second one")
+    elif finding.rule == "idle-gate":
+        yield from removed(held, _item(node), f"Remove {written_of(_item(node))}")
     elif finding.rule in ("idle-ward", "wards-cancel") and finding.path[:2] == ("circle", "wards"):
         whole = held.tree.find(finding.path[:3])
         if whole is not None:
@@ -115,6 +118,9 @@ def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
                 return
             edits.append((inner.span, "false"))
             names.append("switch bash_network off")
+        elif path[:1] == ("mcp_servers",) and path[-1:] == ("sandbox",):
+            edits.append((node.span, "true"))
+            names.append("run the server in the sandbox")
         else:
             item = _item(node)
             span = _removal(held, item)
@@ -123,7 +129,18 @@ def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
             edits.append((span, ""))
             names.append("remove the server" if path[0] == "mcp_servers" else f"remove {written_of(item)}")
     title = " and ".join(dict.fromkeys(names))
-    yield Fix(title[:1].upper() + title[1:], tuple(edits))
+    yield Fix(title[:1].upper() + title[1:], _apart(edits))
+
+
+def _apart(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
+    """Edits of which no two touch the same text: neighbours of a list that both go take one comma with them."""
+    out: list[tuple[Span, str]] = []
+    for (start, end), text in sorted(edits):
+        if out and start < out[-1][0][1] and not text and not out[-1][1]:
+            before = out.pop()[0]
+            start, end = before[0], max(before[1], end)
+        out.append(((start, end), text))
+    return tuple(out)
 
 
 def _word(held: Held, finding: Finding, message: str) -> Span:

@@ -5,6 +5,7 @@ tomllib keeps no places. The scanner runs only on what tomllib took, so it may t
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import tomllib
@@ -35,6 +36,8 @@ def read(text: str, name: str) -> tuple[Any, Places]:
         at = _AT.search(message)
         end = (text.count("\n") + 1, len(text) - text.rfind("\n"))
         line, column = (int(at[1]), int(at[2])) if at and at[1] else end
+        if message.startswith(_TWICE):
+            _duplicate(text, name, line, column)
         raise broken(name, line, column, f"not TOML: {_AT.sub('', message).strip().rstrip('(').strip()}") from None
     except RecursionError:
         raise broken(name, 1, 1, "nested too deep for a recipe") from None
@@ -42,6 +45,21 @@ def read(text: str, name: str) -> tuple[Any, Places]:
         raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from")
     places = _Scanner(text).run()
     return _plain(data, (), places, name), places
+
+
+_TWICE = ("Cannot overwrite", "Cannot declare", "Duplicate inline")
+
+
+def _duplicate(text: str, name: str, line: int, column: int) -> None:
+    """Raises the `RecipeError` of a key that stands twice, if that is what tomllib stopped at, here."""
+    scanner = _Scanner(text)
+    # Up to there it can be walked; the last key of it is the one.
+    scanner.text = scanner.text[: scanner.starts[line - 1] + column - 1]
+    with contextlib.suppress(IndexError, AssertionError):
+        scanner.run()
+    key, place, first = scanner.last
+    if first is not None:
+        raise broken(name, *place, f"duplicate key {key!r}: it stands on line {first[0]} already")
 
 
 def _plain(value: Any, path: KeyPath, places: Places, name: str) -> Any:
@@ -65,6 +83,8 @@ class _Scanner:
         self.at = 0
         self.places = Places()
         self.counts: dict[KeyPath, int] = {}
+        self.last: tuple[str, tuple[int, int], tuple[int, int] | None] = ("", (1, 1), None)
+        """The last key with its place, and where it stood before."""
         starts, found = [0], self.text.find("\n")
         while found >= 0:
             starts.append(found + 1)
@@ -133,6 +153,7 @@ class _Scanner:
 
     def _seen(self, path: KeyPath, begin: int) -> None:
         place = self._place(begin)
+        self.last = str(path[-1]), place, self.places.keys.get(path)
         self.places.keys.setdefault(path, place)
         self.places.values.setdefault(path, place)
 

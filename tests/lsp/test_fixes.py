@@ -41,6 +41,9 @@ TOML = [
     ('[circle]\ngates = "done"\nwards = [{max_turns = 3}]\n', "schema"),
     ('[circle]\ngates = ["done"]\nwards = [{max_turns = "3"}]\n', "schema"),
     ('crystal = {provider = "openai"}\n[circle]\ngates = ["done"]\nwards = [{max_turns = 3}]\n', "schema"),
+    ('name = "a"\nname = "b"\n[circle]\ngates = ["done"]\nwards = [{max_turns = 3}]\n', "duplicate-key"),
+    ('[circle]\ngates = ["done"]\n[[circle.wards]]\nmax_turns = 3\n\nmax_turns = 4\n', "duplicate-key"),
+    ('[circle]\ngates = ["done"]\nwards = [{max_turns = 3, max_turns = 4}]\n', "duplicate-key"),
     ('[circle]\nmedum = "bash"\ngates = ["done"]\nwards = [{max_turns = 3}]\n', "unknown-key"),
 ]
 HEAD = "circle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n"
@@ -63,7 +66,18 @@ MORE = [
     (HEAD + "    - max_turns: 5\n", "wards-cancel"),
     (HEAD.replace("[done]", "[done, plan]") + "    - remove_gate: plan\n", "wards-cancel"),
     (HEAD.replace("[done]", "[done, call_agent]") + "    - max_depth: 0\n", "wards-cancel"),
+    (HEAD + "    - max_turns: 2\n    - max_turns: 4\n", "wards-cancel"),
+    (HEAD.replace("[done]", "[done, call_agent]") + "    - max_children_total: 0\n", "wards-cancel"),
+    (HEAD.replace("[done]", "[done, call_agent]") + "    - child_gate_denylist: [done]\n", "wards-cancel"),
+    (HEAD.replace("[done]", "[done, call_entity]") + "    - child_medium_allowlist: []\n", "wards-cancel"),
+    (HEAD.replace("[done]", "[done, compile_and_load]"), "idle-gate"),
     (HEAD + "    - bash_timeout_ms: 5\n", "idle-ward"),
+    (HEAD.replace("[done]", "[done, read_file, fetch, client_terminal]"), "lethal-trifecta"),
+    (
+        "mcp_servers:\n  - name: web\n    command: web-server\n    sandbox: false\n"
+        + HEAD.replace("[done]", "[done, git_log]"),
+        "lethal-trifecta",
+    ),
     (HEAD.replace("[done]", "[done, read_file, fetch]"), "lethal-trifecta"),
     (
         "circle:\n  medium: bash\n  gates:\n    - done\n    - fetch\n" + WARDS + "    - bash_network: [a.example]\n",
@@ -133,6 +147,36 @@ def test_a_turn_ward_is_added(source: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("source", "rule"), MORE)
 def test_others(source: str, rule: str, tmp_path: Path) -> None:
     mended(source, rule, "a.cantrip.yaml", tmp_path)
+
+
+def test_of_two_wards_the_one_that_does_nothing_goes(tmp_path: Path) -> None:
+    for first, second in ((3, 2), (2, 3), (2, 2)):
+        held, found = read(HEAD.replace("3", str(first)) + f"    - max_turns: {second}\n", "a.cantrip.yaml", tmp_path)
+        (fix,) = fixes(held, found[0])
+        ((start, end), text) = fix.edits[0]
+        left = held.text.source[:start] + text + held.text.source[end:]
+        assert left == HEAD.replace("3", "2"), (first, second)
+
+
+SOUND = [
+    # A server's program has the network that the wards give, and the entity reads files by gates of no stranger's.
+    "mcp_servers: [{name: notes, command: notes-server}]\n"
+    + HEAD.replace("[done]", "[done, read_file]")
+    + "    - bash_network: false\n",
+    HEAD.replace("[done]", "[done, call_agent]") + "    - max_children_total: 3\n    - child_gate_denylist: [fetch]\n",
+    HEAD.replace("[done]", "[done, compile_and_load]") + "    - allow_compile_modules: [words]\n",
+    HEAD.replace("[done]", "[done, fetch, echo]"),
+]
+
+
+@pytest.mark.parametrize("source", SOUND)
+def test_nothing_is_said_of_what_is_sound(source: str, tmp_path: Path) -> None:
+    assert read(source, "a.cantrip.yaml", tmp_path)[1] == []
+
+
+def test_a_network_that_nothing_uses_is_no_way_out(tmp_path: Path) -> None:
+    source = HEAD.replace("[done]", "[done, read_file]") + "    - bash_network: true\n"
+    assert [f.rule for f in read(source, "a.cantrip.yaml", tmp_path)[1]] == ["idle-ward"]
 
 
 @pytest.mark.parametrize(("source", "rule"), TOML)

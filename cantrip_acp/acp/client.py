@@ -100,6 +100,7 @@ class AgentClient:
             "clientCapabilities": {
                 "fs": {"readTextFile": True, "writeTextFile": True},
                 "terminal": False,
+                "session": {"notices": {}, "compaction": {}},
                 # Output of commands as it comes (Zed's convention); agents that do not know it send content instead.
                 "_meta": {"terminal_output": True},
             },
@@ -386,13 +387,14 @@ class AgentClient:
 
     async def _lend(self, action: str, path: str, work: Callable[[], _T]) -> _T:
         refused: str | None = None
+        missing = False
         try:
             return await anyio.to_thread.run_sync(work)
         except FileRefused as problem:
-            refused = str(problem)
+            refused, missing = str(problem), problem.missing
             raise RpcError(RESOURCE_NOT_FOUND if problem.missing else INVALID_PARAMS, refused) from None
         finally:
-            self._work.put(lambda: self._watcher.lent(action, path, refused))
+            self._work.put(lambda: self._watcher.lent(action, path, refused, missing))
 
     def _heard(self, source: str, line: str) -> None:
         self._work.put(lambda: self._watcher.heard(source, line))

@@ -20,8 +20,11 @@ class Watcher(Protocol):
         Cancelled when the turn is cancelled or the agent takes the question back.
         """
 
-    async def lent(self, action: str, path: str, refused: str | None) -> None:
-        """A file was read (`action` "read") or written ("write") for the agent, or refused for a reason."""
+    async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
+        """A file was read (`action` "read") or written ("write") for the agent, or refused for a reason.
+
+        With `missing` the reason is that there is no such file, as whoever is about to make one finds.
+        """
 
     async def heard(self, source: str, line: str) -> None:
         """The agent wrote a line to stderr, or one on stdout that is no message (`source` "stderr" or "stdout")."""

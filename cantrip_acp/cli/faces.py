@@ -38,7 +38,7 @@ class Face(Protocol):
     def answered(
         self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]], answer: str | None, by: str
     ) -> None: ...
-    def lent(self, action: str, path: str, refused: str | None) -> None: ...
+    def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None: ...
     def heard(self, source: str, line: str) -> None: ...
     def remark(self, words: str) -> None: ...
     def ended(self, outcome: Outcome, seconds: float) -> None: ...
@@ -89,7 +89,9 @@ class TranscriptFace:
         self.transcript.settle()
         self.screen.line(("? ", "yellow"), "permission: ", (name_of(answer, options), "bold"), (by, "dim"), indent=2)
 
-    def lent(self, action: str, path: str, refused: str | None) -> None:
+    def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
+        if missing and not self._verbose:
+            return  # Whether a file is there is asked before each new one; the agent says what came of it.
         if refused:
             self.transcript.note(f"the agent may not {action} a file of this client: {clean_line(refused)}", "yellow")
         elif self._verbose or action == "write":
@@ -171,7 +173,7 @@ class JsonFace:
     ) -> None:
         self._print("permission", tool_call=call, options=options, answer=answer)
 
-    def lent(self, action: str, path: str, refused: str | None) -> None:
+    def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         self._print("file", action=action, path=path, refused=refused)
 
     def heard(self, source: str, line: str) -> None:

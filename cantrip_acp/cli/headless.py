@@ -320,8 +320,8 @@ class _Mailbox:
         await answered.wait()
         return answers[0]
 
-    async def lent(self, action: str, path: str, refused: str | None) -> None:
-        await self._put(lambda: self._face.lent(action, path, refused))
+    async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
+        await self._put(lambda: self._face.lent(action, path, refused, missing))
 
     async def heard(self, source: str, line: str) -> None:
         await self._put(lambda: self._face.heard(source, line))

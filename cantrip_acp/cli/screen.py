@@ -35,12 +35,13 @@ class Marks:
     waiting: str = "○"
     running: str = "◐"
     dash: str = "─"
+    notice: str = "◆"
 
 
 _FRAME_SECONDS: Final = 0.02
 
 _UNICODE: Final = Marks()
-_ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "~", "-")
+_ASCII: Final = Marks("*", "~", ">", ">", "->", "|", "ok", "x", "#", "-", "o", "~", "-", "!")
 
 
 class Screen:

@@ -300,7 +300,7 @@ class _Watcher:
             return str(rules.get(kind, rules.get("other", "never")))
         return "never" if rules in (None, "ask") else str(rules)
 
-    async def lent(self, action: str, path: str, refused: str | None) -> None:
+    async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
         self._now.file_requests.append({"action": action, "path": path, "refused": refused})
 
     async def heard(self, source: str, line: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.cli.asides import Compactions, notice, words_of
 from cantrip_acp.cli.childlines import ChildLine
 from cantrip_acp.cli.diffs import unified
 from cantrip_acp.cli.screen import Block, Flow, Screen
@@ -40,6 +41,7 @@ class Transcript:
         self._speaking: str | None = None
         self._owner: str | None = None
         self._something = False
+        self._compactions = Compactions(screen, full=full)
         self.calls = 0
         self.failed_calls = 0
         self.context: Mapping[str, Any] = {}
@@ -108,13 +110,20 @@ class Transcript:
         elif kind == "session_info_update":
             if title := text(update, "title"):
                 self.note(f"session: {clean_line(title)}")
+        elif kind == "notice":
+            self._aside(lambda: notice(self._screen, update))
+        elif kind == "compaction_summary_chunk":
+            self._compactions.chunk(update)
+        elif kind == "compaction_update":
+            if self._compactions.over(update):
+                self._aside(lambda: self._compactions.show(update))
         elif kind in ("available_commands_update", "config_option_update"):
             pass  # Choices, not events: nothing happened that somebody would want to read here.
         else:
             self._other(kind, update)
 
     def _say(self, who: str, update: Mapping[str, Any]) -> None:
-        words = _words(update.get("content"))
+        words = words_of(update.get("content"))
         key = (who, text(update, "messageId"))
         if self._flow is None or self._flow_key != key:
             self.settle()
@@ -140,8 +149,14 @@ class Transcript:
                 style = {"completed": "dim", "in_progress": "bold"}.get(status, "")
                 self._screen.line((f"{mark} {clean_line(text(entry, 'content'))}", style), indent=4)
 
+    def _aside(self, show: Callable[[], None]) -> None:
+        """Something that is neither said nor done in the turn."""
+        self.settle()
+        self._gap()
+        show()
+
     def _other(self, kind: str, update: Mapping[str, Any]) -> None:
-        words = text(update, "message") or text(update, "text") or _words(update.get("content"))
+        words = text(update, "message") or text(update, "text") or words_of(update.get("content"))
         name = clean_line(kind, 60) or "an update without a name"
         self.note(f"{name}: {clean_line(words)}" if words else name)
 
@@ -316,23 +331,6 @@ class Transcript:
             return path
 
 
-def _words(content: object) -> str:
-    """A content block as text: what is not text is named, never dumped."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Mapping):
-        return ""
-    kind = text(content, "type")
-    if kind == "text":
-        return text(content, "text")
-    if kind == "resource_link":
-        return f"[{text(content, 'title') or text(content, 'name')}]({text(content, 'uri')})"
-    if kind == "resource":
-        return f"[{text(mapped(content, 'resource'), 'uri')}]"
-    size = len(text(content, "data")) * 3 // 4
-    return f"[{kind or 'content'} {text(content, 'mimeType')}, {size:,} bytes]"
-
-
 def duration(seconds: float) -> str:
     """A length of time as people write it: `12 ms`, `1.4 s`, `3 min 20 s`."""
     if seconds < 1:
@@ -361,7 +359,8 @@ def usage_line(usage: Mapping[str, Any], context: Mapping[str, Any]) -> list[str
     if used is not None and size:
         parts.append(f"context {used:,} of {size:,} ({used * 100 // size}%)")
     cost = mapped(context, "cost")
-    amount = cost.get("amount")
+    # An agent that knows no context window sends no `usage_update`; ours says the turn's cost beside its tokens.
+    amount = cost.get("amount", usage.get("cost"))
     if isinstance(amount, int | float) and not isinstance(amount, bool):
         currency = clean_line(text(cost, "currency"), 8) or "USD"
         parts.append(f"${amount:.4f}" if currency == "USD" else f"{amount:.4f} {currency}")

@@ -221,6 +221,36 @@ def test_on_a_terminal_words_wrap_with_a_hanging_indent_and_colour() -> None:
     assert plain == "● one two three four\n  five six seven\n  中文字 end\n"
 
 
+def test_notices_by_how_grave_they_are() -> None:
+    update = {"sessionUpdate": "notice", "severity": "warning", "title": "Asking \x1b[31mthe model again",
+              "description": "It said 529.\nThe next try is in 2 s."}  # fmt: skip
+    assert shown([say("Well."), update, say("Now.")]) == (
+        "● Well.\n\n  ◆ Asking the model again\n    It said 529.\n    The next try is in 2 s.\n\n● Now.\n"
+    )
+
+
+def test_a_compaction_is_shown_once_when_it_is_over() -> None:
+    def compaction(status: str, **more: Any) -> dict[str, Any]:
+        return {"sessionUpdate": "compaction_update", "compactionId": "c", "status": status, **more}
+
+    def piece_of(words: str) -> dict[str, Any]:
+        return {
+            "sessionUpdate": "compaction_summary_chunk",
+            "compactionId": "c",
+            "content": {"type": "text", "text": words},
+        }
+
+    streamed = [compaction("in_progress"), piece_of("Asked for "), piece_of("a page."), compaction("completed")]
+    at_once = [compaction("completed", summary=[{"type": "text", "text": "Asked for a page."}])]
+    for updates in (streamed, at_once):
+        words = shown([say("Well."), *updates])
+        assert words.count("compacted") == 1
+        assert words.endswith("  │ Asked for a page.\n")
+    assert "compacting the context failed: no room" in shown([compaction("failed", error="no room")])
+    assert "compacting the context was cancelled" in shown([compaction("cancelled")])
+    assert shown([compaction("in_progress"), piece_of("x")]) == ""
+
+
 def test_usage_and_durations() -> None:
     assert usage_line({}, {}) == []
     cost = {"used": 5000, "size": 200_000, "cost": {"amount": 0.01234, "currency": "USD"}}
@@ -233,6 +263,7 @@ def test_usage_and_durations() -> None:
         "3 tokens in, 0 out",
         "1.0000 EUR",
     ]
+    assert usage_line({"prompt_tokens": 3, "cost": 0.01}, {}) == ["3 tokens in, 0 out", "$0.0100"]
     assert usage_line({"inputTokens": "many"}, {"used": True, "size": None, "cost": 5}) == []
     assert [duration(s) for s in (0.0123, 1.44, 59.94, 200)] == ["12 ms", "1.4 s", "59.9 s", "3 min 20 s"]
 
@@ -254,9 +285,15 @@ KEYS = (
     "_meta",
     "entries",
     "messageId",
+    "severity",
+    "description",
+    "compactionId",
+    "summary",
+    "error",
 )
 KINDS = ("agent_message_chunk", "agent_thought_chunk", "user_message_chunk", "tool_call", "tool_call_update", "plan",
-         "usage_update", "current_mode_update", "session_info_update", "new")  # fmt: skip
+         "usage_update", "current_mode_update", "session_info_update", "notice", "compaction_update",
+         "compaction_summary_chunk", "new")  # fmt: skip
 LIKELY = st.sampled_from(
     ["a", "b", "completed", "failed", "in_progress", "pending", {"type": "text", "text": "x"}, content("y"), {"command": "ls"},
      [{"type": "diff", "path": "/w/p/f", "newText": "n"}], {"cantrip": {"via": "a"}}, piece("z"), [{"path": "/w/p/f", "line": 2}]]

@@ -29,6 +29,10 @@ EDITORS = sorted(each.parent for each in FILES.glob("*/README.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ZED = FILES / "zed/extension"
 SERVED = ("cantrip.yaml", "cantrip.yml", "cantrip.toml", "loom.jsonl", "tests.yaml", "tests.yml")
+# What VS Code's settings may say to the extension.
+SETTINGS = frozenset(
+    json.loads((ROOT / "vscode-extension/package.json").read_text())["contributes"]["configuration"]["properties"]
+)
 # What Zed's themes know, as its documentation of extensions lists them.
 ZED_CAPTURES = {
     "boolean", "comment", "constant", "keyword", "label", "number", "operator", "property", "punctuation.bracket",
@@ -55,9 +59,10 @@ def blocks(language: str) -> list[tuple[str, str]]:
 def test_each_readme_is_of_one_screen(folder: Path) -> None:
     text = (folder / "README.md").read_text()
     assert text.startswith("# ")
-    assert len(text.splitlines()) <= 80
-    if folder.name not in ("registry", "vscode"):
-        assert "## See it work" in text
+    assert len(text.splitlines()) <= 50
+    assert "## See it work" in text
+    assert "cantrip-acp" in text, "how to get the agent"
+    if folder.name != "registry":
         assert "## Trouble" in text
 
 
@@ -96,6 +101,7 @@ def test_commands_of_the_server_exist() -> None:
             for command in re.findall(r"[\"' ]cantrip\.([a-z][A-Za-z]+)\b(?![.(/_-])", each.read_text()):
                 known = {
                     *COMMANDS,
+                    *SETTINGS,
                     "cantrip.schema",
                     "cantrip.acp",
                     "cantrip.kak",
@@ -254,10 +260,17 @@ def test_kakoune_takes_its_file(editors: debian.Root, home: Home, workspace: Pat
     command, needs = editors.kakoune()
     (workspace / "a.loom.jsonl").write_text("{}\n")
     out = workspace / "said"
+    # What the README puts into a kakrc, with a stand-in for kakoune-lsp, which enables itself for a window.
+    ((_, kakrc),) = blocks("kak")
     script = f"""
         declare-option str lsp_servers
+        declare-option str-list lsp_seen
+        define-command lsp-enable-window %{{
+            set-option window tabstop 8
+            set-option -add global lsp_seen %val{{bufname}}
+        }}
         define-command lsp-execute-command -params 2 %{{ echo -to-file {out}.json %arg{{2}} }}
-        source {FILES}/kakoune/cantrip.kak
+        {kakrc.replace("eval %sh{kak-lsp}", "").replace("%val{config}", f"{FILES}/kakoune")}
         edit broken.cantrip.toml
         echo -to-file {out}.toml %opt{{filetype}}
         edit tests.yaml
@@ -267,6 +280,7 @@ def test_kakoune_takes_its_file(editors: debian.Root, home: Home, workspace: Pat
         edit count.cantrip.yaml
         echo -to-file {out}.yaml "%opt{{filetype}} %opt{{lsp_servers}}"
         cantrip-cast Say "it's" %{{a \\ "word".}}
+        echo -to-file {out}.seen %opt{{lsp_seen}}
         quit!
     """
     done = subprocess.run(
@@ -277,6 +291,8 @@ def test_kakoune_takes_its_file(editors: debian.Root, home: Home, workspace: Pat
     assert Path(f"{out}.toml").read_text().strip() == "toml"
     assert "[cantrip]" in Path(f"{out}.suite").read_text()
     assert Path(f"{out}.loom").read_text().strip() == "json"
+    seen = Path(f"{out}.seen").read_text().split()
+    assert seen == ["broken.cantrip.toml", "tests.yaml", "a.loom.jsonl", "count.cantrip.yaml"]
     filetype, _, server = Path(f"{out}.yaml").read_text().partition(" ")
     assert filetype == "yaml"
     assert tomllib.loads(server)["cantrip"]["args"] == ["lsp"]

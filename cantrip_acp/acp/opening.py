@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from cantrip_acp.acp import modes
 from cantrip_acp.acp.patterns import elsewhere
 from cantrip_acp.acp.refusals import SignedOut
 from cantrip_acp.acp.store import FORK, Granted, NoSession, Note, SessionStore
+from cantrip_acp.errors import DefinitionError, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address, shown
 from cantrip_acp.loom.turn import (
@@ -45,7 +49,10 @@ CantripFactory = Callable[[Path], "Cantrip"]
 
 @dataclass(slots=True)
 class Opened:
-    """A session's entity with what belongs to it. ``lock`` is a descriptor that holds a session in a shared loom, or -1."""
+    """A session's entity with what belongs to it. ``lock`` is a descriptor that holds a session in a shared loom, or -1.
+
+    ``lost`` says what was chosen in the session and is not to be had any more.
+    """
 
     note: Note
     entity: Entity
@@ -53,6 +60,7 @@ class Opened:
     turns: int = 0
     kept: Kept = "none"
     lock: int = -1
+    lost: str = ""
     left: bool = False
 
     def leave(self) -> None:
@@ -184,7 +192,7 @@ class Opening:
         if note.cwd != str(cwd):
             note.granted = elsewhere(note.granted)
         note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
-        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
+        cantrip, recipe, lost = self._as_chosen(cwd, directories, interceptor, sources, note)
         loom, lock = self._loom(cantrip, note.id, note)
         try:
             if not self.store.has(note.id):
@@ -197,7 +205,11 @@ class Opening:
                 os.close(lock)
             raise
         hold(found.entity, note.mode)
-        opened = Opened(note, found.entity, recipe, found.turns, found.kept, lock)
+        opened = Opened(note, found.entity, recipe, found.turns, found.kept, lock, lost)
+        if lost:
+            crystal = found.entity.crystal
+            changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
+            loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
         self.keep(opened)
         return opened
 
@@ -260,6 +272,35 @@ class Opening:
         """Write a session's note, where its loom outlives the process."""
         if opened.entity.loom.location is not None and not opened.left:
             self.store.save(opened.note)
+
+    def _as_chosen(
+        self,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource],
+        note: Note,
+    ) -> tuple[Cantrip, Recipe | None, str]:
+        """A session's cantrip, with what of its choices is lost: of a crystal that is gone the recipe's own takes the place,
+        since a session is more than its crystal. Another recipe would be somebody else."""
+        try:
+            return (*self._cantrip(cwd, directories, interceptor, sources, note), "")
+        except (MissingKey, UntrustedRecipe):
+            raise
+        except DefinitionError as problem:
+            why = problem
+        if note.crystal is not None or note.effort is not None:
+            own = replace(note, crystal=None, effort=None)
+            with suppress(DefinitionError):
+                found = self._cantrip(cwd, directories, interceptor, sources, own)
+                note.crystal = note.effort = None
+                return (*found, str(why))
+        if note.recipe is None:
+            raise why
+        raise DefinitionError(
+            f"it was switched to the recipe {note.recipe!r}, and {why}. Put that recipe back, or go on with another one in a "
+            f"terminal: cantrip repl RECIPE --session {note.id}"
+        ) from None
 
     def _cantrip(
         self,

@@ -258,7 +258,11 @@ class Options:
     async def before(self, session: Session) -> Sequence[ContextBlock]:
         """Ahead of a cast: what was chosen takes effect, and the entity is told what it has to know of it."""
         if session.pending:
-            await self._take_recipe(session)
+            try:
+                await self._take_recipe(session)
+            finally:
+                # Another recipe has other crystals; and one that was not to be had leaves the one before.
+                session.show(acp.ConfigOptionsChanged(self.listed(session)))
         await self._take_crystal(session)
         told, session.told = session.told, []
         return [ContextBlock("\n".join(told), "This session", "session")] if told else []

@@ -84,6 +84,8 @@ class Session:
         """What was chosen while a prompt ran, for the next one: option and value."""
         self.told: list[str] = []
         """What the entity is to be told before its next intent."""
+        self.remarks: list[str] = []
+        """What the user is to be told behind the reply that names the session."""
         self.running = False
         """Whether a prompt is being worked on."""
         self.closing = False
@@ -157,6 +159,9 @@ class Session:
     async def warm(self) -> None:
         """Start what the first prompt would wait for; the reply that names this session goes out before."""
         await anyio.lowlevel.checkpoint()
+        remarks, self.remarks = self.remarks, []
+        for text in remarks:
+            self.show(notice(text, self.client))
         prepare_beside(self.entity.crystal)
         try:
             await self.entity.warm()

@@ -228,6 +228,12 @@ class Sessions:
         session = self.host.take(opened, permissions, named(params.meta), params.meta, sources)
         if opened.kept in TOLD:
             session.told.append(f"This session was opened again in a new process: {TOLD[opened.kept]}.")
+        if opened.lost:
+            crystal = opened.entity.crystal
+            session.remarks.append(
+                f"The crystal that was chosen in this session is not to be had any more ({shared().diagnostic(opened.lost)}); "
+                f"{crystal.name}:{crystal.model}, the recipe's own, has its place."
+            )
         return session
 
     async def list(self, params: acp.ListSessions, request: Request) -> acp.SessionList:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cantrip_acp.cli.opening import Opening
-from cantrip_acp.errors import DefinitionError, LoomLocked
+from cantrip_acp.errors import DefinitionError, LoomLocked, MissingKey
 
 if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
@@ -18,6 +18,8 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
     ``recipe`` stands over the session's own. Raises `DefinitionError` where there is no such session, and `LoomLocked`
     while another process works in it.
     """
+    import click
+
     from cantrip_acp import folders
     from cantrip_acp.acp.opening import hold
     from cantrip_acp.acp.store import SessionStore
@@ -43,7 +45,12 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
         trust.require(found, workspace, state)
     crystal = None
     if recipe is None and (note.crystal is not None or note.effort is not None):
-        crystal = choosing.chosen(found, note.crystal, note.effort)
+        try:
+            crystal = choosing.chosen(found, note.crystal, note.effort)
+        except MissingKey:
+            raise
+        except DefinitionError as problem:
+            click.echo(f"the session's crystal is gone, the recipe's own has its place: {problem}", err=True)
     made = build.build(found, workspace=workspace, crystal=crystal)
     cantrip = made.reaching([Path(folder) for folder in note.directories])
     try:
@@ -60,7 +67,5 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
     hold(again.entity, note.mode)
     if again.kept in TOLD:
         # The first cell says it, too; whoever types here reads it now.
-        import click
-
         click.echo(f"opened again: {TOLD[again.kept]}", err=True)
     return Opening(found, cantrip, loom, workspace, state), again.entity

@@ -185,6 +185,74 @@ def test_what_other_versions_wrote(begin: Begin, folder: Path, state: Path, tmp_
         agent.hang_up()
 
 
+def write_recipe(folder: Path, **keys: Any) -> Path:
+    """A recipe of a workspace whose crystal says its own name."""
+    path = folder / ".cantrip" / "other.cantrip.yaml"
+    path.parent.mkdir(exist_ok=True)
+    crystal = {"provider": "scripted", "model": "own", "responses": [{"repeat": True, "content": "Own."}]}
+    circle = {"medium": "conversation", "gates": ["done"], "wards": [{"max_turns": 3}]}
+    path.write_text(json.dumps({"name": "other", "crystal": crystal, "circle": circle, **keys}))
+    return path
+
+
+def chosen(options: list[dict[str, Any]]) -> dict[str, str]:
+    return {option["id"]: option["currentValue"] for option in options}
+
+
+def choose(agent: RawClient, session: str, option: str, value: str) -> dict[str, str]:
+    params = {"sessionId": session, "configId": option, "value": value}
+    return chosen(agent.call("session/set_config_option", params)["configOptions"])
+
+
+def test_a_session_whose_crystal_and_then_whose_recipe_is_gone(begin: Begin, folder: Path) -> None:
+    small = {"provider": "scripted", "model": "small", "responses": [{"repeat": True, "content": "Small."}]}
+    other = write_recipe(folder, crystals={"small": small})
+    agent = begin()
+    session = agent.session(folder)
+    choose(agent, session, "recipe", "other")
+    assert choose(agent, session, "model", "small")["model"] == "small"
+    agent.prompt(session, "Before.")
+    assert agent.said() == "Small."
+    agent.hang_up()
+    write_recipe(folder)
+    for number in range(2):
+        agent = begin()
+        options = chosen(agent.call("session/load", named(session, folder))["configOptions"])
+        assert (options["recipe"], options["model"]) == ("other", "scripted:own")
+        if not number:
+            told = agent.until(lambda m: "not to be had" in json.dumps(m))["params"]["update"]
+            assert "'small' is no crystal" in told["content"]["text"]
+        agent.prompt(session, "After.")
+        assert agent.updates("agent_message_chunk")[-1]["content"]["text"] == "Own."
+        agent.hang_up()
+    other.unlink()
+    agent = begin()
+    error = agent.error("session/load", named(session, folder))
+    assert "no recipe is named 'other'" in error["message"]
+    assert f"cantrip repl RECIPE --session {session}" in error["message"]
+    assert agent.call("session/list")["sessions"][0]["sessionId"] == session
+
+
+def test_a_recipe_that_is_chosen_while_a_prompt_runs(begin: Begin, folder: Path) -> None:
+    other = write_recipe(folder)
+    agent = begin([{"repeat": True, "delay_ms": 600, "content": "Said."}])
+    session = agent.session(folder)
+    for vanishes in (True, False):
+        running = agent.start_prompt(session)
+        assert choose(agent, session, "recipe", "other")["recipe"] == "other"
+        agent.answer(running)
+        write_recipe(folder)
+        if vanishes:
+            other.unlink()
+            error = agent.error("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "Now."}]})
+            assert "no recipe is named 'other'" in error["message"]
+        else:
+            agent.prompt(session, "Now.")
+        told = chosen(agent.updates("config_option_update")[-1]["configOptions"])
+        assert (told["recipe"] == "other", told["model"] == "scripted:own") == (not vanishes, not vanishes)
+        write_recipe(folder)
+
+
 def test_a_folder_by_any_name(begin: Begin, folder: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(folder)

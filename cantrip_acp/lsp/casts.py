@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 TELL_S = 0.05
-"""Seconds between two looks at how far it is."""
+"""Seconds from something that happened until it is told, with all that came meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,15 @@ class Cast:
         from cantrip_acp.lsp.telling import Telling
 
         self._inside = asyncio.get_running_loop()
-        telling, told, begun = Telling(), 0.0, time.monotonic()
+        telling, begun = Telling(), time.monotonic()
+        due: asyncio.TimerHandle | None = None
+
+        def tell() -> None:
+            nonlocal due
+            due = None
+            with contextlib.suppress(RuntimeError):
+                self._server.call_soon_threadsafe(self._say, telling.line())
+
         record: dict[str, Any] | None = None
         loom = self._loom.location
         try:
@@ -112,11 +120,11 @@ class Cast:
                                 telling.heard(event)
                                 if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
                                     record = events.as_json(event)
-                                if time.monotonic() - told > TELL_S:
-                                    told = time.monotonic()
-                                    with contextlib.suppress(RuntimeError):
-                                        self._server.call_soon_threadsafe(self._say, telling.line())
+                                # Behind the last of what comes at once: the crystal may think for long after it.
+                                due = due or self._inside.call_later(TELL_S, tell)
             finally:
+                if due is not None:
+                    due.cancel()
                 with anyio.CancelScope(shield=True):
                     if entity is not None:
                         await entity.close()

@@ -116,7 +116,10 @@ def test_the_result_is_data_and_the_loom_is_where_the_command_line_puts_it(clien
 @pytest.mark.parametrize("mine", [False, True])
 def test_progress_tells_turns_and_the_last_words(connect: Callable[..., Client], mine: bool) -> None:
     client = connect(capabilities=PROGRESS)
-    uri = client.open("a.cantrip.yaml", GREETER.replace("content: thinking", "delay_ms: 300\n      content: thinking"))
+    text = GREETER.replace("content: thinking", "delay_ms: 300\n      content: thinking")
+    text = text.replace("- tool_calls: [{gate: done", "- delay_ms: 600\n      tool_calls: [{gate: done")
+    text = text.replace("completion_tokens: 20}", "completion_tokens: 20, cost: 0.25}")
+    uri = client.open("a.cantrip.yaml", text)
     params = command("cantrip.cast", uri=uri, intent="Say hello.")
     if mine:
         params["workDoneToken"] = "mine"
@@ -128,9 +131,9 @@ def test_progress_tells_turns_and_the_last_words(connect: Callable[..., Client],
     values = [p["value"] for p in told]
     assert (values[0]["kind"], values[0]["title"], values[0]["cancellable"]) == ("begin", "Cast", True)
     assert [v["kind"] for v in values].count("begin") == [v["kind"] for v in values].count("end") == 1
-    assert values[-1] == {"kind": "end", "message": "done: hello · 2 turns"}
+    assert values[-1] == {"kind": "end", "message": "done: hello · 2 turns · $0.2500"}
     said = " ".join(v.get("message") or "" for v in values)
-    assert "turn 1" in said or "turn 2" in said, values
+    assert "turn 2 · 120 tokens · $0.2500" in said, values
 
 
 def test_a_client_without_progress_gets_none(client: Client) -> None:

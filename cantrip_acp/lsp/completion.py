@@ -19,6 +19,13 @@ _KIND = types.CompletionItemKind
 MOST = 300
 """Names of a folder that are offered."""
 
+_STORES = {
+    "jsonl": "a file in the state folder",
+    "memory": "nothing is kept",
+    "sqlite:": "an SQLite file",
+    "postgresql://": "a PostgreSQL database",
+}
+
 _HIDDEN = ("On", "ON", "Off", "OFF", "on", "off")
 
 
@@ -118,6 +125,10 @@ def _items(held: Held, at: Where, workspace: Path) -> Iterator[types.CompletionI
             yield types.CompletionItem(
                 str(child.key), kind=_KIND.Reference, insert_text=_written(held, at, str(child.key))
             )
+        return
+    if path == ("loom", "store"):
+        for label, what in _STORES.items():
+            yield types.CompletionItem(label, kind=_KIND.EnumMember, detail=what, insert_text=_written(held, at, label))
         return
     base = _base(held, path, workspace)
     if base is not None:

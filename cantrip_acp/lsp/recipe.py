@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +11,8 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cantrip_acp.lsp.documents import Held
     from cantrip_acp.lsp.hierarchy import Family
     from cantrip_acp.lsp.server import Server
@@ -107,10 +109,23 @@ def definition(ls: Server, held: Held, params: types.DefinitionParams) -> list[t
 
 
 @_opened
-def references(ls: Server, held: Held, params: types.ReferenceParams) -> list[types.Location]:
-    from cantrip_acp.lsp.references import references
+def references(
+    ls: Server, held: Held, params: types.ReferenceParams
+) -> list[types.Location] | Coroutine[Any, Any, list[types.Location]]:
+    from cantrip_acp.lsp.references import file_at, references
 
+    file = file_at(held, params.position)
+    if file is not None:
+        return _users(ls, file)
     return references(held, params.position, params.context.include_declaration)
+
+
+async def _users(ls: Server, file: Path) -> list[types.Location]:
+    """A file is used by any recipe of the workspace."""
+    from cantrip_acp.lsp.references import users
+
+    async with ls.reading_library:
+        return await asyncio.to_thread(lambda: users(ls.library.all(ls.documents), file))
 
 
 @_opened

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from cantrip_acp.gates.registry import ALIASES
+import cantrip_acp
+from cantrip_acp.gates.registry import ALIASES, BUILT_IN
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.filecheck import beside
 from cantrip_acp.lsp.meaning import is_crystal, is_gate
@@ -34,7 +35,7 @@ def definition(held: Held, position: types.Position) -> list[types.Location]:
         given = [span for span, defines in gate_places(held, node.value) if defines]
         if given and path[:2] != ("circle", "gates"):
             return [_here(held, span) for span in given]
-        return _in_python(held, node.value)
+        return _in_python(held, node.value) or _built_in(node.value)
     crystal = _crystal(node, offset)
     if crystal is not None:
         return [_here(held, span) for span, defines in crystal_places(held, crystal) if defines]
@@ -45,6 +46,21 @@ def references(held: Held, position: types.Position, declared: bool) -> list[typ
     """Everywhere in this file where what stands at a position is used; with ``declared`` where it is given, too."""
     offset = held.text.offset(position)
     return [_here(held, span) for span, defines in places(held, offset) if declared or not defines]
+
+
+def file_at(held: Held, position: types.Position) -> Path | None:
+    """The file that is named at a position."""
+    return _file(held, held.tree.at(held.text.offset(position)))
+
+
+def users(recipes: list[Held], file: Path) -> list[types.Location]:
+    """Everywhere in these recipes where a file is named."""
+    return [
+        types.Location(held.uri, held.text.range(*_inner(node)))
+        for held in recipes
+        for node in held.tree.walk()
+        if _file(held, node) == file
+    ]
 
 
 def renaming(held: Held, position: types.Position) -> Span | None:
@@ -64,8 +80,11 @@ def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdi
     taken = held.tree.find(("crystals", new))
     offset = held.text.offset(position)
     found = places(held, offset)
-    if _anchor(held, offset) is None and taken is not None:
+    anchor = _anchor(held, offset)
+    if anchor is None and taken is not None:
         raise ValueError(f"there is a crystal {new!r} already")
+    if anchor not in (None, new) and _anchors(held, new):
+        raise ValueError(f"there is an anchor {new!r} already")
     return types.WorkspaceEdit(changes={held.uri: [types.TextEdit(held.text.range(*span), new) for span, _ in found]})
 
 
@@ -175,6 +194,21 @@ def _in_python(held: Held, name: str) -> list[types.Location]:
                 line = types.Position(each.lineno - 1, 0)
                 return [types.Location(file.as_uri(), types.Range(line, line))]
     return []
+
+
+def _built_in(name: str) -> list[types.Location]:
+    """A gate of our own, in the module that makes it; nothing is imported."""
+    module, _, made = BUILT_IN.get(ALIASES.get(name, name), "").partition(":")
+    if not made:
+        return []
+    file = Path(cantrip_acp.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    number = next((n for n, line in enumerate(lines) if re.match(rf"(?:def )?{made}\b", line)), 0)
+    line = types.Position(number, 0)
+    return [types.Location(file.as_uri(), types.Range(line, line))]
 
 
 def _inner(node: Node) -> Span:

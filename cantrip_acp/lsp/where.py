@@ -116,8 +116,9 @@ def _list(blocks: list[yaml_tree.Open], column: int, begin: int) -> tuple[KeyPat
 
 def _toml(held: Held, begin: int, before: str, word: Span) -> Where:
     if before.lstrip().startswith("["):
-        start = begin + len(before) - len(before.lstrip().lstrip("["))
-        return Where((), (start, word[1]), keys=True, header=True)
+        start = begin + len(before) - len(before.lstrip().lstrip("[").lstrip())
+        above, part = _dotted(held, (start, word[1]))
+        return Where(above, part, keys=True, header=True)
     reader = toml_tree.Reader(held.text.source[:begin])
     reader.read()
     path = reader.table.path
@@ -125,4 +126,11 @@ def _toml(held: Held, begin: int, before: str, word: Span) -> Where:
     if found is not None:
         parts = [part.strip().strip("\"'") for part in found[1].split(".")]
         return Where((*path, *parts), word, values=True)
-    return Where(path, word, keys=True)
+    above, word = _dotted(held, word)
+    return Where((*path, *above), word, keys=True)
+
+
+def _dotted(held: Held, word: Span) -> tuple[KeyPath, Span]:
+    """The path before the last dot of a name, and what stands behind it."""
+    *above, part = held.text.source[slice(*word)].split(".")
+    return tuple(name.strip().strip("\"'") for name in above), (word[1] - len(part.lstrip()), word[1])

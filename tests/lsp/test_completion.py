@@ -52,6 +52,7 @@ CASES = [
     ("crystals:\n  small: human\nfolding: {summarizer: ^}", "small", "done"),
     ("call:\n  system_prompt_file: ^", "prompt.md", "circle: "),
     ("call:\n  system_prompt_file: inner/^", "inner/more.md", "prompt.md"),
+    ("loom:\n  store: ^", "jsonl", "call: "),
     ("circle:\n  gates:\n    - python: ^", "inner/", "prompt.md"),
     ("circle:\n  gates:\n    - name: search\n      root: ^", "inner/", "prompt.md"),
 ]
@@ -64,6 +65,11 @@ TOML = [
     ('[circle]\ngates = ["done", ^', '"plan"', '"done"'),
     ("[[circle.wards]]\n^", "max_turns = ", "medium = "),
     ("circle.medium = ^", '"code"', "code"),
+    ("[circle.^", "score", "call"),
+    ("[[circle.wa^\nname = ", "wards", "circle"),
+    ("call.^\n[circle\n", "temperature = ", "name = "),
+    ("[circle]\nscore.^", "python = ", "medium = "),
+    ("[loom]\nstore = ^", '"memory"', "memory"),
 ]
 
 

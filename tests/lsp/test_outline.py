@@ -91,6 +91,15 @@ def test_definitions_references_and_links(opened: tuple[Client, str]) -> None:
     assert lines(client.ask("textDocument/references", {**where, "context": {"includeDeclaration": False}})) == [
         (19, 23)
     ]
+    # A file is looked for in all recipes of the workspace, open or not; a gate of our own is where it is made.
+    (client.root / "b.cantrip.toml").write_text(
+        '[call]\nsystem_prompt_file = "./prompt.md"\n[circle]\ngates = ["done"]\n'
+    )
+    used = client.ask("textDocument/references", {**client.at(uri, 6, 25), "context": {"includeDeclaration": True}})
+    assert [(u["uri"], lines([u])) for u in used] == [(uri, [(6, 22)]), (client.uri("b.cantrip.toml"), [(1, 22)])]
+    (done,) = defined(9, 8)
+    assert done["uri"].endswith("/cantrip_acp/gates/done.py")
+    assert done["range"]["start"]["line"] > 0
     links = client.ask("textDocument/documentLink", {"textDocument": {"uri": uri}})
     assert {link["target"] for link in links} == {client.uri("prompt.md"), client.uri("gates.py")}
 
@@ -103,6 +112,10 @@ def test_renaming(opened: tuple[Client, str]) -> None:
     assert [(e["range"]["start"]["line"], e["newText"]) for e in edit["changes"][uri]] == [(4, "tiny"), (19, "tiny")]
     anchors = client.ask("textDocument/rename", {**client.at(uri, 15, 18), "newName": "m"})
     assert lines(anchors["changes"][uri]) == [(15, 18), (16, 18)]
+    client.change(uri, {"text": TEXT.replace("- max_depth: *n", "- max_depth: &d 1\n    - max_seconds: *n")})
+    taken = client.reply(client.begin("textDocument/rename", {**client.at(uri, 15, 18), "newName": "d"}))
+    assert taken["error"]["message"] == "there is an anchor 'd' already"
+    client.change(uri, {"text": TEXT})
     assert client.ask("textDocument/prepareRename", client.at(uri, 2, 8)) is None
     refused = client.reply(client.begin("textDocument/rename", {**spot, "newName": "two words"}))
     assert refused["error"]["code"] == -32602

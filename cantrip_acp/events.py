@@ -181,11 +181,12 @@ class Noticed(Event, frozen=True, kw_only=True, tag="notice"):
 
 
 class Folded(Event, frozen=True, kw_only=True, tag="fold"):
-    """Earlier turns were replaced by a summary in what the crystal sees."""
+    """Earlier turns were replaced by a summary in what the crystal sees; ``turn_id`` is the turn that tells of it."""
 
     first: int
     last: int
     summary: str
+    turn_id: str
 
 
 class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):

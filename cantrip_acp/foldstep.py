@@ -122,7 +122,13 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
     if entity.hub.active:
         await entity.hub.send(
             events.Folded(
-                entity_id=entity.id, cast_id=run.id, depth=entity.depth, first=1, last=context.folded, summary=shown
+                entity_id=entity.id,
+                cast_id=run.id,
+                depth=entity.depth,
+                first=1,
+                last=context.folded,
+                summary=shown,
+                turn_id=fold.id,
             )
         )
 

@@ -154,7 +154,9 @@ def _lines(text: str, line: int | None, limit: int | None) -> str:
     if line is None and limit is None:
         return text
     first = max((line or 1) - 1, 0)
-    lines = text.splitlines(keepends=True)
+    # As editors count them: a form feed or a Unicode separator ends no line.
+    lines = text.split("\n")
+    lines = [*(f"{each}\n" for each in lines[:-1]), *lines[-1:]]
     return "".join(lines[first : None if limit is None else first + max(limit, 0)])
 
 

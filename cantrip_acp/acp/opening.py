@@ -384,7 +384,10 @@ def path_of(loom: Loom, turn_id: str) -> Iterator[Record]:
 
 
 def turn_named(entity: Entity, named: object) -> str | None:
-    """The id of a turn by its id or its number (1 is the first); None where the entity has lived through no such turn."""
+    """The id of a turn by its id or its number (1 is the first); None where the entity has lived through no such turn.
+
+    Numbers count what the crystal said. By its id any turn is known: a fold too, and one that ended with a delegation.
+    """
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return None
     from cantrip_acp.loom.history import lived, spoken
@@ -392,4 +395,6 @@ def turn_named(entity: Entity, named: object) -> str | None:
     own = [turn.id for _, turn in spoken(lived(entity.loom, entity.last_turn))]
     if isinstance(named, int) and not isinstance(named, bool):
         return own[named - 1] if 1 <= named <= len(own) else None
-    return named if isinstance(named, str) and named in own else None
+    if not isinstance(named, str) or named not in entity.loom.own(entity.last_turn):
+        return None
+    return named if named in own or entity.loom.turn(named).role != "call" else None

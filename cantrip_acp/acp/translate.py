@@ -238,12 +238,12 @@ class Translator:
     def _folded(self, event: events.Folded) -> list[acp.Update]:
         """A fold, as the client can show it: a compaction, a notice, or a thought."""
         if self._client.compaction:
-            return [folded(f"{event.cast_id}:fold:{event.last}", event.summary)]
+            return [folded(event.turn_id, event.summary)]
         turns = f"turns {event.first} to {event.last}" if event.last > event.first else f"turn {event.last}"
         what = f"A summary stands for {turns} from now on; nothing is lost of them in the loom."
         if self._client.notices:
             return [acp.Notice("info", "Earlier turns were folded", what)]
-        return [acp.AgentThoughtChunk(acp.TextContent(what), f"{event.cast_id}:fold:{event.last}")]
+        return [acp.AgentThoughtChunk(acp.TextContent(what), event.turn_id)]
 
     # --- gates -------------------------------------------------------------------------------------------------------
 

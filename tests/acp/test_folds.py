@@ -39,6 +39,32 @@ def test_a_fold_is_shown(start: Start, folder: Path, session: Any, kind: str) ->
     agent.seen.clear()
     agent.call("session/close", {"sessionId": opened})
     agent.call("session/load", {"sessionId": opened, "cwd": str(folder), "mcpServers": []})
-    assert [update["summary"] for update in agent.updates("compaction_update")] == [
-        update["summary"] for update in shown
-    ]
+    assert agent.updates("compaction_update") == shown
+
+
+def test_a_fork_from_a_fold_and_from_another_sessions_turn(start: Start, folder: Path) -> None:
+    agent = start(
+        [{"content": f"Step {n}."} for n in range(12)], capabilities={"session": {"compaction": {}}}, **FOLDING
+    )
+    opened, other = agent.session(folder), agent.session(folder)
+    turns = [agent.prompt(opened, f"Number {n}")["_meta"]["cantrip"]["turn"] for n in range(7)]
+    strange = agent.prompt(other, "Another")["_meta"]["cantrip"]["turn"]
+    folds = [update["compactionId"] for update in agent.updates("compaction_update", opened)]
+
+    def fork(turn: Any) -> dict[str, Any]:
+        params = {"sessionId": opened, "cwd": str(folder), "mcpServers": [], "_meta": {"cantrip": {"turn": turn}}}
+        return agent.answer(agent.ask("session/fork", params))
+
+    assert len(folds) >= 2
+    for at in (folds[0], folds[-1], turns[0], turns[-1]):
+        forked = fork(at)["result"]["sessionId"]
+        agent.prompt(forked, "On.")
+        agent.call("session/close", {"sessionId": forked})
+        agent.seen.clear()
+        agent.call("session/load", {"sessionId": forked, "cwd": str(folder), "mcpServers": []})
+        asked = [update["content"]["text"] for update in agent.updates("user_message_chunk", forked)]
+        assert asked[0] == "Number 0"
+        assert asked[-1] == "On."
+        assert asked[1:-1] == [f"Number {n}" for n in range(1, len(asked) - 1)]
+    for wrong in (strange, "t_none", 0, 8, -1, True, 1.0, [], {}):
+        assert fork(wrong)["error"]["code"] == -32602, wrong

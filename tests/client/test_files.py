@@ -27,6 +27,15 @@ def test_ranges_count_lines_from_one(folder: Path) -> None:
     assert files.read(path, 1, 1) == "one\n"
     assert files.read(path, 2, 0) == ""
     assert files.read(path, 9, 5) == ""
+    # What ends no line in an editor ends none here.
+    odd = "a\x0cb\n\x85c\u2028d\ne\n"
+    (folder / "odd.txt").write_text(odd)
+    assert [files.read(str(folder / "odd.txt"), n, 1) for n in (1, 2, 3, 4)] == [
+        "a\x0cb\n",
+        "\x85c\u2028d\n",
+        "e\n",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.snapshots import LoomPieces
+from cantrip_acp.loom.stores import seal
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
@@ -267,7 +268,8 @@ def test_the_check_says_which_states_are_lost_and_which_cantrips(tmp_path: Path)
 
     at = whole[6].index(b'":"', whole[6].index(b'"pieces"')) + 50
     flipped = whole[6][:at] + (b"A" if whole[6][at : at + 1] != b"A" else b"B") + whole[6][at + 1 :]
-    first, second, third = told([*whole[:6], flipped, *whole[7:]])
+    line, first, second, third = told([*whole[:6], flipped, *whole[7:]])
+    assert line == seal.CHANGED
     assert first == "the snapshot after turn 't2': 1 piece is not as written"
     assert [second.partition(":")[0], third.partition(":")[0]] == [
         f"the state after turn 't{n}' cannot be restored" for n in (2, 3)

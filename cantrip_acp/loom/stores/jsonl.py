@@ -1,5 +1,7 @@
 """A loom as JSON lines: one record a line, appended with one write, one writer at a time.
 
+Each line ends with its checksum (`seal`): one that was changed and can still be read is reported and kept.
+
 A crash can only tear the last line. Opening for writing moves such a line to a file beside the loom and reports it;
 everything before it is kept. A damaged line further up is reported and passed over, and stays where it is.
 
@@ -21,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.errors import LoomChanged, LoomError, LoomLocked, LoomWriteError
-from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head
-from cantrip_acp.loom.stores import rows, sidecar
+from cantrip_acp.loom.stores import rows, seal, sidecar
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, LoomHeader, Record
 
@@ -38,6 +39,10 @@ _BEGINNING = b'{"type":"loom"'
 _TORN = "last line is torn"
 _MARK = 1024
 """Bytes before the end of what was read, by which a reader knows the file again."""
+
+
+def _whole(line: memoryview) -> tuple[Record, bool]:
+    return _decoder.decode(line), seal.holds(line) is False
 
 
 class JsonlStore:
@@ -120,7 +125,7 @@ class JsonlStore:
         except UnicodeEncodeError:
             # Half of a surrogate pair is not text; a record with a mark in its place is better than none.
             _encoder.encode_into(rows.mend(msgspec.to_builtins(record)), buffer)
-        buffer += b"\n"
+        seal.close(buffer)
         position = self._end
         try:
             written = os.write(self._fd, buffer)
@@ -145,9 +150,13 @@ class JsonlStore:
     def read(self, position: int) -> Record:
         line = self.line_at(position)
         try:
-            return _decoder.decode(line)
+            record = _decoder.decode(line)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise LoomError(f"loom {self.path}: no record at byte {position}: {error}") from error
+        if seal.holds(line) is False and all(problem.offset != position for problem in self.problems):
+            # By its index a loom opens without a look at its lines.
+            self.problems.append(Problem(seal.CHANGED, None, position, len(line)))
+        return record
 
     def read_all(self, positions: Iterable[int]) -> list[Record]:
         return [self.read(position) for position in positions]
@@ -175,7 +184,7 @@ class JsonlStore:
 
     def scan(self) -> Iterator[tuple[int, Record]]:
         """Every readable record. The first scan notes problems and, when writing, sets a torn last line aside."""
-        return self._scan(_decoder.decode)
+        return self._scan(_whole)
 
     def tree(self) -> Tree | None:
         found = sidecar.read(self.path, self._fd)
@@ -187,7 +196,7 @@ class JsonlStore:
         return found.tree
 
     def heads(self) -> Iterator[tuple[int, Head]]:
-        return self._scan(heads.decode)
+        return self._scan(seal.head)
 
     def note(self, position: int, message: str) -> None:
         self.problems.append(Problem(message, self._given_line, position, self._given_length))
@@ -213,11 +222,13 @@ class JsonlStore:
             self._end += length + 1
             self._number += 1
             try:
-                head = heads.decode(line)
+                head, changed = seal.head(line)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 what = f"not a loom record: {error}" if bytes(line).strip() else "empty line passed over"
                 self.problems.append(Problem(what, self._number, start, length))
                 continue
+            if changed:
+                self.problems.append(Problem(seal.CHANGED, self._number, start, length))
             self._readable(head)
             self._given_line, self._given_length = self._number, length
             yield start, head
@@ -252,13 +263,16 @@ class JsonlStore:
 
     def damaged(self) -> list[Problem]:
         noted: list[Problem] = []
-        for _ in self._scan(_decoder.decode, noted):
+        for _ in self._scan(_whole, noted):
             pass
         return noted
 
     def _scan(
-        self, decode: Callable[[memoryview], Any], noted: list[Problem] | None = None
+        self,
+        decode: Callable[[memoryview], tuple[Any, bool]],
+        noted: list[Problem] | None = None,
     ) -> Iterator[tuple[int, Any]]:
+        """Each record; ``decode`` also says whether its line was changed."""
         if noted is None:
             noted = self.problems if not self._scanned else []
         offset, number, good = 0, 0, 0
@@ -266,20 +280,23 @@ class JsonlStore:
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
             try:
-                record = decode(line)
+                record, changed = decode(line)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                if not bytes(line).strip():
+                raw = bytes(line)
+                if not raw.strip():
                     noted.append(Problem("empty line passed over", number, start, len(line)))
                 elif whole:
                     noted.append(Problem(f"not a loom record: {error}", number, start, len(line)))
                 else:
-                    begun = number == 1 and _BEGINNING.startswith(bytes(line[: len(_BEGINNING)]))
+                    begun = number == 1 and _BEGINNING.startswith(raw[: len(_BEGINNING)])
                     if not (good or begun or self.readonly):
                         raise self._no_loom() from None
-                    noted.append(self._set_aside(number, start, bytes(line)))
+                    noted.append(self._set_aside(number, start, raw))
                     offset, number = start, number - 1
                 continue
             good += 1
+            if changed:
+                noted.append(Problem(seal.CHANGED, number, start, len(line)))
             if not whole:
                 # A record without its newline is whole all the same; give it the newline, or the next would be glued to it.
                 if not self.readonly:

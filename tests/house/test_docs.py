@@ -15,8 +15,8 @@ import click
 import pytest
 from ruamel.yaml import YAML
 
-from cantrip_acp.cli import scriptfile
 from cantrip_acp.cli.app import cantrip
+from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.recipes import check
 from cantrip_acp.recipes.document import parse
 
@@ -135,31 +135,56 @@ def test_pieces_of_recipes_are_taken() -> None:
     assert seen > 10
 
 
-def test_the_script_of_the_client_is_taken(tmp_path: Path) -> None:
-    (body,) = (body for where, body in blocks("yaml") if "\nsteps:" in body)
-    (tmp_path / "smoke.yaml").write_text(body)
-    assert len(scriptfile.load(tmp_path / "smoke.yaml").steps) == 4
+@pytest.fixture
+def user(tmp_path: Path) -> dict[str, str]:
+    """The environment of somebody who has nothing of ours yet."""
+    folders = {each: str(tmp_path / each) for each in ("state", "config", "home")}
+    (tmp_path / "home").mkdir()
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("CANTRIP_")},
+        "HOME": folders["home"],
+        "CANTRIP_STATE_DIR": folders["state"],
+        "CANTRIP_CONFIG_DIR": folders["config"],
+    }
 
 
-def test_the_readme_s_first_script_runs_as_it_says(tmp_path: Path) -> None:
+def run(arguments: list[str], folder: Path, environment: dict[str, str], typed: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "cantrip_acp.cli.main", *arguments],
+        cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_script_of_the_client_runs_as_it_says(tmp_path: Path, user: dict[str, str]) -> None:
+    smoke, words = (body for where, body in blocks("yaml") if where == "docs/client.md")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "smoke.yaml").write_text(smoke)
+    (project / "words.yaml").write_text(words)
+    agent = [sys.executable, "-m", "cantrip_acp.acp.start"]
+    crystal = {"CANTRIP_CRYSTAL": "scripted:words.yaml"}
+    said = run(["client", "--script", "smoke.yaml", "--", *agent], project, user | crystal)
+    assert "4 passed, 0 failed" in said
+
+
+def test_the_readme_s_first_script_runs_as_it_says(tmp_path: Path, user: dict[str, str]) -> None:
     (body,) = (body for where, body in blocks("yaml") if where == "README.md" and body.startswith("responses:"))
     (tmp_path / "hello.yaml").write_text(body)
     project = tmp_path / "project"
     project.mkdir()
     (project / "README.md").write_text("# Mine\n")
-    environment = {
-        **os.environ,
-        "HOME": str(tmp_path),
-        "CANTRIP_STATE_DIR": str(tmp_path / "state"),
-        "CANTRIP_CONFIG_DIR": str(tmp_path / "config"),
-        "CANTRIP_CRYSTAL": f"scripted:{tmp_path}/hello.yaml",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "cantrip_acp.cli.main", "repl"],
-        cwd=project, env=environment, input="What is here?\n", capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "README.md" in done.stdout
-    assert "# Mine" in done.stdout
-    assert "That is what this project says of itself." in done.stdout
-    assert "✗" not in done.stdout
+    crystal = {"CANTRIP_CRYSTAL": f"scripted:{tmp_path}/hello.yaml"}
+    said = run(["repl"], project, user | crystal, "What is here?\n")
+    assert "README.md" in said
+    assert "# Mine" in said
+    assert "That is what this project says of itself." in said
+    assert "✗" not in said
+
+
+def test_every_key_of_a_scripted_crystal_that_is_shown_is_known() -> None:
+    shown = [YAML(typ="safe").load(body) for _, body in blocks("yaml") if re.search("^responses:", body, re.MULTILINE)]
+    assert len(shown) == 3
+    for each in shown:
+        ScriptedCrystal(each["responses"])

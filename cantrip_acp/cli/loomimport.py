@@ -70,8 +70,9 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
         return
     for each in told:
         counts = Counter({k: each[k] for k in ("turns", "casts", "rewards")})
-        added = ", ".join(f"{n:,} {k}" for k, n in counts.items())
-        known = f", {each['known']:,} turns were there already" if each["known"] else ""
+        added = ", ".join(f"{n:,} {k.removesuffix('s') if n == 1 else k}" for k, n in counts.items())
+        there = "turn was" if each["known"] == 1 else "turns were"
+        known = f", {each['known']:,} {there} there already" if each["known"] else ""
         click.echo(clean_line(f"{each['file']} ({each['kind']}): {added}{known}", 400))
         for what, count in sorted(each["notes"].items(), key=lambda n: -n[1]):
             click.echo("  " + clean_line(f"not represented: {what} ({count:,})", 400))

@@ -5,6 +5,7 @@ Everything comes from the loom. No update names a terminal, since those of anoth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ from cantrip_acp.mediums.report import signal_name
 if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
     from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn
+
+_EDITED = re.compile(r"(?: at line|, at lines) (\d{1,9})")
 
 
 def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update]:
@@ -182,7 +185,7 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
         kind=kind,
         status="failed" if record.is_error else "completed",
         content=[*children, *content] or None,
-        locations=places(locations),
+        locations=places(locations if record.is_error else _placed(record, locations)),
         raw_input=args,
         raw_output=record.result,
         meta={"cantrip": {"via": via}} if via else None,
@@ -190,8 +193,11 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
 
 
 def _changed(record: GateRecord, locations: tuple[Location, ...]) -> Iterator[acp.Diff]:
-    """The change that a call made, as far as its arguments tell it."""
+    """The change that a call made, as far as its arguments tell it: of a file that was replaced nobody knows any more what it
+    held, and to show it as a new one would be untrue."""
     if record.gate not in ("write_file", "edit_file") or not locations or not isinstance(record.args, dict):
+        return
+    if record.gate == "write_file" and not str(record.result).startswith("created "):
         return
     change = Diff(
         locations[0].path,
@@ -200,3 +206,9 @@ def _changed(record: GateRecord, locations: tuple[Location, ...]) -> Iterator[ac
     )
     if isinstance(change.new_text, str):
         yield acp.Diff(*msgspec.structs.astuple(change))
+
+
+def _placed(record: GateRecord, locations: tuple[Location, ...]) -> tuple[Location, ...]:
+    """Where an edit was made: its result names the line."""
+    lines = _EDITED.findall(record.result) if record.gate == "edit_file" and isinstance(record.result, str) else []
+    return tuple(Location(place.path, int(lines[-1])) for place in locations) if lines else locations

@@ -112,6 +112,43 @@ def test_the_past_is_shown_as_it_was_live(
     assert calls_again == calls
 
 
+def test_a_file_that_was_replaced_is_not_shown_as_a_new_one(
+    recipe: Callable[..., str], folder: Path, tmp_path: Path
+) -> None:
+    (folder / "old at line 7.txt").write_text("one\ntwo\nthree\n")
+
+    def wrote(path: str, content: str) -> dict[str, Any]:
+        return {"tool_calls": [{"gate": "write_file", "args": {"path": path, "content": content}}]}
+
+    edit = {"path": "old at line 7.txt", "old_text": "2\n", "new_text": "zwei\n"}
+    path = recipe(
+        [wrote("old at line 7.txt", "1\n2\n3\n"), wrote("old at line 7.txt", "1\n2\n3\n"), wrote("new.txt", "n\n"),
+         {"tool_calls": [{"gate": "edit_file", "args": edit}]}, {"content": "Done."}],
+        gates=["write_file", "edit_file", "done"],
+    )  # fmt: skip
+    agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+    try:
+        agent.initialize()
+        session = agent.session(folder)
+        agent.prompt(session)
+        _, live = seen(agent)
+        agent.call("session/close", {"sessionId": session})
+        agent.seen.clear()
+        agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        loaded = agent.updates("tool_call")
+    finally:
+        agent.close()
+    assert [[part["type"] for part in call["content"]] for call in live.values()] == [
+        ["diff"], ["content"], ["diff"], ["diff"],
+    ]  # fmt: skip
+    replaced, same, new, edited = loaded
+    assert replaced["content"][0]["content"]["text"].startswith("updated old at line 7.txt (3 lines")
+    assert same["content"][0]["content"]["text"].startswith("unchanged: old at line 7.txt")
+    assert (new["content"][0]["oldText"], new["content"][0]["newText"]) == (None, "n\n")
+    assert (edited["content"][0]["oldText"], edited["content"][0]["newText"]) == ("2\n", "zwei\n")
+    assert edited["locations"] == [{"path": str(folder / "old at line 7.txt"), "line": 2}]
+
+
 @pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
 def test_children_and_unanswered_prompts_wherever_the_loom_is(
     recipe: Callable[..., str], folder: Path, tmp_path: Path, store: str, request: pytest.FixtureRequest

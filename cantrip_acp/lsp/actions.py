@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lsprotocol import types
 
-from cantrip_acp.lsp import fixes, missing, valuefixes
+from cantrip_acp.lsp import fixes, missing, movefixes, valuefixes
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.findings import Finding, Reading
 from cantrip_acp.lsp.fixes import Fix
@@ -48,7 +49,11 @@ def actions(
 def of(held: Held, finding: Finding) -> Iterator[Fix]:
     """Every fix of a finding."""
     seen: set[str] = set()
-    for fix in (*valuefixes.fixes(held, finding), *fixes.fixes(held, finding)):
+    moves = list(movefixes.fixes(held, finding))
+    others = (*valuefixes.fixes(held, finding), *fixes.fixes(held, finding))
+    if moves:  # a key that is known elsewhere is no slip of the pen
+        others = tuple(replace(fix, best=False, safe=False) for fix in others)
+    for fix in (*moves, *others):
         if fix.title not in seen:
             seen.add(fix.title)
             yield fix

@@ -40,18 +40,18 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
         if message.count("do not remove it"):
             yield from removed(held, node, "Do not remove done")
         else:
-            yield from _add(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
+            yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
     elif "must have at least one truncation ward" in message:
-        yield from _add(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
+        yield from added(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
     elif (
         finding.key in ("circle.gates", "circle.wards")
         and message.startswith("must be a list")
         and node.kind == "empty"
     ):
         if finding.key == "circle.gates":
-            yield from _add(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
+            yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
         else:
-            yield from _add(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
+            yield from added(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
     elif finding.rule == "legacy-key":
         for old, new in (*ALIASES.items(), ("require_done", "require_done_tool")):
             if written.strip("\"'") == old:
@@ -123,7 +123,7 @@ def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
             names.append("run the server in the sandbox")
         else:
             item = _item(node)
-            span = _removal(held, item)
+            span = removal(held, item)
             if span is None:
                 return
             edits.append((span, ""))
@@ -171,7 +171,7 @@ def _item(node: Node) -> Node:
     return node
 
 
-def _add(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
+def added(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
     """Put an item at the head of a list of the circle, or the list itself where there is none."""
     circle = held.tree.find(("circle",))
     if circle is None or circle.kind not in ("mapping", "empty"):
@@ -215,12 +215,12 @@ def _add(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
 
 def removed(held: Held, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
     """The fix that takes a key or an item away."""
-    span = _removal(held, node)
+    span = removal(held, node)
     if span is not None:
         yield Fix(title, ((span, ""),), best)
 
 
-def _removal(held: Held, node: Node) -> Span | None:
+def removal(held: Held, node: Node) -> Span | None:
     """What goes with a key or an item: its comma where brackets are around it, else its lines."""
     source, parent = held.text.source, node.parent
     if parent is None:
@@ -239,6 +239,6 @@ def _removal(held: Held, node: Node) -> Span | None:
     if dashes and not (dashes == "-" and isinstance(node.key, int)):
         if len(parent.children) > 1 or not isinstance(parent.key, int):
             return None  # the first key behind a dash: what follows would lose its dash
-        return _removal(held, parent)
+        return removal(held, parent)
     stop = held.text.starts[last + 1] if last + 1 < len(held.text.starts) else len(source)
     return held.text.starts[first], stop

@@ -149,6 +149,59 @@ def test_others(source: str, rule: str, tmp_path: Path) -> None:
     mended(source, rule, "a.cantrip.yaml", tmp_path)
 
 
+MOVES = [
+    (
+        "gates: [done]\ncircle:\n  wards:\n    - max_turns: 3\n",
+        "circle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n",
+    ),
+    (
+        "circle:\n  gates: [done]\n  max_turns: 3 # why\n",
+        "circle:\n  wards: [{max_turns: 3}]\n  gates: [done]\n  # why\n",
+    ),
+    (
+        "max_turns: 3\ncircle:\n  gates: [done]\n  wards:\n  - max_depth: 1\n",
+        "circle:\n  gates: [done]\n  wards:\n  - max_turns: 3\n  - max_depth: 1\n",
+    ),
+    (
+        "call:\n    temperature: 1\ncircle:\n  # what\n  system_prompt: |\n    a\n\n      b\n" + HEAD[8:],
+        "call:\n    system_prompt: |\n      a\n\n        b\n    temperature: 1\ncircle:\n  # what\n" + HEAD[8:],
+    ),
+    (
+        "temperature: 0.2\r\n" + HEAD.replace("\n", "\r\n"),
+        HEAD.replace("\n", "\r\n") + "call:\r\n  temperature: 0.2\r\n",
+    ),
+    ("circle:\n  keep_turns: 2\n" + HEAD[8:].rstrip(), HEAD + "folding:\n  keep_turns: 2\n"),
+]
+MOVES_TOML = [
+    (
+        "system_prompt = '''x\ny'''\n[circle]\ngates = ['done']\nwards = [{max_turns = 3}]\n",
+        "[circle]\ngates = ['done']\nwards = [{max_turns = 3}]\n[call]\nsystem_prompt = '''x\ny'''\n",
+    ),
+    (
+        "[call]\nstop = ['x']\n[circle]\ntemperature = 1 # hot\ngates = ['done']\nwards = [{max_turns = 3}]\n",
+        "[call]\ntemperature = 1 # hot\nstop = ['x']\n[circle]\ngates = ['done']\nwards = [{max_turns = 3}]\n",
+    ),
+    (
+        "[circle]\nmax_depth = 1\ngates = ['done']\nwards = [{max_turns = 3}]\n",
+        "[circle]\ngates = ['done']\nwards = [{max_depth = 1}, {max_turns = 3}]\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "wanted"), MOVES + MOVES_TOML)
+def test_a_key_in_the_wrong_place_is_moved(source: str, wanted: str, tmp_path: Path) -> None:
+    name = "a.cantrip.toml" if (source, wanted) in MOVES_TOML else "a.cantrip.yaml"
+    held, found = read(source, name, tmp_path)
+    move, *others = fixes(held, next(f for f in found if f.rule == "unknown-key"))
+    assert move.title.startswith("Move ")
+    assert move.best
+    assert not any(fix.best or fix.safe for fix in others)
+    for (start, end), text in sorted(move.edits, reverse=True):
+        source = source[:start] + text + source[end:]
+    assert source == wanted
+    assert read(source, name, tmp_path)[1] == []
+
+
 def test_of_two_wards_the_one_that_does_nothing_goes(tmp_path: Path) -> None:
     for first, second in ((3, 2), (2, 3), (2, 2)):
         held, found = read(HEAD.replace("3", str(first)) + f"    - max_turns: {second}\n", "a.cantrip.yaml", tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,13 +56,22 @@ context_option = click.option(
 
 @dataclass(frozen=True)
 class Opening:
-    """Everything that a cast needs. The caller closes the loom."""
+    """Everything that a cast needs. The caller lets go of it with `leave`.
+
+    ``held`` is a descriptor that holds a session whose loom has many writers, or -1.
+    """
 
     recipe: Recipe
     cantrip: Cantrip
     loom: Loom
     workspace: Path
     state_dir: Path
+    held: int = -1
+
+    def leave(self) -> None:
+        self.loom.close()
+        if self.held >= 0:
+            os.close(self.held)
 
 
 def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, state_dir: Path | None) -> Opening:

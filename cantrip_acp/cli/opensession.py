@@ -30,7 +30,8 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
     from cantrip_acp.reopening import TOLD, reopen
 
     state = folders.state_dir(state_dir)
-    note = SessionStore(state).find(session_id)
+    sessions = SessionStore(state)
+    note = sessions.find(session_id)
     if note is None:
         raise DefinitionError(
             f"there is no session {session_id[:100]!r} in {state}; an editor shows its sessions, and `cantrip loom list` "
@@ -53,10 +54,15 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
             click.echo(f"the session's crystal is gone, the recipe's own has its place: {problem}", err=True)
     made = build.build(found, workspace=workspace, crystal=crystal)
     cantrip = made.reaching([Path(folder) for folder in note.directories])
+    held = -1
     try:
         store = cantrip.loom_settings.get("store", "jsonl")
         # A note has no password; the recipe that the session began with has it.
         where = store if is_address(store) and shown(store) == note.loom else note.loom
+        if is_address(where):
+            # Many may write such a loom, and only one this session.
+            held = sessions.lock(session_id)
+            sessions.touch(session_id)
         loom = Loom.open(where, fsync=bool(cantrip.loom_settings.get("fsync", False)))
     except LoomLocked:
         raise LoomLocked(
@@ -68,4 +74,4 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
     if again.kept in TOLD:
         # The first cell says it, too; whoever types here reads it now.
         click.echo(f"opened again: {TOLD[again.kept]}", err=True)
-    return Opening(found, cantrip, loom, workspace, state), again.entity
+    return Opening(found, cantrip, loom, workspace, state, held), again.entity

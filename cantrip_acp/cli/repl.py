@@ -91,7 +91,7 @@ def repl(
         with _leaving_politely():
             return _talk(opening, context, full=full, entity=entity)
     finally:
-        opening.loom.close()
+        opening.leave()
 
 
 def _talk(opening: Opening, given_with: Given, *, full: bool, entity: Entity | None = None) -> int:

@@ -49,7 +49,8 @@ def require(recipe: Recipe, workspace: Path, state_dir: Path) -> None:
     places = [str(recipe.problem(path, f"not allowed to a recipe that is not trusted: {why}")) for path, why in asked]
     if ours:
         raise UntrustedRecipe(places, folder=str(workspace))
-    raise RecipeError([*places, f"{recipe.file}: to allow this, name the file on the command line (--recipe FILE)"])
+    how = "to allow this, name the file on the command line (cantrip repl FILE, cantrip-acp --recipe FILE)"
+    raise RecipeError([*places, f"{recipe.file}: {how}"])
 
 
 def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[tuple[KeyPath, str]]:

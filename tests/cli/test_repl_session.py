@@ -45,6 +45,31 @@ def test_from_the_editor_to_the_terminal_and_back(recipe: Callable[..., str], fo
         editor.close()
 
 
+def test_a_session_in_a_database_is_open_once(
+    recipe: Callable[..., str],  # noqa: F811
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    state = str(tmp_path / "state")
+    path = recipe(TALK, loom={"store": f"sqlite:{tmp_path / 'looms.db'}"})
+    editor = RawClient("--recipe", path, "--state-dir", state)
+    try:
+        editor.initialize()
+        session = editor.session(folder)
+        editor.prompt(session, "First?")
+        busy = repl(path, "--session", session, "--state-dir", state, said="Second?\n")
+        assert busy.returncode == 2
+        assert "close it there first" in busy.stderr
+        editor.call("session/close", {"sessionId": session})
+        ended = repl(path, "--session", session, "--state-dir", state, said="Second?\n")
+        assert "Two." in ended.stdout
+        editor.seen.clear()
+        editor.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        assert editor.said() == "One.Two."
+    finally:
+        editor.close()
+
+
 def test_no_such_session(tmp_path: Path) -> None:
     for session in ("sess_0", "../../etc", ""):
         ended = repl("--session", session, "--state-dir", str(tmp_path), said="")

@@ -144,8 +144,16 @@ def _prove(
         )
     )
     screen.line(("loom     ", "dim"), loom, whole=True)
-    screen.line(("look at it with  ", "dim"), (f"cantrip loom show {_quoted(loom)}", "bold"), whole=True)
+    screen.line(("look at it with  ", "dim"), (f"{_program()} loom show {_quoted(loom)}", "bold"), whole=True)
     return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _program() -> str:
+    """How this command line is called from here: by `make demo` it is not on PATH."""
+    if shutil.which("cantrip") is not None:
+        return "cantrip"
+    own = Path(sys.argv[0])
+    return _quoted(str(own)) if own.name == "cantrip" and own.is_file() else f"{_quoted(sys.executable)} -m cantrip_acp"
 
 
 def _quoted(path: str) -> str:

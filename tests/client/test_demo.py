@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -88,7 +89,7 @@ def test_in_a_pipe(folder: Path) -> None:
         "✓ every gate did its work: ",
         "✓ the entity was done by itself after 7 turns (end_turn, done)",
         "7 turns · 5 commands · ",
-        "look at it with  cantrip loom show ",
+        "look at it with  ",
     ]
     place = 0
     for part in in_order:
@@ -100,6 +101,10 @@ def test_in_a_pipe(folder: Path) -> None:
     loom = re.search(r"^loom +(\S+)$", out, re.MULTILINE)
     assert loom is not None
     assert Path(loom[1]).is_file()
+    said = re.search(r"^look at it with +(.+)$", out, re.MULTILINE)
+    assert said is not None
+    shown = subprocess.run(shlex.split(said[1]), capture_output=True, text=True, timeout=60, env=environment())
+    assert "The tests fail." in shown.stdout, shown.stderr
     assert not list(folder.iterdir()), "the copy of the project is left"
     assert not processes(folder)
 

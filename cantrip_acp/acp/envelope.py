@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from cantrip_acp import shapes
+
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
@@ -103,7 +105,7 @@ class Id(msgspec.Struct, frozen=True):
 
 NULL_ID = Id(Raw(b"null"), ("null", None))
 
-_decode = msgspec.json.Decoder(Envelope).decode
+_decode = shapes.json_decoder(Envelope).decode
 
 
 def read_id(raw: Raw) -> Id | None:
@@ -176,7 +178,7 @@ def decode_params(raw: Raw, shape: Any) -> Any:
     if data[:1] == b"[":
         raise invalid_params("they are an object with names, never an array")
     try:
-        return msgspec.json.decode(data, type=shape)
+        return shapes.json_decoder(shape).decode(data)
     except RecursionError:
         raise invalid_params("nested too deeply") from None
     except msgspec.DecodeError as problem:

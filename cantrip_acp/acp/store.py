@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp import folders
+from cantrip_acp import folders, shapes
 from cantrip_acp.acp import modes
 from cantrip_acp.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.loom.loom import Loom
@@ -124,9 +124,9 @@ class SessionStore:
             with open(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(note))
             os.replace(part, path)
-        except OSError:
+        except OSError as problem:
             part.unlink(missing_ok=True)
-            raise
+            raise OSError(problem.errno, problem.strerror, str(path)) from None
 
     def find(self, session_id: str) -> Note | None:
         """A session's note; None where there is no such session."""
@@ -310,7 +310,7 @@ def _note_in(path: Path) -> Note | None:
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             return None
         with open(descriptor, "rb", closefd=False) as file:
-            note = msgspec.json.decode(file.read(), type=Note)
+            note = shapes.json_decoder(Note).decode(file.read())
     except (OSError, ValueError, RecursionError):
         return None
     finally:
@@ -388,7 +388,7 @@ def take_in(note: Note, record: ConfigRecord) -> None:
     granted = changes.get("permission")
     if isinstance(granted, dict):
         with contextlib.suppress(msgspec.ValidationError):
-            note.granted.append(msgspec.convert(granted, Granted))
+            note.granted.append(shapes.convert(granted, Granted))
     if changes.get("permissions") == "forgotten":
         note.granted.clear()
 

@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.acp.envelope import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -202,7 +203,7 @@ class Connection:
         if pending.error is not None:
             raise pending.error
         try:
-            return msgspec.json.decode(pending.result, type=result)
+            return shapes.json_decoder(result).decode(pending.result)
         except (msgspec.DecodeError, RecursionError) as problem:
             raise RpcError(INVALID_REQUEST, f"the answer to {method} has the wrong shape: {problem}") from None
 
@@ -351,7 +352,7 @@ class Connection:
             log.debug("a second answer to the same request: the first one stands")
         elif envelope.error:
             try:
-                error = msgspec.json.decode(envelope.error, type=ErrorObject)
+                error = shapes.json_decoder(ErrorObject).decode(envelope.error)
                 pending.fail(RpcError(error.code, error.message, error.data))
             except msgspec.DecodeError:
                 pending.fail(RpcError(INVALID_REQUEST, "the answer is an error of the wrong shape"))
@@ -382,7 +383,7 @@ class Connection:
 
     def _cancel_request(self, params: msgspec.Raw) -> None:
         try:
-            wanted = read_id(msgspec.json.decode(params, type=_CancelRequest).requestId)
+            wanted = read_id(shapes.json_decoder(_CancelRequest).decode(params).requestId)
         except msgspec.DecodeError:
             wanted = None
         if wanted is None:

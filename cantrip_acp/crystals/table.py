@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.folders import config_dir
@@ -61,7 +62,7 @@ def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
         found["price"] = {}  # it runs on a machine of one's own: nothing is charged for tokens
     if not known and remark and provider not in ("ollama", "local"):
         _remark(provider, model)
-    return msgspec.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
+    return shapes.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
 
 
 def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
@@ -180,7 +181,7 @@ def _parsed(path: Path) -> dict[str, Any]:
                 if key not in _FIELDS:
                     raise DefinitionError(f"unknown key {key!r} (known: {', '.join(_FIELDS)})", where=place)
             try:
-                msgspec.convert(entry, ModelInfo)
+                shapes.convert(entry, ModelInfo)
             except msgspec.ValidationError as error:
                 raise DefinitionError(str(error), where=place) from None
             _sensible(entry, place)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
 
 
@@ -118,7 +119,7 @@ Head = (
 )
 """A record's head; headers and cantrips are small and few, and are read whole."""
 
-decoder: msgspec.json.Decoder[Head] = msgspec.json.Decoder(Head)
+decoder: msgspec.json.Decoder[Head] = shapes.json_decoder(Head)
 
 
 def decode(line: bytes | memoryview) -> Head:

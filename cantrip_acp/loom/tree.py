@@ -10,6 +10,7 @@ from typing import cast as typed
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record, Turn, UtteranceRecord
 
@@ -127,4 +128,4 @@ class Tree(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Tree] = msgspec.msgpack.Decoder(Tree)
+_decoder: msgspec.msgpack.Decoder[Tree] = shapes.msgpack_decoder(Tree)

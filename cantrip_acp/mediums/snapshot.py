@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cantrip_acp import shapes
 from cantrip_acp.errors import SandboxError
 
 SMALLEST = 2_048
@@ -95,7 +96,7 @@ class Snapshot:
         import msgspec
 
         try:
-            return msgspec.convert(record, cls)
+            return shapes.convert(record, cls)
         except msgspec.ValidationError as error:
             raise SandboxError(f"this is no record of a snapshot: {error}") from error
 

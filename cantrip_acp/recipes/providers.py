@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.crystals import keys, table
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint
@@ -134,7 +135,7 @@ def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Mo
     if "context_window" in rest:
         changes["context_window"] = rest.pop("context_window")
     if "price" in rest:
-        changes["price"] = msgspec.convert(rest.pop("price"), Price, strict=False)
+        changes["price"] = shapes.convert(rest.pop("price"), Price, strict=False)
     return msgspec.structs.replace(info, **changes)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.call import Call
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.errors import CantripError, DefinitionError, LoomError
@@ -66,7 +67,7 @@ def _medium(name: str) -> Medium:
 
 def _definitions(tools: Any) -> tuple[ToolDefinition, ...]:
     try:
-        return msgspec.convert(tools, tuple[ToolDefinition, ...])
+        return shapes.convert(tools, tuple[ToolDefinition, ...])
     except msgspec.ValidationError:
         return ()
 

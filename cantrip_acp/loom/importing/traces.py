@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.loom.importing.contract import ImportProblem
 
 
@@ -142,7 +143,7 @@ def _trace(where: str, data: Any) -> Trace:
     if version != 1:
         raise ImportProblem(where, f"a verifiers trace of version {version!r}; version 1 is read")
     try:
-        trace = msgspec.convert(data, Trace)
+        trace = shapes.convert(data, Trace)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ImportProblem(where, f"no verifiers trace: {error}") from None
     for number, node in enumerate(trace.nodes):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, RewardRecord, Turn
@@ -86,7 +87,7 @@ class Weaver:
             self.report.rewards += 1
 
     def _masked(self, record: _R) -> _R:
-        return msgspec.convert(self._redactor.data(msgspec.to_builtins(record)), type(record))
+        return shapes.convert(self._redactor.data(msgspec.to_builtins(record)), type(record))
 
 
 def _alike(one: Turn, other: Turn) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.errors import LoomChanged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom.heads import Head
 from cantrip_acp.loom.stores import rows, seal, sidecar
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.tree import Tree
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_decoder: msgspec.json.Decoder[Record] = shapes.json_decoder(Record)
 _CHUNK = 1 << 20
 _BEGINNING = b'{"type":"loom"'
 """How a loom's first record begins; so does what a crash left of it."""

@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, Record, Turn
 
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_decoder: msgspec.json.Decoder[Record] = shapes.json_decoder(Record)
 
 TAKEN = "cantrip: this turn is already written"
 ORPHAN = "cantrip: the parent of this turn is not in this loom"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.loom.stores import packed
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.tree import Place, Tree
@@ -49,7 +50,7 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     lines: int
 
 
-_decoder: msgspec.msgpack.Decoder[Index] = msgspec.msgpack.Decoder(Index)
+_decoder: msgspec.msgpack.Decoder[Index] = shapes.msgpack_decoder(Index)
 
 
 def path_of(loom: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp import shapes
 from cantrip_acp.errors import LoomError, LoomLocked, TurnNotFound
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.view.guarding import Refused
@@ -62,7 +63,7 @@ class Answers:
         if self._readonly:
             raise Refused(403, "this view is for reading only; use `cantrip loom reward`")
         try:
-            wish = msgspec.json.decode(body, type=_Wish)
+            wish = shapes.json_decoder(_Wish).decode(body)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise Refused(400, f"this is no reward: {error}") from error
         try:

@@ -15,6 +15,7 @@ import msgspec
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.uris import from_fs_path
 
+from cantrip_acp import shapes
 from cantrip_acp.errors import LoomError
 from cantrip_acp.lsp.answers import Prepared, prepared
 from cantrip_acp.lsp.looms import words
@@ -201,7 +202,7 @@ def _title(path: Path) -> str:
             lines = file.read(_HEAD).split(b"\n")[:-1]
     except OSError:
         return ""
-    decoder = msgspec.json.Decoder(CastRecord)
+    decoder = shapes.json_decoder(CastRecord)
     for line in lines:
         if line.startswith(b'{"type":"cast"'):
             try:

@@ -100,6 +100,11 @@ class Client:
         number = self.begin(method, params)
         return (self.wait(lambda m: m.get("id") == number and "method" not in m) - began) * 1000
 
+    def resident(self) -> float:
+        """Megabytes that the server holds."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -233,6 +238,7 @@ def _loom(client: Client, held: _Recipe, folder: Path) -> list[Row]:
     path = large(folder / "large.loom.jsonl", LOOM_MB)
     text = path.read_text()
     uri = path.as_uri()
+    lines, before = text.count("\n"), client.resident()
     began = time.perf_counter()
     client.tell(
         "textDocument/didOpen", {"textDocument": {"uri": uri, "languageId": "jsonl", "version": 1, "text": text}}
@@ -258,6 +264,12 @@ def _loom(client: Client, held: _Recipe, folder: Path) -> list[Row]:
         time.sleep(0.005)
     outline = (max(done) - began) * 1000
     page = [client.ask("cantrip/loom/turns", {"uri": uri, "offset": n * 500}) for n in range(20)]
+    document = {"textDocument": {"uri": uri}}
+    there = [{"position": {"line": lines * n // 20, "character": 20}} for n in range(20)]
+    hovers = [client.ask("textDocument/hover", {**document, **spot}) for spot in there]
+    symbols = [client.ask("textDocument/documentSymbol", document) for _ in range(10)]
+    folds = [client.ask("textDocument/foldingRange", document) for _ in range(10)]
+    held_mb = client.resident()
     near = lambda r: (r.p95 or 0) <= 20  # noqa: E731
     return [
         row(
@@ -269,6 +281,10 @@ def _loom(client: Client, held: _Recipe, folder: Path) -> list[Row]:
         row(f"a {LOOM_MB} MB loom: until outline and lenses are there", [outline], "ms"),
         row("hover elsewhere meanwhile", others, "ms", goal="p95 <= 20", reached=near, note=f"{len(others)} of them"),
         row("a page of 100 turns", page, "ms", goal="p95 <= 20", reached=near),
+        row("hover on a turn of it", hovers, "ms", goal="p95 <= 20", reached=near),
+        row("its symbols", symbols, "ms"),
+        row("its folds", folds, "ms"),
+        row(f"the server's memory with it ({before:.0f} MB before)", [held_mb], "MB"),
     ]
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.library import Library
     from cantrip_acp.lsp.looms.shelf import Shelf
     from cantrip_acp.lsp.suites.running import Suites
+    from cantrip_acp.lsp.text import Text
     from cantrip_acp.lsp.watching import Watching
     from cantrip_acp.recipes.files import Files
 
@@ -65,8 +66,8 @@ class Server(LanguageServer):
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """What is done when the client is gone."""
         self._had_folders = False
-        self._told: WeakKeyDictionary[Held, Reading] = WeakKeyDictionary()
-        """The reading whose findings the client has."""
+        self._told: WeakKeyDictionary[Held, tuple[Text, Reading]] = WeakKeyDictionary()
+        """The reading whose findings the client has, and of which text: in another the same places are others."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, params: types.InitializeParams) -> None:
@@ -197,7 +198,8 @@ class Server(LanguageServer):
         if "looms" in self.__dict__:
             self.looms.hurry()
         for held in self.documents.held.values():
-            if held.recipe:
+            if held.recipe and (held.reading is not None or held.waiting is None):
+                # What was just typed is read in a moment anyway.
                 held.drop()
                 held.waiting = asyncio.get_running_loop().call_later(SOON_S, self._thoroughly, held)
 
@@ -312,7 +314,7 @@ class Server(LanguageServer):
         if held.text is text and self.documents.held.get(held.uri) is held:
             # What somebody had read meanwhile, to answer a request, was told to nobody.
             told, held.reading = self._told.get(held), reading
-            if told is None or told.findings != reading.findings:
+            if told is None or told[0] is not text or told[1].findings != reading.findings:
                 self._publish(held)
             if not any(finding.severity == "error" for finding in reading.findings):
                 asked = await asyncio.to_thread(self.trusting.asked, held.path, self.files(), workspace)
@@ -343,7 +345,7 @@ class Server(LanguageServer):
         if held.reading is None:
             return
         self.watching.soon()
-        self._told[held] = held.reading
+        self._told[held] = held.text, held.reading
         if self.pulls:
             workspace = self.client_capabilities.workspace
             asked = workspace.diagnostics if workspace is not None else None
@@ -356,7 +358,8 @@ class Server(LanguageServer):
 
     def told(self, held: Held) -> Reading:
         """The present reading, which the client gets now: what is found out later is compared with it."""
-        reading = self._told[held] = self.reading(held)
+        reading = self.reading(held)
+        self._told[held] = held.text, reading
         return reading
 
     def diagnostic(self, held: Held, finding: Finding) -> types.Diagnostic:

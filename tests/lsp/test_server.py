@@ -74,6 +74,23 @@ def test_what_is_wrong_is_told_though_somebody_asked_first(client: Client) -> No
     assert "unknown-key" in [d["code"] for d in client.diagnostics(uri)]
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_is_wrong_is_told_of_each_text_though_files_change_meanwhile(client: Client, asked: bool) -> None:
+    """The same characters of another text are another place: a line end came before them."""
+    uri = client.open("a.cantrip.yaml", "# one # two\n" + GOOD + "nme: a\n")
+    (before,) = client.diagnostics(uri)
+    end = time.monotonic() + 30
+    while client.listen(1.0) and time.monotonic() < end:
+        pass
+    spot = {"start": {"line": 0, "character": 5}, "end": {"line": 0, "character": 6}}
+    version = client.change(uri, {"range": spot, "text": "\n"})
+    if asked:  # has it read
+        client.begin("textDocument/hover", client.at(uri, 0, 0))
+    client.tell("textDocument/didSave", {"textDocument": {"uri": uri}})
+    (after,) = client.diagnostics(uri, version)
+    assert after["range"]["start"]["line"] == before["range"]["start"]["line"] + 1
+
+
 EDIT = st.tuples(
     st.integers(0, 12),
     st.integers(0, 30),

@@ -22,6 +22,8 @@ from cantrip_acp.crystals.contract import Attachment
 
 MOST_TEXT = 262_144
 """Characters of an embedded resource that are pinned."""
+MOST_URI = 65_536
+"""Characters of an address; it stands in the prompt as it is."""
 MOST_ATTACHED = 20_971_520
 """Bytes of one attachment."""
 
@@ -71,10 +73,12 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
             parts.append(block.text)
             spoken = spoken or bool(block.text.strip())
         elif isinstance(block, ResourceLink):
+            _check_uri(block.uri, f"{place}.uri")
             parts.append(_mention(block.name, block.uri))
             described = [value for value in (block.title, block.description) if isinstance(value, str) and value]
             context.append(Link(block.name, block.uri, "\n".join(described)))
         elif isinstance(block, Resource):
+            _check_uri(block.resource.uri, f"{place}.resource.uri")
             name = _name(block.resource.uri)
             parts.append(_mention(name, block.resource.uri))
             context.append(_embedded(block, name, place))
@@ -95,6 +99,11 @@ def _bounded(text: str) -> str:
     if len(text) <= MOST_TEXT:
         return text
     return f"{text[:MOST_TEXT]}\n[cut: {len(text) - MOST_TEXT:,} more characters of this resource are not shown]"
+
+
+def _check_uri(uri: str, place: str) -> None:
+    if len(uri) > MOST_URI:
+        raise invalid_params(f"longer than {MOST_URI:,} characters", place)
 
 
 def _mention(name: str, uri: str) -> str:

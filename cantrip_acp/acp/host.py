@@ -107,10 +107,16 @@ class Host:
             # The loom has it all; the note is rebuilt from it.
             log.warning("the note of session %s could not be written: %s", session.id, problem)
 
-    def introduce(self, session: Session, request: Request) -> None:
-        """What follows the reply that names a session, which waits for nothing of it."""
+    def introduce(self, session: Session, request: Request, *, ahead: bool = False) -> None:
+        """What follows the reply that names a session, which waits for nothing of it.
+
+        With ``ahead`` its commands go before the reply: that to ``session/load`` comes last (ACP, Session Setup).
+        """
         connection = session.connection
-        request.after.append(lambda: _tell_commands(session))
+        if ahead:
+            _tell_commands(session)
+        else:
+            request.after.append(lambda: _tell_commands(session))
         request.after.append(lambda: connection.beside(session.warm))
 
     def state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:

@@ -98,7 +98,7 @@ class Sessions:
         """``session/load``: the whole past goes out before the reply."""
         session = await self._found(params)
         await session.replay()
-        self.host.introduce(session, request)
+        self.host.introduce(session, request, ahead=True)
         return self.host.state(session)
 
     async def resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
@@ -343,7 +343,7 @@ class Sessions:
             return await self.prompt(params, request)
         begin = partial(self._begun, waiting.id, waiting.params, waiting.trace)
         session = await self._living.opened(waiting.id, begin)
-        self.host.introduce(session, request)
+        self.host.introduce(session, request, ahead=True)
         session.show(acp.ConfigOptionsChanged(self._options.listed(session)))
         return await self.prompt(params, request)
 

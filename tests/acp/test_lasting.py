@@ -81,15 +81,16 @@ def test_a_session_is_loaded_by_another_process(again: Open, folder: Path) -> No
     second = again()
     request = second.ask("session/load", named(session, folder))
     reply = second.answer(request)["result"]
-    # Everything before the reply, and the commands behind it.
+    # Everything before the reply, the commands too.
     assert second.seen[-1]["id"] == request
     assert reply["modes"]["currentModeId"] == "ask"
     assert reply["_meta"]["cantrip"]["turns"] == 3
     kinds = [update["sessionUpdate"] for update in second.updates()]
     assert kinds == [
         "user_message_chunk", "agent_thought_chunk", "agent_message_chunk", "tool_call", "tool_call", "tool_call",
-        "agent_message_chunk", "user_message_chunk", "agent_message_chunk",
+        "agent_message_chunk", "user_message_chunk", "agent_message_chunk", "available_commands_update",
     ]  # fmt: skip
+    second.quiet()
     assert words(second, "user_message_chunk") == ["Please make a file.", "And then?"]
     assert words(second) == ["First.", "made it", "Second."]
     write, read, done = second.updates("tool_call")

@@ -363,7 +363,7 @@ def test_lines_as_long_as_they_get(start: Start, folder: Path) -> None:
     assert agent.answer(request)["error"]["code"] == -32601
     link = {"type": "resource_link", "name": "x", "uri": "file:///" + "x" * 60_000_000}
     error = agent.error("session/prompt", {"sessionId": session, "prompt": [link]})
-    assert "intent is required" in error["message"]
+    assert (error["code"], error["data"]["field"]) == (-32602, "prompt[0].uri")
     before = process.memory_info().rss
     agent.raw(b"z" * 200_000_000 + b"\n")
     message = agent.next()

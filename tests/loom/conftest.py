@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,16 +50,18 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one megabyte."""
+def small_disk() -> Iterator[Path]:
+    """A disk of one megabyte, where a database's user comes too: another run of pytest closes all of pytest's folders."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
+    disk = Path(tempfile.mkdtemp(prefix="cantrip-disk-"))
+    disk.chmod(0o755)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True
     )
     if mounted.returncode:
+        disk.rmdir()
         pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True)
+    disk.rmdir()

@@ -26,6 +26,7 @@ MOST_URI = 65_536
 """Characters of an address; it stands in the prompt as it is."""
 MOST_ATTACHED = 20_971_520
 """Bytes of one attachment."""
+_LONGEST_NAME = 1_000
 
 _SIGNS = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
@@ -76,7 +77,7 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
             _check_uri(block.uri, f"{place}.uri")
             parts.append(_mention(block.name, block.uri))
             described = [value for value in (block.title, block.description) if isinstance(value, str) and value]
-            context.append(Link(block.name, block.uri, "\n".join(described)))
+            context.append(Link(_cut(block.name), block.uri, _bounded("\n".join(described))))
         elif isinstance(block, Resource):
             _check_uri(block.resource.uri, f"{place}.resource.uri")
             name = _name(block.resource.uri)
@@ -107,11 +108,16 @@ def _check_uri(uri: str, place: str) -> None:
 
 
 def _mention(name: str, uri: str) -> str:
-    return f"[@{name}]({uri})"
+    return f"[@{_cut(name)}]({uri})"
 
 
 def _name(uri: str) -> str:
-    return uri.rstrip("/").rpartition("/")[2] or uri
+    return _cut(uri.rstrip("/").rpartition("/")[2] or uri)
+
+
+def _cut(name: str) -> str:
+    """A name as a name; a text has its place elsewhere."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def _attached(block: Image | Audio, place: str) -> ContextBlock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNNAMED = telemetry.Trace("")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Host:
@@ -152,7 +154,10 @@ class Host:
         except LoomLocked as problem:
             raise RpcError(INVALID_REQUEST, f"The session is in use: {problem}", {"reason": "session_in_use"}) from None
         except (CantripError, OSError) as problem:
-            text = shared().diagnostic(str(problem))
+            words = str(problem)
+            if isinstance(problem, OSError) and problem.errno in _FULL:
+                words += ". Make room, or choose another folder with --state-dir"
+            text = shared().diagnostic(words)
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The session cannot be opened: {text}",

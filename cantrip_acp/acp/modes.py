@@ -42,6 +42,11 @@ def state(current: str) -> ModeState:
     return ModeState(current, list(MODES))
 
 
+def tightens(before: str, after: str) -> bool:
+    """Whether a mode allows less than the one before it."""
+    return NAMES.index(after) < NAMES.index(before)
+
+
 def name_of(mode: str) -> str:
     return next(m.name for m in MODES if m.id == mode)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from cantrip_acp.acp import modes
 from cantrip_acp.acp.patterns import elsewhere
 from cantrip_acp.acp.refusals import SignedOut
 from cantrip_acp.acp.store import FORK, Granted, NoSession, Note, SessionStore
-from cantrip_acp.errors import DefinitionError, MissingKey, UntrustedRecipe
+from cantrip_acp.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address, shown
 from cantrip_acp.loom.turn import (
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.reopening import Kept
+
+log = logging.getLogger(__name__)
 
 CantripFactory = Callable[[Path], "Cantrip"]
 """Makes a session's cantrip for its folder. Runs in a thread; raises `MissingKey` where no crystal can be had."""
@@ -209,8 +212,13 @@ class Opening:
         if lost:
             crystal = found.entity.crystal
             changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
-            loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
-        self.keep(opened)
+            with suppress(LoomError):
+                loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
+        try:
+            self.keep(opened)
+        except OSError as problem:
+            # On a full disk a session can be looked at all the same.
+            log.warning("the note of session %s could not be written: %s", note.id, problem)
         return opened
 
     def forked(

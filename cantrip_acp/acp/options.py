@@ -6,6 +6,7 @@ own goes on from where the one before was, in the same session. Every change is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,11 @@ import anyio.to_thread
 from cantrip_acp.acp import modes
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import choose
-from cantrip_acp.acp.envelope import INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.acp.opening import Opening, hold
 from cantrip_acp.context import ContextBlock
 from cantrip_acp.crystals import lease
-from cantrip_acp.errors import CantripError, UntrustedRecipe
+from cantrip_acp.errors import CantripError, LoomError, UntrustedRecipe
 from cantrip_acp.loom.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.redaction import shared
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from cantrip_acp.acp.session import Session
     from cantrip_acp.crystals.contract import Crystal
+
+log = logging.getLogger(__name__)
 
 MODE, MODEL, EFFORT, RECIPE = "mode", "model", "effort", "recipe"
 DEFAULT_EFFORT = "default"
@@ -111,15 +114,25 @@ class Options:
                     raise invalid_params(
                         f"unknown option {option[:100]!r}; known: mode, model, effort, recipe", "configId"
                     )
+        except LoomError as problem:
+            raise _unwritten(problem) from None
         except CantripError as problem:
             raise invalid_params(shared().diagnostic(str(problem)), "value") from None
 
     def set_mode(self, session: Session, mode: str) -> None:
-        """Put a mode in force, at once and for whatever runs."""
+        """Put a mode in force, at once and for whatever runs. Raises `RpcError` where it cannot be recorded: one that allows
+        less is in force all the same."""
         if mode not in modes.NAMES:
             raise invalid_params(f"unknown mode {mode[:100]!r}; known: {', '.join(modes.NAMES)}", "modeId")
         if mode == session.note.mode:
             return
+        unwritten: LoomError | None = None
+        try:
+            self._append(session, {MODE: mode})
+        except LoomError as problem:
+            if not modes.tightens(session.note.mode, mode):
+                raise _unwritten(problem) from None
+            unwritten = problem
         session.note.mode = session.permissions.mode = mode
         hold(session.entity, mode)
         session.permissions.reconsider()
@@ -129,7 +142,9 @@ class Options:
             f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This stands over what you "
             "were told of your surroundings before."
         )
-        self._record(session, {MODE: mode})
+        self._keep(session)
+        if unwritten is not None:
+            raise _unwritten(unwritten)
 
     async def _set_crystal(self, session: Session, option: str, value: str) -> None:
         from cantrip_acp.recipes import choosing
@@ -269,8 +284,23 @@ class Options:
 
     def _record(self, session: Session, changes: dict[str, Any]) -> None:
         """A change in the loom, and in the session's note."""
+        self._append(session, changes)
+        self._keep(session)
+
+    def _append(self, session: Session, changes: dict[str, Any]) -> None:
         session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
-        self._opening.keep(session.opened)
+
+    def _keep(self, session: Session) -> None:
+        try:
+            self._opening.keep(session.opened)
+        except OSError as problem:
+            # The loom has it.
+            log.warning("the note of session %s could not be written: %s", session.id, problem)
+
+
+def _unwritten(problem: LoomError) -> RpcError:
+    text = shared().diagnostic(str(problem))
+    return RpcError(INTERNAL_ERROR, f"The change cannot be recorded: {text}", {"details": text})
 
 
 def _short(recipe: str) -> str:

@@ -132,6 +132,9 @@ class Sessions:
                 # It was opened for its forks alone.
                 await self._living.end(source)
         self.host.introduce(session, request)
+        if session.note.title is not None:
+            title = acp.SessionInfoChanged(session.note.title)
+            request.after.append(lambda: session.show(title))
         return self.host.state(session, session_id=session.id)
 
     async def _forked(

@@ -111,6 +111,16 @@ def test_a_file_alone_is_the_question() -> None:
     assert read(resource, {"type": "text", "text": " "})[0] == "[@b.py](file:///b.py) "
 
 
+def test_a_name_is_no_place_for_a_text() -> None:
+    intent, (link, _) = read(
+        {"type": "resource_link", "name": "y" * 1_000_000, "uri": "file:///a", "description": "z" * 1_000_000},
+        {"type": "resource", "resource": {"uri": "file:///" + "x" * 60_000, "text": "b = 1"}},
+    )
+    assert len(intent) < 70_000
+    assert (len(link.name), link.uri) == (1_001, "file:///a")
+    assert link.described.endswith("more characters of this resource are not shown]")
+
+
 @pytest.mark.parametrize("uri", [None, "file:///a/shot.png"])
 def test_a_picture_that_is_left_out_is_the_question_too(uri: str | None) -> None:
     large = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20_971_520)).decode()

@@ -59,6 +59,7 @@ def test_a_fork_from_a_fold_and_from_another_sessions_turn(start: Start, folder:
     for at in (folds[0], folds[-1], turns[0], turns[-1]):
         forked = fork(at)["result"]["sessionId"]
         agent.prompt(forked, "On.")
+        assert agent.updates("session_info_update", forked)[0]["title"] == "Number 0 (fork)"
         agent.call("session/close", {"sessionId": forked})
         agent.seen.clear()
         agent.call("session/load", {"sessionId": forked, "cwd": str(folder), "mcpServers": []})

@@ -1,6 +1,7 @@
 """Modes and config options: what they take away, when they bind, what the loom keeps, and whose trust a recipe needs."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,42 @@ def test_sandboxed_asks_outside_of_what_commands_may_write(start: Start, folder:
     agent.prompt(session)
     titles = [m["params"]["toolCall"]["title"] for m in agent.seen if m.get("method") == ASK]
     assert titles == ["Write b.txt", "Write c.txt"]
+
+
+def test_a_mode_that_cannot_be_recorded_loosens_nothing(start: Start, folder: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk."""
+    agent = start([{"content": "One."}], "--state-dir", str(tmp_path / "state"))
+    session = agent.session(folder)
+    agent.prompt(session)
+    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+
+    def mode_of(error: dict[str, Any]) -> str:
+        assert error["code"] == -32603
+        assert "cannot be recorded" in error["message"]
+        agent.call("session/close", {"sessionId": session})
+        return mode()
+
+    def mode() -> str:
+        loaded = agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        found: str = loaded["modes"]["currentModeId"]
+        return found
+
+    trusted = {"sessionId": session, "configId": "mode", "value": "trusted"}
+    assert mode_of(agent.error("session/set_config_option", trusted)) == "ask"
+    assert mode_of(agent.error("session/set_mode", {"sessionId": session, "modeId": "trusted"})) == "ask"
+    error = agent.error("session/set_mode", {"sessionId": session, "modeId": "read-only"})
+    assert "cannot be recorded" in error["message"]
+    assert mode() == "read-only"
+    assert "Make room" in agent.error("session/new", {"cwd": str(folder), "mcpServers": []})["message"]
+    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "trusted"})
+    assert mode_of_disk(tmp_path) == "trusted"
+
+
+def mode_of_disk(tmp_path: Path) -> str:
+    (note,) = (tmp_path / "state" / "looms").glob("*.session.json")
+    found: str = json.loads(note.read_bytes())["mode"]
+    return found
 
 
 def test_mode_and_option_are_one(start: Start, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ RECIPE: dict[str, Any] = {
     "crystal": "human",
     "circle": {"medium": "code", "gates": ["done"], "wards": [{"max_turns": 3}]},
 }
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 
 def name(path: Path) -> str:
@@ -157,6 +159,7 @@ def run(arguments: list[str], folder: Path, environment: dict[str, str], typed: 
     return done.stdout
 
 
+@needs_sandbox
 def test_the_script_of_the_client_runs_as_it_says(tmp_path: Path, user: dict[str, str]) -> None:
     smoke, words = (body for where, body in blocks("yaml") if where == "docs/client.md")
     project = tmp_path / "project"
@@ -169,6 +172,7 @@ def test_the_script_of_the_client_runs_as_it_says(tmp_path: Path, user: dict[str
     assert "4 passed, 0 failed" in said
 
 
+@needs_sandbox
 def test_the_readme_s_first_script_runs_as_it_says(tmp_path: Path, user: dict[str, str]) -> None:
     (body,) = (body for where, body in blocks("yaml") if where == "README.md" and body.startswith("responses:"))
     (tmp_path / "hello.yaml").write_text(body)

@@ -156,8 +156,11 @@ class Workbench:
         self.process.wait(30)
         self.log.close()
 
-    def open(self, browser: Browser, folder: Path, *, width: int = 1400, height: int = 860) -> Window:
-        """A window on a folder."""
+    def open(
+        self, browser: Browser, folder: Path, *, width: int = 1400, height: int = 860, developing: Path | None = None
+    ) -> Window:
+        """A window on a folder; with `developing` an extension is loaded from there, as its developers do, and may use
+        what the editor only proposes."""
         from playwright.sync_api import expect
 
         context = browser.new_context(viewport={"width": width, "height": height})
@@ -166,7 +169,12 @@ class Workbench:
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
         window = Window(page, folder)
-        page.goto(f"http://127.0.0.1:{self.port}/?folder={quote(str(folder))}", wait_until="domcontentloaded")
+        address = f"http://127.0.0.1:{self.port}/?folder={quote(str(folder))}"
+        if developing is not None:
+            where = f"vscode-remote://127.0.0.1:{self.port}{developing}"
+            payload = [["enableProposedApi", "true"], ["extensionDevelopmentPath", where]]
+            address += f"&payload={quote(json.dumps(payload))}"
+        page.goto(address, wait_until="domcontentloaded")
         page.wait_for_selector(".monaco-workbench")
         page.wait_for_selector(".part.activitybar .action-item")
         # Keys go nowhere before the window has drawn its list of files.
@@ -203,13 +211,21 @@ class Window:
 
     def command(self, title: str) -> None:
         """Run a command by its title in the palette."""
-        rows = self.quick("F1", f">{title}")
-        rows.filter(has_text=title).first.click()
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while True:
+            rows = self.quick("F1", f">{title}").filter(has_text=title)
+            # The list does not grow by itself when an extension comes that has the command.
+            with suppress(Exception):
+                rows.first.wait_for(timeout=3_000)
+            if rows.count() or time.monotonic() > end:
+                break
+            self.page.keyboard.press("Escape")
+        self.take(title)
 
     def open_file(self, name: str) -> None:
         """Open a file of the folder in the editor that stands for its kind."""
-        rows = self.quick("Control+P", name)
-        rows.filter(has_text=name.rpartition("/")[2]).first.click()
+        self.quick("Control+P", name)
+        self.take(name.rpartition("/")[2])
         self.page.locator(f'.tab.active[data-resource-name="{name.rpartition("/")[2]}"]').wait_for()
 
     def answer(self, words: str, *, submit: bool = True) -> None:
@@ -222,7 +238,24 @@ class Window:
 
     def pick(self, words: str) -> None:
         """Choose a row of the list that is asked with."""
-        self.page.locator(".quick-input-widget:visible .monaco-list-row").filter(has_text=words).first.click()
+        self.take(words)
+
+    def take(self, words: str) -> None:
+        """Go to the row of the quick input that has these words, by keys, and take it.
+
+        A click may land on the row that came into its place meanwhile, or on what lies over it.
+        """
+        rows = self.page.locator(".quick-input-widget:visible .monaco-list-row")
+        rows.filter(has_text=words).first.wait_for()
+        here = self.page.locator(".quick-input-widget:visible .monaco-list-row.focused").filter(has_text=words)
+        for _ in range(40):
+            if here.count():
+                break
+            self.page.keyboard.press("ArrowDown")
+            # The list draws its focus in its own time.
+            self.page.wait_for_timeout(50)
+        here.wait_for()
+        self.page.keyboard.press("Enter")
 
     # The editor
 

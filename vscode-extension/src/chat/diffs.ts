@@ -10,10 +10,12 @@ export class Diffs implements vscode.TextDocumentContentProvider, vscode.Disposa
   private readonly texts = new Map<string, string>();
   private readonly registration = vscode.workspace.registerTextDocumentContentProvider(SCHEME, this);
 
-  async open(path: string, before: string | null, after: string): Promise<void> {
+  /** `named` is told the resource of what would be there, before it is shown. */
+  async open(path: string, before: string | null, after: string, named: (resource: vscode.Uri) => void = () => undefined): Promise<void> {
     const id = randomUUID();
     const left = this.keep(id, "before", path, before ?? "");
     const right = this.keep(id, "after", path, after);
+    named(right);
     const title = `${basename(path)} (${before === null ? "new file" : "Cantrip's change"})`;
     await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true });
   }

@@ -4,6 +4,7 @@ import { Agent } from "../acp/agent";
 import { type AgentCommand, NoProgram } from "../acp/command";
 import type { TraceLevel } from "../acp/trace";
 import { Environment, isFound } from "../environment/environment";
+import { Approvals } from "./approvals";
 import { fileAttached, selectionAttached } from "./attachments";
 import { Diffs } from "./diffs";
 import { EditorFiles } from "./files";
@@ -25,6 +26,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   const forms = new Forms();
   const files = new EditorFiles();
   const diffs = new Diffs();
+  const approvals = new Approvals(permissions, diffs);
   const mentions = new Mentions();
   const along = new FollowAlong();
   const terminals = new EditorTerminals((id, data) => { service.printed(id, data); });
@@ -52,20 +54,21 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
   });
   const service: ChatService = new ChatService(agent, permissions, context.workspaceState, () => agentCommand(environment));
   const signedIn = (): Promise<boolean> => signIn(agent, () => agentCommand(environment));
-  const panel = new ChatPanel(context.extensionUri, service, diffs, mentions, {
+  const panel = new ChatPanel(context.extensionUri, service, approvals, mentions, {
     setUp: async () => { if (await environment.need()) await service.restart(); },
     signIn: async () => { if (await signedIn()) await service.prepare(); },
   });
   context.subscriptions.push(
     trace,
     diffs,
+    approvals,
     mentions,
     along,
     terminals,
     service,
     panel,
     new Status(service),
-    new Participant(agent, permissions, diffs, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), signedIn),
+    new Participant(agent, permissions, approvals, vscode.Uri.joinPath(context.extensionUri, "media", "icon.png"), signedIn),
     service.heard.on((update) => { along.heard(update); }),
     permissions.asked.on(({ request }) => {
       const conversation = service.of(request.sessionId);

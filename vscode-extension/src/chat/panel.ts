@@ -2,9 +2,9 @@ import { randomBytes } from "node:crypto";
 import { homedir } from "node:os";
 import * as vscode from "vscode";
 import { Signal, type Subscription } from "../acp/signal";
+import type { Approvals } from "./approvals";
 import { fileAttached } from "./attachments";
 import type { Conversation } from "./conversation";
-import type { Diffs } from "./diffs";
 import type { Attachment, Op } from "./items";
 import { follow, reveal } from "./links";
 import type { Mentions } from "./mentions";
@@ -35,7 +35,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
   constructor(
     private readonly extension: vscode.Uri,
     private readonly service: ChatService,
-    private readonly diffs: Diffs,
+    private readonly approvals: Approvals,
     private readonly mentions: Mentions,
     private readonly actions: PanelActions,
   ) {
@@ -224,7 +224,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
         return reveal(message.path, message.line);
       case "diff": {
         const diff = current.transcript.diff(message.item, message.path);
-        return diff && this.diffs.open(diff.path, diff.oldText ?? null, diff.newText);
+        return diff && this.approvals.show(diff, current.transcript.questionOf(message.item));
       }
       case "link":
         return follow(message.href, current.folder);

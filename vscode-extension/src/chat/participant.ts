@@ -3,9 +3,9 @@ import * as vscode from "vscode";
 import type { Agent } from "../acp/agent";
 import { told, wantsSignIn } from "../acp/errors";
 import type { Session } from "../acp/session";
+import type { Approvals } from "./approvals";
 import { contentOf, fileAttached, linesAttached } from "./attachments";
 import { changed } from "./changes";
-import type { Diffs } from "./diffs";
 import type { Attachment } from "./items";
 import type { Permissions } from "./permissions";
 import { place } from "./service";
@@ -24,21 +24,22 @@ interface Kept extends vscode.ChatResult {
 export class Participant implements vscode.Disposable {
   private readonly sessions = new Map<string, Session>();
   private readonly parts: { dispose(): void }[] = [];
-  private readonly offered = new Map<string, acp.Diff>();
+  private readonly offered = new Map<string, { readonly diff: acp.Diff; readonly question: string | undefined }>();
 
   constructor(
     private readonly agent: Agent,
     private readonly permissions: Permissions,
-    private readonly diffs: Diffs,
+    private readonly approvals: Approvals,
     icon: vscode.Uri,
     private readonly signIn: () => Promise<boolean>,
   ) {
     const participant = vscode.chat.createChatParticipant(PARTICIPANT, (request, context, stream, token) => this.answer(request, context, stream, token));
     participant.iconPath = icon;
     participant.followupProvider = {
-      provideFollowups: (result: Kept) => {
-        if (result.metadata.reason === "max_turn_requests") return [{ prompt: "Go on.", label: "Go on" }];
-        return result.metadata.reason === "end_turn" ? [{ prompt: "", command: "cost", label: "What did this cost?" }] : [];
+      // What failed before it was answered has no metadata.
+      provideFollowups: ({ metadata }: Partial<Kept>) => {
+        if (metadata?.reason === "max_turn_requests") return [{ prompt: "Go on.", label: "Go on" }];
+        return metadata?.reason === "end_turn" ? [{ prompt: "", command: "cost", label: "What did this cost?" }] : [];
       },
     };
     this.parts.push(
@@ -49,8 +50,8 @@ export class Participant implements vscode.Disposable {
         }
       }),
       vscode.commands.registerCommand(SHOW_DIFF, (key: unknown) => {
-        const diff = this.offered.get(String(key));
-        return diff && this.diffs.open(diff.path, diff.oldText ?? null, diff.newText);
+        const offered = this.offered.get(String(key));
+        return offered && this.approvals.show(offered.diff, offered.question);
       }),
     );
   }
@@ -71,12 +72,14 @@ export class Participant implements vscode.Disposable {
       stream.progress("Starting the agent…");
       session = await this.session(context, where);
       const text = request.command === undefined ? request.prompt : `/${request.command} ${request.prompt}`.trim();
-      const content = contentOf(text, await attached(request));
+      // The editor adds the current file to whatever is asked; a command is one by standing alone.
+      const content = contentOf(text, request.command === undefined ? await attached(request) : []);
       const reply = await this.turn(session, content, stream, token);
       if (reply.stopReason === "max_turn_requests") stream.markdown("\n\n*The limit of turns or time is reached.*");
-      return { metadata: { session: session.id, reason: reply.stopReason } };
+      return { metadata: { session: session.id, reason: request.command === undefined ? reply.stopReason : "command" } };
     } catch (problem) {
-      const { title, detail } = told(problem);
+      const { title, detail, action } = told(problem);
+      if (action === "setUp") stream.button({ command: "cantrip.setup", title: "Set Up Cantrip" });
       if (wantsSignIn(problem)) {
         stream.markdown(`**${title}.** ${detail}`);
         stream.button({ command: "cantrip.chat.signIn", title: "Give a Key…" });
@@ -103,13 +106,12 @@ export class Participant implements vscode.Disposable {
   }
 
   private async turn(session: Session, content: acp.ContentBlock[], stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<acp.PromptResponse> {
-    const show = new Rendering(stream, (diff) => this.offer(diff));
+    const show = new Rendering(stream, (diff, question) => this.offer(diff, question));
     const parts = [
       session.updates.on((update) => { show.heard(update); }),
       this.permissions.asked.on(({ id, request }) => {
         if (request.sessionId !== session.id) return;
-        show.question(request);
-        for (const option of request.options) stream.button({ command: ANSWER, title: option.name, arguments: [id, option.optionId] });
+        show.question(request, id);
       }),
       token.onCancellationRequested(() => {
         void session.cancel();
@@ -123,12 +125,14 @@ export class Participant implements vscode.Disposable {
     }
   }
 
-  private offer(diff: acp.Diff): vscode.Command {
+  private offer(diff: acp.Diff, question: string | undefined): vscode.Command {
     const key = `${this.offered.size}`;
-    this.offered.set(key, diff);
+    this.offered.set(key, { diff, question });
     return { command: SHOW_DIFF, title: "Show the Change", arguments: [key] };
   }
 }
+
+const SIGNS: Readonly<Record<string, string>> = { completed: "✓", in_progress: "▸", pending: "○" };
 
 /** Updates in the editor's own chat. */
 class Rendering {
@@ -138,7 +142,7 @@ class Rendering {
 
   constructor(
     private readonly stream: vscode.ChatResponseStream,
-    private readonly offer: (diff: acp.Diff) => vscode.Command,
+    private readonly offer: (diff: acp.Diff, question?: string) => vscode.Command,
   ) {}
 
   heard(update: acp.SessionUpdate): void {
@@ -159,7 +163,8 @@ class Rendering {
       case "tool_call_update":
         return this.call(update);
       case "plan":
-        stream.markdown(`\n\n${update.entries.map((entry) => `- [${entry.status === "completed" ? "x" : " "}] ${entry.content}`).join("\n")}\n\n`);
+        // Not a list of tasks: this chat shows its boxes as the text of their HTML.
+        stream.markdown(`\n\n${update.entries.map((entry) => `- ${SIGNS[entry.status] ?? "○"} ${entry.content}`).join("\n")}\n\n`);
         return;
       case "notice":
         stream.markdown(`\n\n> **${update.title}** ${update.description ?? ""}\n\n`);
@@ -169,13 +174,22 @@ class Rendering {
     }
   }
 
-  question(request: acp.RequestPermissionRequest): void {
+  question(request: acp.RequestPermissionRequest, id: string): void {
     const call = request.toolCall;
     this.stream.markdown(`\n\n**Allow this?** ${call.title ?? this.titles.get(call.toolCallId) ?? "A tool call"}\n\n`);
     for (const part of call.content ?? []) {
-      if (part.type === "diff") this.diff(call.toolCallId, part);
+      if (part.type === "diff") this.diff(call.toolCallId, part, id);
       else if (part.type === "content") this.stream.markdown(`${textOf(part.content)}\n\n`);
     }
+    // Each button takes a line of its own: what is answered for good are links below them.
+    const once = request.options.filter((option) => !option.kind.endsWith("always"));
+    const always = request.options.filter((option) => option.kind.endsWith("always"));
+    for (const option of once) this.stream.button({ command: ANSWER, title: option.name, arguments: [id, option.optionId] });
+    if (always.length === 0) return;
+    const links = new vscode.MarkdownString(always.map((option) => `- [${option.name.replace(/[[\]\\`*_<>]/g, "\\$&")}](command:${ANSWER}?${encodeURIComponent(JSON.stringify([id, option.optionId]))})`).join("\n"));
+    links.isTrusted = { enabledCommands: [ANSWER] };
+    this.stream.markdown(links);
+    this.stream.markdown("\n\n");
   }
 
   private call(update: acp.ToolCallUpdate): void {
@@ -188,7 +202,7 @@ class Rendering {
     if (update.status === "failed") this.stream.markdown(`\n\n*${this.titles.get(update.toolCallId) ?? "A tool call"}: failed*\n\n`);
   }
 
-  private diff(callId: string, diff: acp.Diff): void {
+  private diff(callId: string, diff: acp.Diff, question?: string): void {
     const key = `${callId}\n${diff.path}`;
     if (this.shownDiffs.has(key)) return;
     this.shownDiffs.add(key);
@@ -198,13 +212,16 @@ class Rendering {
     this.stream.markdown("\n\n");
     this.stream.anchor(vscode.Uri.file(diff.path), part.shown);
     this.stream.markdown(` +${part.added} −${part.removed}\n\n${fence}diff\n${lines.slice(0, 80).join("\n")}\n${fence}\n\n`);
-    this.stream.button(this.offer(diff));
+    this.stream.button(this.offer(diff, question));
   }
 }
 
 async function attached(request: vscode.ChatRequest): Promise<Attachment[]> {
   const found: Attachment[] = [];
   for (const { value } of request.references) {
+    const uri = value instanceof vscode.Location ? value.uri : value;
+    // The current file may be one side of a change that is shown: that is nothing that the agent can read.
+    if (uri instanceof vscode.Uri && uri.scheme !== "file") continue;
     if (value instanceof vscode.Uri) found.push(await fileAttached(value));
     else if (value instanceof vscode.Location) found.push(linesAttached(value.uri, value.range, "selection"));
   }

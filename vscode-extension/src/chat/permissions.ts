@@ -39,6 +39,17 @@ export class Permissions {
     return true;
   }
 
+  /** Answers with the option of a kind, such as `allow_once`. */
+  answerKind(id: string, kind: acp.PermissionOptionKind): boolean {
+    const option = this.open.get(id)?.pending.request.options.find((each) => each.kind === kind);
+    return option !== undefined && this.answer(id, option.optionId);
+  }
+
+  /** Whether a question is open still. */
+  waits(id: string): boolean {
+    return this.open.has(id);
+  }
+
   cancel(sessionId: string): void {
     for (const { pending, settle } of [...this.open.values()]) {
       if (pending.request.sessionId === sessionId) settle(undefined);

@@ -124,6 +124,12 @@ export class Transcript {
     if (item) this.output(item, data);
   }
 
+  /** The question that an item asks, as long as it is open. */
+  questionOf(itemId: string): string | undefined {
+    const item = this.items.find((each) => each.id === itemId);
+    return item?.type === "tool" ? item.question?.id : undefined;
+  }
+
   /** The whole texts of a diff that an item shows. */
   diff(itemId: string, path: string): acp.Diff | undefined {
     return this.diffs.get(`${itemId}\n${path}`);

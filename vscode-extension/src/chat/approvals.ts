@@ -1,0 +1,53 @@
+import type * as acp from "@agentclientprotocol/sdk/unstable";
+import * as vscode from "vscode";
+import type { Diffs } from "./diffs";
+import type { Permissions } from "./permissions";
+
+/** Resources of changes that can be answered, by which the diff editor shows its buttons. */
+const ASKED = "cantrip.chat.askedChanges";
+
+/** Changes in the diff editor that are answered there: its title has Allow and Reject as long as the agent waits. */
+export class Approvals implements vscode.Disposable {
+  /** Open questions by the resource that the diff editor shows. */
+  private readonly asked = new Map<string, string>();
+  private readonly parts: { dispose(): void }[];
+
+  constructor(
+    private readonly permissions: Permissions,
+    private readonly diffs: Diffs,
+  ) {
+    this.parts = [
+      permissions.settled.on(({ pending }) => {
+        for (const [resource, question] of this.asked) if (question === pending.id) this.asked.delete(resource);
+        this.tell();
+      }),
+      vscode.commands.registerCommand("cantrip.chat.allowChange", (uri?: unknown) => { this.answer(uri, "allow_once"); }),
+      vscode.commands.registerCommand("cantrip.chat.rejectChange", (uri?: unknown) => { this.answer(uri, "reject_once"); }),
+    ];
+  }
+
+  /** Shows a change; with the question that it belongs to, where the agent waits for an answer. */
+  async show(diff: acp.Diff, question?: string): Promise<void> {
+    await this.diffs.open(diff.path, diff.oldText ?? null, diff.newText, (resource) => {
+      if (question === undefined || !this.permissions.waits(question)) return;
+      this.asked.set(resource.toString(), question);
+      this.tell();
+    });
+  }
+
+  dispose(): void {
+    for (const part of this.parts) part.dispose();
+  }
+
+  private answer(uri: unknown, kind: acp.PermissionOptionKind): void {
+    const input = vscode.window.tabGroups.activeTabGroup.activeTab?.input;
+    const resource = uri instanceof vscode.Uri ? uri : input instanceof vscode.TabInputTextDiff ? input.modified : undefined;
+    const question = this.asked.get(resource?.toString() ?? "");
+    if (question !== undefined && this.permissions.answerKind(question, kind)) return;
+    void vscode.window.showInformationMessage("Nothing waits for an answer here: open the change of a question in the Cantrip chat.");
+  }
+
+  private tell(): void {
+    void vscode.commands.executeCommand("setContext", ASKED, [...this.asked.keys()]);
+  }
+}

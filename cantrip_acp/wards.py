@@ -68,10 +68,18 @@ class Wards:
 
     bash_home: Literal["private", "persistent"] = _ward("private", "home", kind="home", meaning="private or persistent")
     # Where none of these four is given, nothing may be compiled; where some are, a module must pass each of them.
-    allow_compile_modules: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="modules to compile")
-    allow_compile_paths: tuple[str, ...] | None = _ward(None, "paths", kind="paths", meaning="where they come from")
-    allow_compile_sha256: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="their SHA-256 hashes")
-    allow_compile_signers: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="who signed them")
+    allow_compile_modules: tuple[str, ...] | None = _ward(
+        None, "allow", kind="names", meaning="names of modules that compile_and_load may take"
+    )
+    allow_compile_paths: tuple[str, ...] | None = _ward(
+        None, "paths", kind="paths", meaning="folders that a loaded module's file may lie in"
+    )
+    allow_compile_sha256: tuple[str, ...] | None = _ward(
+        None, "allow", kind="names", meaning="SHA-256 hashes of the sources of modules"
+    )
+    allow_compile_signers: tuple[str, ...] | None = _ward(
+        None, "allow", kind="names", meaning="Ed25519 public keys, one of which signed a module"
+    )
 
     @classmethod
     def of(

@@ -32,13 +32,23 @@ _COMPOSED = {
 def ward(name: str) -> str:
     """A ward: meaning, default, and what two of it come to."""
     about = WARDS[name]
-    default = about["default"]
-    shown = "not limited" if default is None else json.dumps(list(default) if isinstance(default, tuple) else default)
     meaning = about["meaning"]
     return (
-        f"{meaning[:1].upper()}{meaning[1:]}.\n\nDefault: {shown}. A parent's and a child's compose to "
+        f"{meaning[:1].upper()}{meaning[1:]}.\n\n{_default(name)}A parent's and a child's compose to "
         f"{_COMPOSED[about['rule']]} (WARD-1)."
     )
+
+
+def _default(name: str) -> str:
+    """What holds where a ward is not given, as a sentence; of one that every recipe gives, none."""
+    default = WARDS[name]["default"]
+    if name == "max_turns":
+        return ""
+    if name.startswith("allow_compile_"):
+        return "Without it nothing is asked of this; without any of the four `allow_compile_…` no module is admitted. "
+    if default is None:
+        return "Default: not limited. "
+    return f"Default: {json.dumps(list(default) if isinstance(default, tuple) else default)}. "
 
 
 def key(path: KeyPath, root: Node) -> str:

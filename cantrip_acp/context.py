@@ -126,12 +126,14 @@ class Context:
             + sum(len(str(tool.parameters)) + len(tool.description) for tool in circle.tools) // CHARS_PER_TOKEN
         )
         self._opening: _Opening | None = None
+        self._before: _Opening | None = None
+        """The cast before the last one."""
         self._entries: list[_Entry] = []
         self._digest = Digest()
         self._digested: _Opening | None = None
+        """The cast of the last turn that went into the digest."""
         self._kept: dict[str, ContextBlock] = {}
         """Documents of casts that were folded away, the last of each: what they ask for holds on."""
-        """The cast of the last turn that went into the digest."""
         self._summary: str | None = None
         self._counted = 0
         """Tokens of the context up to the last query, by the provider's count; 0 where it gave none."""
@@ -143,24 +145,20 @@ class Context:
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
         messages.append(Message("user", intent, kind="intent", attachments=attached))
+        self._before = self._opening
         self._opening = _Opening(intent, messages, blocks)
         self._extend(messages)
 
-    def leave_out(self) -> None:
-        """Put words in the place of what is attached to the last intent, which a provider refused: it would refuse every
-        later query for it."""
+    def withdraw(self) -> None:
+        """Take back the last intent, with what was pinned and attached to it, where no turn came of it: a provider that did
+        not take it would refuse every later query for it. So it is for whoever takes this up from its loom (`load`)."""
         opening = self._opening
-        if opening is None or not opening.messages[-1].attachments:
+        if opening is None or any(entry.opening is opening for entry in self._entries):
             return
-        from cantrip_acp.crystals.attachments import note
-
-        old = opening.messages[-1]
-        why = "the provider refused the query that it came with"
-        words = [old.content or "", *(note(attachment, "", why) for attachment in old.attachments)]
-        new = msgspec.structs.replace(old, content="\n\n".join(words), attachments=())
-        opening.messages[-1] = new
-        self._replace(old, new)
-        self._since += tokens_of(new) - tokens_of(old)
+        gone = set(map(id, opening.messages))
+        self.messages[:] = [message for message in self.messages if id(message) not in gone]
+        self._since = max(0, self._since - sum(map(tokens_of, opening.messages)))
+        self._opening, self._before = self._before, None
 
     def pinned(self) -> list[ContextBlock]:
         """The blocks that still have their place here, oldest first."""

@@ -105,7 +105,7 @@ class CastRun:
             error = caught
             reason = "error"
             if not self.turns and (caught.status in _NOT_TAKEN or isinstance(caught, ContextLimitError)):
-                self.entity.context.leave_out()
+                self.entity.context.withdraw()
         except BaseException as caught:
             # A loom that cannot be written is the likeliest cause; its first error is the one to tell.
             with contextlib.suppress(LoomError):

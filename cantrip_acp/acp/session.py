@@ -84,6 +84,8 @@ class Session:
         """What was chosen while a prompt ran, for the next one: option and value."""
         self.told: list[str] = []
         """What the entity is to be told before its next intent."""
+        self._told: list[str] = []
+        """What it was told before the last one."""
         self.remarks: list[str] = []
         """What the user is to be told behind the reply that names the session."""
         self.running = False
@@ -135,6 +137,8 @@ class Session:
         except CantripError as problem:
             if self._cancelled:
                 return acp.PromptResult("cancelled")
+            # An intent that failed may be taken back, and what was told with it.
+            self.told = self.told or self._told
             text = shared().diagnostic(str(problem))
             raise RpcError(
                 INTERNAL_ERROR,
@@ -232,6 +236,7 @@ class Session:
     ) -> acp.PromptResult:
         """A prompt as a cast of the entity."""
         context = await self._pinned(context)
+        self._told = list(self.told)
         if self.before is not None:
             context = (*context, *await self.before(self))
         if self._stopped():

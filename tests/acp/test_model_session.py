@@ -225,9 +225,7 @@ def test_a_picture_that_the_provider_refuses_is_not_sent_again(start: Start, fol
         asked = {"sessionId": session, "prompt": [{"type": "text", "text": "What is it?"}, image]}
         assert "Could not process image" in agent.error("session/prompt", asked)["message"]
         assert agent.prompt(session, "Never mind, go on.")["stopReason"] == "end_turn"
-    body = wire.requests[-1].body.decode()
-    assert "What is it?" in body
-    assert "Left out: an image (image/png, 9 bytes): the provider refused the query that it came with" in body
+    assert "What is it?" not in wire.requests[-1].body.decode()
 
 
 def test_the_sdk_is_imported_behind_session_new(folder: Path, tmp_path: Path) -> None:

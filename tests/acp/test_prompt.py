@@ -168,7 +168,7 @@ def test_pictures_and_sound_go_with_the_intent(start: Start, folder: Path) -> No
         ([], "intent is required"),
         ([text("")], "intent is required"),
         ([text(" \n\t")], "intent is required"),
-        ([{"type": "resource_link", "name": "x", "uri": "file:///x"}], "intent is required"),
+        ([text(" "), text("\n")], "intent is required"),
         ([text("look"), IMAGE | {"data": "?"}], "not base64"),
         ([text("read"), {"type": "resource", "resource": {"uri": "file:///x"}}], "a text or a blob"),
     ],
@@ -246,3 +246,25 @@ def test_meta_changes_nothing_else(start: Start, folder: Path, tmp_path: Path) -
     agent.prompt(session, _meta={"sessionId": other, "session_id": other, "prompt": [text("evil")]})
     assert len(agent.updates(session_id=session)) > 1
     assert [update["sessionUpdate"] for update in agent.updates(session_id=other)] == ["available_commands_update"]
+
+
+@pytest.mark.parametrize("where", ["text", "resource"])
+def test_a_prompt_that_is_too_long_is_the_end_of_itself_alone(start: Start, folder: Path, where: str) -> None:
+    said = [{"content": "Fine.", "repeat": True}]
+    agent = start(said, crystal={"context_window": 3000})
+    session = agent.session(folder)
+    agent.prompt(session, "First.")
+    long = "word " * 10_000
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": long if where == "text" else "Look."}]
+    if where == "resource":
+        blocks.append({"type": "resource", "resource": {"uri": "file:///long.txt", "text": long}})
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "read-only"})
+    for _ in range(2):
+        error = agent.error("session/prompt", {"sessionId": session, "prompt": blocks})
+        assert "do not fit the window of 3000" in error["message"]
+    last = agent.prompt(session, "And now?")
+    assert last["stopReason"] == "end_turn"
+    records = [json.loads(line) for line in Path(last["_meta"]["cantrip"]["loom"]).read_text().splitlines()]
+    cast = last["_meta"]["cantrip"]["cast_id"]
+    # What was to be told with it is told with the next one.
+    assert [r for r in records if r["type"] == "context" and r["cast_id"] == cast and "read" in r["text"].lower()]

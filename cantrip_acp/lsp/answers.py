@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -13,4 +14,7 @@ class Prepared(bytes):
 
 def prepared(data: Any) -> Prepared:
     """Plain data as an answer."""
-    return Prepared(msgspec.json.encode(data, enc_hook=str))
+    try:
+        return Prepared(msgspec.json.encode(data, enc_hook=str))
+    except UnicodeEncodeError:  # half a character, which JSON has a way to write
+        return Prepared(json.dumps(msgspec.to_builtins(data, enc_hook=str)).encode())

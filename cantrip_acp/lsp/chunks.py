@@ -21,6 +21,7 @@ from cantrip_acp.recipes.yaml_text import YamlNode
 _UNCUT = re.compile(
     r"(?m)^(?:---|\.\.\.|%|\ufeff)|(?:^[ \t]*|[:\-,\[{?][ \t]+)[&*][^\s*]|[\x0b\x0c\x85\u2028\u2029]|\r(?!\n)"
 )
+_RARE = ("&", "*", "---", "...", "%", "\r", *"\ufeff\x0b\x0c\x85\u2028\u2029")
 _AT = re.compile(r"\A.*?:(\d+):(\d+): (.*)\Z", re.DOTALL)
 
 
@@ -34,7 +35,8 @@ class Chunks:
 
     def read(self, text: str, name: str) -> tuple[Any, Places] | None:
         """As `yaml_text.read`; None where the text is to be read as a whole."""
-        if _UNCUT.search(text):
+        # What the pattern begins with is looked for first: of most texts that is all.
+        if any(part in text for part in _RARE) and _UNCUT.search(text):
             return None
         lines = text.splitlines(keepends=True)
         self._used = {}

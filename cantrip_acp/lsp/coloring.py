@@ -135,10 +135,9 @@ def _numbers(held: Held, tokens: Iterator[Token]) -> list[int]:
     out: list[int] = []
     line, column = 0, 0
     for span, kind, modifiers in tokens:
-        start = held.text.position(span[0])
+        at, start = held.text.spot(span[0])
         length = held.text.units(held.text.source[slice(*span)])
         bits = sum(1 << MODIFIERS.index(name) for name in modifiers)
-        same = start.line == line
-        out += [start.line - line, start.character - (column if same else 0), length, TYPES.index(kind), bits]
-        line, column = start.line, start.character
+        out += [at - line, start - (column if at == line else 0), length, TYPES.index(kind), bits]
+        line, column = at, start
     return out

@@ -22,14 +22,18 @@ def cuts(lines: list[str], begin: int, end: int) -> tuple[str, list[int]] | None
     starts: list[int] = []
     dashes = False
     together = 0
+    deeper = "\0"
     for number in range(begin, end):
         line = lines[number]
+        if line.startswith(deeper):
+            continue  # most lines are
         stripped = line.lstrip(" ")
         if stripped[:1] in ("", "\r", "\n", "#"):
             continue
         column = len(line) - len(stripped)
         if indent < 0:
             indent = column
+            deeper = " " * (indent + 1)
             dashes = stripped.startswith(("- ", "-\n", "-\r"))
         if column < indent:
             return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lsprotocol import types
 
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.meaning import is_crystal
 from cantrip_acp.lsp.tree import Node
+from cantrip_acp.recipes.places import KeyPath
 
 _KIND = types.SymbolKind
 SHOWN = 60
@@ -15,9 +18,11 @@ DEEPEST = 4
 """Levels of keys that are symbols; below them stand a script's arguments and the like."""
 
 
-def symbols(held: Held) -> list[types.DocumentSymbol]:
-    """Every key and item, one in another."""
-    return [_symbol(held, child, 1) for child in held.tree.children if _named(child)]
+def symbols(held: Held) -> list[dict[str, Any]]:
+    """Every key and item, one in another: ``DocumentSymbol``s as plain data, since a long recipe has thousands."""
+    return [
+        _symbol(held, child, (child.key,)) for child in held.tree.children if child.key is not None and _named(child)
+    ]
 
 
 def _named(node: Node) -> bool:
@@ -39,28 +44,32 @@ def name(node: Node) -> str:
     return f"[{node.key}]" if node.key is not None else ""
 
 
-def _symbol(held: Held, node: Node, depth: int) -> types.DocumentSymbol:
-    start, end = node.whole
-    chosen = node.key_span or (start, min(end, start + max(1, len(held.text.line(held.text.line_of(start))))))
+def _symbol(held: Held, node: Node, path: KeyPath) -> dict[str, Any]:
+    text, (start, end) = held.text, node.whole
+    chosen = node.key_span or (start, min(end, start + max(1, len(text.line(text.line_of(start))))))
     chosen = (max(chosen[0], start), min(chosen[1], end))
-    inside = [child for child in node.children if _named(child)] if depth < DEEPEST else []
+    inside = [child for child in node.children if _named(child)] if len(path) < DEEPEST else []
     only = node.kind == "mapping" and isinstance(node.key, int) and len(node.children) == 1
     detail = node.value if node.kind == "scalar" and isinstance(node.key, str) else ""
     if only and node.children[0].kind == "scalar":  # a ward: one line for both
         detail, inside = node.children[0].value, []
     first = detail.strip().splitlines()[:1]
-    return types.DocumentSymbol(
-        name(node),
-        _kind(node),
-        held.text.range(start, end),
-        held.text.range(*chosen),
-        detail=first[0][:SHOWN] if first else None,
-        children=[_symbol(held, child, depth + 1) for child in inside],
-    )
+    made = {
+        "name": name(node),
+        "kind": _kind(node, path).value,
+        "range": _range(held, start, end),
+        "selectionRange": _range(held, *chosen),
+        "children": [_symbol(held, child, (*path, child.key)) for child in inside if child.key is not None],
+    }
+    return made | {"detail": first[0][:SHOWN]} if first else made
 
 
-def _kind(node: Node) -> types.SymbolKind:
-    path = node.path
+def _range(held: Held, start: int, end: int) -> dict[str, Any]:
+    (line, column), (last, behind) = held.text.spot(start), held.text.spot(end)
+    return {"start": {"line": line, "character": column}, "end": {"line": last, "character": behind}}
+
+
+def _kind(node: Node, path: KeyPath) -> types.SymbolKind:
     if path[:2] == ("circle", "gates") and len(path) == 3:
         return _KIND.Function
     if path[:2] == ("circle", "wards") and len(path) >= 3:

@@ -13,6 +13,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cantrip_acp.lsp.answers import Prepared
     from cantrip_acp.lsp.documents import Held
     from cantrip_acp.lsp.hierarchy import Family
     from cantrip_acp.lsp.server import Server
@@ -81,10 +82,11 @@ def lenses(ls: Server, held: Held, params: types.CodeLensParams) -> list[types.C
 
 
 @_opened
-def symbols(ls: Server, held: Held, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+def symbols(ls: Server, held: Held, params: types.DocumentSymbolParams) -> Prepared:
+    from cantrip_acp.lsp.answers import prepared
     from cantrip_acp.lsp.outline import symbols
 
-    return symbols(held)
+    return prepared(symbols(held))
 
 
 @_opened

@@ -64,10 +64,14 @@ class Text:
 
     def position(self, offset: int) -> types.Position:
         """An offset as the client counts."""
+        return types.Position(*self.spot(offset))
+
+    def spot(self, offset: int) -> tuple[int, int]:
+        """An offset's line and column as the client counts, where so many are asked for that objects are dear."""
         offset = min(max(offset, 0), len(self.source))
-        number = self.line_of(offset)
-        before = self.source[self.starts[number] : offset]
-        return types.Position(number, self.units(before))
+        starts = self.starts
+        number = bisect_right(starts, offset) - 1
+        return number, self.units(self.source[starts[number] : offset])
 
     def range(self, start: int, end: int) -> types.Range:
         """Two offsets as the client counts."""

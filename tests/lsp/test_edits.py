@@ -50,7 +50,7 @@ PIECES = [
         "\u2028",
         "#",
     ),
-    *("&a ", "*a", "|\n", "\t", "---\n", '"""', "\ud834", "\x00"),
+    *("&a ", "*a", "|\n", "\t", "---\n", '"""', "\ud834", "\x00", '"\\ud834": '),
     *("max_turns: 1\n", "    - call_agent\n", "circle:\n", "crystals:\n  a: b\n"),
 ]
 ENCODINGS: list[Encoding] = ["utf-8", "utf-16", "utf-32"]

@@ -58,6 +58,10 @@ def key(path: KeyPath, root: Node) -> str:
         return ""
     if path[:2] == ("circle", "wards") and name in WARDS:
         return f"**{name}** (ward)\n\n{ward(name)}"
+    if path[:1] == ("crystals",) and len(path) == 2:
+        given = root.find(path)
+        of = value(given) if given is not None else ""
+        return f"**{name}** (crystal)\n\nA child may be given it by this name." + (f"\n\n{of}" if of else "")
     schema = shape.keys(path[:-1], root).get(name)
     if schema is None:
         return ""

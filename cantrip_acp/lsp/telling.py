@@ -68,5 +68,11 @@ class Telling:
 
 
 def money(dollars: float) -> str:
-    """An amount as people read it: four digits where it is small."""
-    return f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.4f}"
+    """An amount as people read it: four digits where it is small, six where it is smaller."""
+    return (
+        f"${dollars:.2f}"
+        if dollars >= 1
+        else f"${dollars:.4f}"
+        if dollars >= 0.001 or not dollars
+        else f"${dollars:.6f}"
+    )

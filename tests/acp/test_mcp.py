@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_acp.recipes.trust import Ledger
 from tests.acp.rawclient import RawClient, still_alive
+from tests.mcp.conftest import listening  # noqa: F401 - a fixture
 
 SERVER = Path(__file__).parents[1] / "mcp" / "toolserver.py"
 ADD: list[dict[str, Any]] = [
@@ -63,6 +64,21 @@ def test_a_tool_of_a_named_server_is_a_tool_call(opened: Any, folder: Path) -> N
     assert servers
     agent.call("session/close", {"sessionId": session})
     assert still_alive(servers, 10) == []
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_one_that_is_reached_over_http(
+    opened: Any,
+    folder: Path,
+    transport: str,
+    listening: Callable[[str], str],  # noqa: F811
+) -> None:
+    agent = opened(ADD)
+    headers = [{"name": "Authorization", "value": "Bearer of-nobody-in-particular"}]
+    server = {"name": "tools", "type": transport, "url": listening(transport), "headers": headers}
+    assert agent.prompt(agent.session(folder, mcpServers=[server]))["stopReason"] == "end_turn"
+    assert [(u["status"], u["rawOutput"]) for u in results(agent, "tools: Add numbers")] == [("completed", 5)]
+    assert "of-nobody-in-particular" not in agent.stderr() + str(agent.seen)
 
 
 def test_a_session_that_is_loaded_again_has_them_again(opened: Any, folder: Path) -> None:

@@ -38,5 +38,5 @@ def test_a_client_that_goes_on_at_once_is_one_that_can_do_nothing_special(
 def test_what_only_the_draft_has_is_refused(start: Callable[..., RawClient], folder: Path) -> None:
     agent = start([DONE])
     session = agent.session(folder)
-    for method in ("auth/login", "session/cancel_tool_call"):
+    for method in ("auth/login", "auth/logout", "tool_call/cancel", "terminal/cancel"):
         assert agent.error(method, {"sessionId": session})["code"] == -32601

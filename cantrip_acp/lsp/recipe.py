@@ -177,26 +177,36 @@ def linked(ls: Server, held: Held, params: types.LinkedEditingRangeParams) -> ty
 
 
 @_opened
-def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> types.SemanticTokens:
+def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> Prepared:
     from cantrip_acp.lsp import coloring
 
-    return coloring.whole(held)
+    return _colored(coloring.whole(held))
 
 
 @_opened
-def tokens_changed(
-    ls: Server, held: Held, params: types.SemanticTokensDeltaParams
-) -> types.SemanticTokens | types.SemanticTokensDelta:
+def tokens_changed(ls: Server, held: Held, params: types.SemanticTokensDeltaParams) -> Prepared:
     from cantrip_acp.lsp import coloring
 
-    return coloring.changed(held, params.previous_result_id)
+    return _colored(coloring.changed(held, params.previous_result_id))
 
 
 @_opened
-def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangeParams) -> types.SemanticTokens:
+def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangeParams) -> Prepared:
     from cantrip_acp.lsp import coloring
 
-    return coloring.part(held, params.range)
+    return _colored(coloring.part(held, params.range))
+
+
+def _colored(made: types.SemanticTokens | types.SemanticTokensDelta) -> Prepared:
+    """Thousands of numbers, which need not be looked at one by one once more."""
+    from cantrip_acp.lsp.answers import prepared
+
+    if isinstance(made, types.SemanticTokens):
+        out: dict[str, Any] = {"data": made.data}
+    else:
+        edits = [{"start": e.start, "deleteCount": e.delete_count, "data": e.data or []} for e in made.edits]
+        out = {"edits": edits}
+    return prepared(out if made.result_id is None else {"resultId": made.result_id, **out})
 
 
 @_opened

@@ -7,6 +7,7 @@ pauses the loader reads the whole text in a thread, and its word stands.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
@@ -66,6 +67,7 @@ class Server(LanguageServer):
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """What is done when the client is gone."""
         self._had_folders = False
+        self._settled = False
         self._told: WeakKeyDictionary[Held, tuple[Text, Reading]] = WeakKeyDictionary()
         """The reading whose findings the client has, and of which text: in another the same places are others."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -340,6 +342,11 @@ class Server(LanguageServer):
             except ValueError:  # said already
                 pass
             held.chunks = held.chunks or chunks
+        if not self._settled:
+            # What was imported for the first recipe stays: without this, every so many keystrokes wait until all of it was
+            # looked through for garbage.
+            self._settled = True
+            gc.freeze()
 
     def _publish(self, held: Held) -> None:
         if held.reading is None:

@@ -7,6 +7,7 @@ parser and the recipe's models come with the first recipe.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -53,6 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     source, sink = wire.take_streams()
     # Looms are read beside the messages: who waits for the interpreter gets it sooner than in five milliseconds.
     sys.setswitchinterval(0.001)
+    # A keystroke makes thousands of objects, nearly all of which go with it.
+    gc.set_threshold(10_000, 20, 50)
     logging.basicConfig(
         level=logging.INFO if log_file else logging.WARNING,
         filename=log_file,
@@ -63,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     from cantrip_acp.lsp.features import server
 
     made = server()
+    gc.freeze()
     made.protocol.set_writer(wire.Sink(sink))
     try:
         return asyncio.run(_serve(made, source))

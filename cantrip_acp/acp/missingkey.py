@@ -1,7 +1,8 @@
 """A session that cannot begin for want of a key: the user is asked to set one and goes on, where the client shows forms.
 
 The form asks what to do next and never for the key, which no form may carry (ACP, Elicitation). Keys in the configuration
-folder's ``.env`` and in the keyring are found without restarting the agent.
+folder's ``.env`` and in the keyring are found without restarting the agent. A client that opens a terminal to sign in
+(`auth.terminal`) is refused at once, which is how it knows to offer that: a form would only send its user away for the key.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ async def with_a_key(
         try:
             return await begin()
         except RpcError as problem:
-            if problem.code != AUTH_REQUIRED or not client.forms or request.id is None:
+            if problem.code != AUTH_REQUIRED or not client.forms or client.auth_terminal or request.id is None:
                 raise
             if isinstance(problem.data, dict) and problem.data.get("reason") == "signed_out":
                 # Whoever signed out is not signed in again by a form: `authenticate` does that.

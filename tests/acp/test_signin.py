@@ -173,6 +173,11 @@ def test_no_form_without_the_capability(agent: RawClient, folder: Path, offer: d
     assert agent.error(NEW, {"cwd": str(folder), "mcpServers": []})["code"] == -32000
 
 
+def test_no_form_where_a_terminal_takes_the_key(agent: RawClient, folder: Path) -> None:
+    agent.initialize(elicitation={"form": {}}, auth={"terminal": True})
+    assert agent.error(NEW, {"cwd": str(folder), "mcpServers": []})["code"] == -32000
+
+
 def test_signing_out_of_what_needs_no_key(home: dict[str, str], folder: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "free.cantrip.yaml"
     recipe.write_text(

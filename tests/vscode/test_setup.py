@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -69,8 +70,46 @@ def test_the_setup_where_cantrip_is_missing(workbench: Workbench, folder: Path, 
     expect(window.page.get_by_text("Get Started with Cantrip").first).to_be_visible()
     window.shot("guide")
 
+    # The chat says the same, and leads to the same.
+    window.view("Cantrip Chat")
+    frame = window.frame(".error")
+    frame.get_by_role("button", name="Set Up Cantrip…").wait_for()
+    window.shot("chat-missing")
+    window.view("Cantrip")
+
     # The setting is mended, and all that was waiting starts by itself.
     (folder / ".vscode" / "settings.json").write_text(json.dumps({"cantrip.path": str(BIN / "cantrip")}))
     window.open_file("greeter.cantrip.yaml")
     window.lens("▶ Cast").wait_for()
     expect(window.page.get_by_text("Nothing has been cast yet")).to_be_visible()
+
+
+def test_the_chat_where_no_model_has_a_key(
+    workbench: Workbench, folder: Path, tmp_path: Path, windows: Callable[..., Window]
+) -> None:
+    settings = {"cantrip.stateDir": str(tmp_path / "state"), "cantrip.chat.recipe": ""}
+    (folder / ".vscode" / "settings.json").write_text(json.dumps(settings))
+    window = windows(workbench, folder)
+    window.view("Cantrip Chat")
+    frame = window.frame(".error")
+    expect(frame.locator(".error")).to_contain_text("key is needed")
+    window.shot("chat-no-key")
+    # In a terminal, where it is typed without being shown; no part of the editor sees it.
+    frame.get_by_role("button", name="Give a Key…").click()
+    rows = window.page.locator(".quick-input-widget:visible .monaco-list-row")
+    rows.filter(has_text="terminal").first.wait_for()
+    window.shot("chat-give-key")
+    window.take("terminal")
+    window.page.locator(".terminal-wrapper.active").wait_for()
+    typed = window.page.locator(".terminal-wrapper.active .xterm-rows")
+    expect(typed).to_contain_text(re.compile(r"Number.or.name:"))
+    window.shot("chat-key-terminal")
+    window.page.keyboard.type("anthropic\n")
+    expect(typed).to_contain_text(re.compile("Key.for.anthropic"))
+    window.page.keyboard.type("sk-ant-of-nobody\n")
+    # The terminal closes, and the chat begins.
+    frame.locator(".choice").first.wait_for()
+    assert "sk-ant-of-nobody" not in frame.locator("body").inner_text()
+    kept = workbench.home / "home/.config/cantrip/.env"
+    assert "sk-ant-of-nobody" in kept.read_text()
+    kept.unlink()

@@ -151,16 +151,18 @@ const ACTIONS = {
 
 function error(item: ErrorItem): HTMLElement {
   const action = item.action === 'none' ? undefined : ACTIONS[item.action]
+  // Nothing went wrong: something is still to be done.
+  const first = item.action === 'setUp' || item.action === 'signIn'
   return el(
     'div',
-    { class: 'error', role: 'alert' },
-    icon('error'),
+    { class: first ? 'error first' : 'error', role: 'alert' },
+    icon(item.action === 'signIn' ? 'key' : first ? 'tools' : 'error'),
     el(
       'div',
       { class: 'body' },
       el('strong', {}, item.title),
       item.detail && el('div', { class: 'detail' }, item.detail),
-      action && el('button', { class: 'secondary', type: 'button', onclick: () => { host.postMessage({ type: action[0] }) } }, action[1]),
+      action && el('button', { class: first ? 'primary' : 'secondary', type: 'button', onclick: () => { host.postMessage({ type: action[0] }) } }, action[1]),
     ),
   )
 }

@@ -29,11 +29,17 @@ export function told(problem: unknown): Told {
     const data = problem.data as Record<string, unknown> | undefined;
     const more = ["details", "howTo", "hint"].map((key) => data?.[key]).find((text) => typeof text === "string" && !problem.message.includes(text));
     const detail = typeof more === "string" ? `${problem.message}\n${more}` : problem.message;
-    if (problem.code === AUTH_REQUIRED) return { title: "A key is needed", detail, action: "signIn" };
+    if (problem.code === AUTH_REQUIRED) return { title: "A model's key is needed", detail: keyless(problem.message), action: "signIn" };
     if (problem.code === NOT_FOUND) return { title: "This session is gone", detail, action: "newSession" };
     return { title: "The agent refused", detail, action: "none" };
   }
   const text = problem instanceof Error ? problem.message : String(problem);
   const [title = "Something went wrong", ...rest] = text.split("\n");
   return { title, detail: rest.join("\n"), action: problem instanceof NoProgram ? "setUp" : "none" };
+}
+
+/** Why there is no key, without all the ways to set one elsewhere: the button beside it leads to one. */
+function keyless(message: string): string {
+  const why = message.replace(/^Authentication required: /, "").split(/\.\s/)[0] ?? "";
+  return `${why.charAt(0).toUpperCase()}${why.slice(1)}.\nGive a key here; “cantrip doctor” in a terminal shows what was found.`;
 }

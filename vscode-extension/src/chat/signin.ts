@@ -10,13 +10,13 @@ export async function signIn(agent: Agent, program: () => Promise<{ command: str
   const methods: readonly Method[] = about.authMethods ?? [];
   if (methods.length === 0) return false;
   const picked = await vscode.window.showQuickPick(
-    methods.map((method) => ({ label: method.name, detail: method.description ?? "", method })),
+    // What asks for it by itself comes first.
+    [...methods].sort((a, b) => Number(kindOf(b) === "terminal") - Number(kindOf(a) === "terminal")).map((method) => ({ label: method.name, detail: method.description ?? "", method })),
     { title: "Cantrip needs a model's key", placeHolder: "How do you want to give it?", ignoreFocusOut: true, matchOnDetail: true },
   );
   if (picked === undefined) return false;
   const { method } = picked;
-  const { type } = method as { type?: string };
-  if (type === "terminal" && !(await atTerminal(method, await program()))) return false;
+  if (kindOf(method) === "terminal" && !(await atTerminal(method, await program()))) return false;
   // The agent has read its environment when it started.
   await agent.stop();
   try {
@@ -27,6 +27,10 @@ export async function signIn(agent: Agent, program: () => Promise<{ command: str
     void vscode.window.showWarningMessage(`Cantrip has no key yet: ${words}`);
     return false;
   }
+}
+
+function kindOf(method: Method): string | undefined {
+  return (method as { type?: string }).type;
 }
 
 /** Runs the agent in a terminal with the method's arguments; whether it ended well. */

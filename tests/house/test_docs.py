@@ -69,7 +69,7 @@ def test_every_page_and_picture_is_led_to() -> None:
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(
         re.findall(r"\((\w+\.md)\)", index)
     )
-    texts = " ".join(page.read_text() for page in USERS)
+    texts = " ".join(page.read_text() for page in PAGES)
     for picture in (ROOT / "docs").glob("*.png"):
         assert picture.name in texts, picture.name
 

@@ -54,7 +54,7 @@ EDITING: Sequence[Mapping[str, Any]] = [
         "content": "I look at the file first.",
         "chunks": ["I look ", "at the file ", "first."],
         "tool_calls": [call("plan", entries=PLAN), call("read_file", path="greet.py")],
-        "usage": {"prompt_tokens": 4200, "completion_tokens": 130},
+        "usage": {"prompt_tokens": 4200, "completion_tokens": 130, "cost": 0.02},
     },
     {
         "when": "greet",

@@ -36,7 +36,9 @@ def test_an_edit_is_shown_allowed_and_made(
     frame.click(".open-diff")
     window.page.locator(".monaco-diff-editor .line-insert").first.wait_for()
     window.shot("chat-permission")
-    chat.answer()
+    # It is answered there, where it is read; once.
+    window.page.locator(".editor-actions").get_by_role("button", name="Allow This Change").click()
+    expect(window.page.locator(".editor-actions").get_by_role("button", name="Allow This Change")).to_have_count(0)
     # The exact command is shown before it runs.
     frame.locator(".asks .code-block", has_text="python3 greet.py && echo it runs").wait_for()
     assert BETTER in project.greet
@@ -50,6 +52,29 @@ def test_an_edit_is_shown_allowed_and_made(
     frame.locator('.agent-item a:text-is("greet.py")').click()
     window.page.locator('.tab.active[data-resource-name="greet.py"]').wait_for()
     expect(window.page.locator(".editor-instance .view-lines:visible").first).to_contain_text("{name}!")
+
+
+def test_a_mode_a_crystal_and_what_it_cost(
+    workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]
+) -> None:
+    project = Project.make(tmp_path)
+    window = windows(workbench, project.folder)
+    chat = Chat(window)
+    frame = chat.frame
+    mode = frame.locator('.choice[data-category="mode"] select')
+    mode.select_option("trusted")
+    expect(frame.locator('.choice[data-category="mode"] .value')).to_have_text("Trusted")
+    # Nothing is asked in that mode.
+    chat.say("Make greet return its text.")
+    chat.ended()
+    assert frame.locator(".question").count() == 0
+    assert BETTER in project.greet
+    expect(frame.locator(".usage")).to_contain_text("$0.02")
+    # The picker has the crystals of this machine.
+    crystals = frame.locator('.choice[data-category="model"] select')
+    assert crystals.locator("option").count() >= 1
+    assert crystals.input_value().startswith("scripted")
+    window.shot("chat-mode-cost")
 
 
 def test_what_is_not_saved_is_seen_and_what_is_written_can_be_undone(

@@ -251,14 +251,16 @@ class Window:
         rows = self.page.locator(".quick-input-widget:visible .monaco-list-row")
         rows.filter(has_text=words).first.wait_for()
         here = self.page.locator(".quick-input-widget:visible .monaco-list-row.focused").filter(has_text=words)
+        # To the box itself: the focus may still be on its way to it.
+        box = self.page.locator(".quick-input-widget:visible input[type=text]").first
         for _ in range(40):
             if here.count():
                 break
-            self.page.keyboard.press("ArrowDown")
+            box.press("ArrowDown")
             # The list draws its focus in its own time.
             self.page.wait_for_timeout(50)
         here.wait_for()
-        self.page.keyboard.press("Enter")
+        box.press("Enter")
 
     # The editor
 

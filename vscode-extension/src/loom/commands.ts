@@ -106,13 +106,13 @@ export class LoomCommands implements vscode.Disposable {
         { label: "$(thumbsdown) Bad", description: "0", value: "0" },
         { label: "$(edit) A number…", description: "", value: "" },
       ],
-      { title: "Reward", placeHolder: "How good was it? The last reward counts; every one is kept." },
+      { title: "Reward", placeHolder: "How good was it? The last reward counts; every one is kept.", ignoreFocusOut: true },
     );
     if (picked === undefined) return;
-    const prompt = { title: "Reward", prompt: "A number, such as 0.5 or -1", validateInput: rewardProblem };
+    const prompt = { title: "Reward", prompt: "A number, such as 0.5 or -1", ignoreFocusOut: true, validateInput: rewardProblem };
     const value = picked.value !== "" ? picked.value : await vscode.window.showInputBox(prompt);
     if (value === undefined) return;
-    const note = await vscode.window.showInputBox({ title: "Reward", prompt: "Why? (may stay empty)" });
+    const note = await vscode.window.showInputBox({ title: "Reward", prompt: "Why? (may stay empty)", ignoreFocusOut: true });
     if (note === undefined) return;
     await this.server.execute("cantrip.loom.reward", [{ ...named(meant), reward: Number(value), note: note.trim() }]);
     vscode.window.setStatusBarMessage(`Reward ${value.trim()} is in the loom.`, 5_000);
@@ -163,7 +163,7 @@ export class LoomCommands implements vscode.Disposable {
   private async recipe(title: string): Promise<string | undefined> {
     const files = await vscode.workspace.findFiles("**/*.cantrip.{yaml,yml,toml}", "**/{node_modules,.venv,venv}/**", 200);
     const choices = recipeChoices(files.map((file) => [vscode.workspace.asRelativePath(file), file.fsPath]));
-    const picked = await vscode.window.showQuickPick(choices, { title, matchOnDescription: true });
+    const picked = await vscode.window.showQuickPick(choices, { title, matchOnDescription: true, ignoreFocusOut: true });
     return picked?.recipe;
   }
 

@@ -149,16 +149,18 @@ class Context:
         self._opening = _Opening(intent, messages, blocks)
         self._extend(messages)
 
-    def withdraw(self) -> None:
+    def withdraw(self) -> bool:
         """Take back the last intent, with what was pinned and attached to it, where no turn came of it: a provider that did
-        not take it would refuse every later query for it. So it is for whoever takes this up from its loom (`load`)."""
+        not take it would refuse every later query for it. So it is for whoever takes this up from its loom (`load`).
+        Returns whether it was taken back."""
         opening = self._opening
         if opening is None or any(entry.opening is opening for entry in self._entries):
-            return
+            return False
         gone = set(map(id, opening.messages))
         self.messages[:] = [message for message in self.messages if id(message) not in gone]
         self._since = max(0, self._since - sum(map(tokens_of, opening.messages)))
         self._opening, self._before = self._before, None
+        return True
 
     def pinned(self) -> list[ContextBlock]:
         """The blocks that still have their place here, oldest first."""

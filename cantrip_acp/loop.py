@@ -66,6 +66,7 @@ class CastRun:
         """What children have used of that; None where there were none."""
         self.queries = 0
         self.turns = 0
+        self._withdrawn = False
         self.stop_reason: str | None = None
         """Why the scope was cancelled, where it was; set before cancelling."""
         self._turn: TurnState | None = None
@@ -105,7 +106,7 @@ class CastRun:
             error = caught
             reason = "error"
             if not self.turns and (caught.status in _NOT_TAKEN or isinstance(caught, ContextLimitError)):
-                self.entity.context.withdraw()
+                self._withdrawn = self.entity.context.withdraw()
         except BaseException as caught:
             # A loom that cannot be written is the likeliest cause; its first error is the one to tell.
             with contextlib.suppress(LoomError):
@@ -411,6 +412,7 @@ class CastRun:
                 truncated=not terminated,
                 turns=self.turns,
                 usage=self.usage.record() | ({"children": self.below.record()} if self.below is not None else {}),
+                withdrawn=self._withdrawn or msgspec.UNSET,
             )
         )
         return result

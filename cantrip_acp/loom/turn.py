@@ -190,7 +190,10 @@ class CantripRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cantrip"
 
 
 class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
-    """The start or the end of a cast. At the start: ``intent``; at the end: the rest."""
+    """The start or the end of a cast. At the start: ``intent``; at the end: the rest.
+
+    ``withdrawn``, where it is true: no provider took the intent, and it was taken out of what the crystal sees.
+    """
 
     id: str
     event: Literal["start", "end"]
@@ -209,6 +212,7 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     truncated: bool = False
     turns: int = 0
     usage: Mapping[str, Any] = {}
+    withdrawn: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"):

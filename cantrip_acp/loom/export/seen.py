@@ -116,7 +116,9 @@ class Seen:
             at = known[at]
         if at != after and after is not None and after not in known:
             silent = []
-        return [CastPart(i, *self.loom.cast_of(i)) for i in (*reversed(silent), cast_id)]
+        # What no provider took was taken out again.
+        stood = [i for i in reversed(silent) if (end := self.loom.cast_end(i)) is None or end.withdrawn is not True]
+        return [CastPart(i, *self.loom.cast_of(i)) for i in (*stood, cast_id)]
 
     def cuts(self, entity_id: str, after: str | None) -> list[int]:
         """To how many tokens the context was cut before the query that followed a turn."""

@@ -49,15 +49,18 @@ def saw(loom: Loom, leaf: str) -> Iterator[tuple[str, list[Message], Window]]:
             yield uttered.turn.id, window.messages[: uttered.at], window
 
 
-async def lived() -> tuple[Loom, Cantrip]:
-    """An entity's long life: pinned context and a picture, two casts that end, one that fails, folds, an ephemeral gate."""
+async def lived(status: int = 401) -> tuple[Loom, Cantrip]:
+    """An entity's long life: pinned context and a picture, two casts that end, one that fails, folds, an ephemeral gate.
+
+    ``status`` is what the provider answers to the one that fails: after 400 its intent is taken back, after 401 it stands.
+    """
     loom = Loom.memory()
     cantrip = make(
         echo("one", content="I begin.", thinking="hm"),
         gate("passing", text="x"),
         {"tool_calls": [{"gate": "note", "args": {"text": "a"}}, {"gate": "echo", "args": {"text": "b"}}]},
         done("first"),
-        {"error": {"status": 400, "message": "no"}},
+        {"error": {"status": status, "message": "no"}},
         echo("after the failure"),
         {"content": "All is said."},
         echo("third"),

@@ -17,14 +17,16 @@ from tests.loom.export.looms import GATES, asked, gate, lived, saw
 pytestmark = pytest.mark.anyio
 
 
-async def test_every_query_of_a_long_life_is_told_as_it_was() -> None:
-    loom, cantrip = await lived()
+@pytest.mark.parametrize("status", [400, 401])
+async def test_every_query_of_a_long_life_is_told_as_it_was(status: int) -> None:
+    loom, cantrip = await lived(status)
     queries = asked(cantrip)
     told = [messages for _, messages, _ in saw(loom, loom.leaves()[-1])]
-    # The query that failed left no turn; its intent stood in the context of those that came after it.
+    # The query that failed left no turn; its intent stood in the context of those that came after it, unless it was the
+    # intent that the provider did not take.
     del queries[4]
     assert told == queries
-    assert any(m.content == "an intent that fails" for m in told[-1] + told[4])
+    assert any(m.content == "an intent that fails" for m in told[-1] + told[4]) is (status == 401)
     assert any("[ephemeral:passing]" in (m.content or "") for messages in told for m in messages)
 
 

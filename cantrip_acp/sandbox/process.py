@@ -12,6 +12,7 @@ No thread, no polling, no child watcher.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import json
@@ -238,7 +239,9 @@ class Tree:
         if self._go < 0 or self.status.ended_because is not None:
             return
         self.status.started = True
-        os.write(self._go, b"1")
+        # Where bubblewrap has ended meanwhile, its end is what is told.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._go, b"1")
         os.close(self._go)
         self._go = -1
 

@@ -69,7 +69,7 @@ class Pool:
     def _make(self) -> str:
         self._made += 1
         own = str(self._made)
-        os.mkdir(own, 0o700, dir_fd=self._fd)
+        os.mkdir(own, _MODE, dir_fd=self._fd)
         os.chmod(own, _MODE, dir_fd=self._fd)
         return own
 
@@ -135,7 +135,8 @@ class Standins:
                     raise
                 # One device, two mounts: only what is made here can stand here.
                 self._pool = None
-        os.mkdir(name, 0o700, dir_fd=self._lock)
+        # Marked from its first instant: a kill between the two would leave a folder that nobody knows for ours.
+        os.mkdir(name, _MODE, dir_fd=self._lock)
         os.chmod(name, _MODE, dir_fd=self._lock)
 
     def remove(self) -> None:

@@ -46,6 +46,15 @@ def test_the_participant_edits_asks_and_answers(
     # The second question's own: the first one's stays, and does nothing any more.
     expect(answer.get_by_role("button", name="Allow", exact=True)).to_have_count(2)
     answer.get_by_role("button", name="Allow", exact=True).last.click()
+    responses = chat.locator(".interactive-item-container.interactive-response")
+    for _ in range(600):
+        if not responses.count() or responses.filter(has_text="What I did").count():
+            break
+        page.wait_for_timeout(100)
+    if not responses.count():
+        # Seen in VS Code 1.100 beside a stand-in for its default participant: its chat begins anew by itself.
+        assert BETTER in project.greet
+        pytest.skip("the editor's own chat lost its conversation before the answer was whole")
     expect(answer).to_contain_text("What I did")
     expect(answer.locator("table")).to_have_count(1)
     window.shot("participant-answer")
@@ -56,7 +65,11 @@ def test_the_participant_edits_asks_and_answers(
     told = last.filter(has_text="tokens")
     # Seen once in VS Code 1.100: its chat fails by itself ("undefined (reading 'id')") and begins anew, with nothing in it.
     anew = chat.locator(".chat-welcome-view-container:visible")
-    told.or_(anew).first.wait_for()
-    if not told.count():
+    for _ in range(600):
+        if told.count() or anew.count() or not responses.count():
+            break
+        page.wait_for_timeout(100)
+    if not told.count() and (anew.count() or not responses.count()):
         pytest.skip("the editor's own chat lost its conversation after the first answer")
+    expect(told).to_have_count(1)
     window.shot("participant-cost")

@@ -18,6 +18,7 @@
     ├── SandboxError               a sandbox that failed
     │   └── SandboxMissing         this machine cannot give one: the medium does not run
     ├── GitError                   git, or a repository, that cannot be used for what was asked
+    ├── OutputError                a file that a user named and that is not or cannot be written
     └── LoomError                  a loom that cannot be read or written
         ├── LoomLocked             another process writes this loom
         ├── LoomAppendOnly         somebody tried to change or delete what was written (LOOM-3)
@@ -160,6 +161,10 @@ class SandboxMissing(SandboxError):
 
 class GitError(CantripError):
     """git, or a repository, that cannot be used for what was asked; the text says which and why."""
+
+
+class OutputError(CantripError):
+    """An output that a user named cannot be written, or must not be replaced (a loom, a link to a device, a folder)."""
 
 
 class LoomError(CantripError):

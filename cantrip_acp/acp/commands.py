@@ -256,13 +256,14 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
     if loom.location is None:
         raise Mistake("This session's loom is in memory; only one that is kept can be exported.")
     from cantrip_acp.loom.export.source import Source, Wanted
-    from cantrip_acp.loom.export.writing import whole_file, write
+    from cantrip_acp.loom.export.writing import write
+    from cantrip_acp.outputs import output_file
 
     target = Path(loom.location).parent.parent / "exports" / f"{session.id}.{chosen.name}.jsonl"
 
     def work() -> int:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with whole_file(target) as out:
+        with output_file(target) as out:
             return write(chosen, Source(loom, Wanted(), None), out).rows
 
     rows = await anyio.to_thread.run_sync(work)

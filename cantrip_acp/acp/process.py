@@ -20,6 +20,8 @@ import anyio
 from cantrip_acp.acp.descriptor import DescriptorReader, DescriptorWriter
 from cantrip_acp.acp.server import Agent, agent_for
 from cantrip_acp.acp.wire import Connection
+from cantrip_acp.errors import OutputError
+from cantrip_acp.outputs import check_appendable
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
@@ -86,7 +88,10 @@ def start_log(path: str | None) -> str | None:
     else:
         try:
             Path(path).expanduser().parent.mkdir(parents=True, exist_ok=True)
+            check_appendable(Path(path).expanduser())
             handler = logging.FileHandler(Path(path).expanduser(), encoding="utf-8")
+        except OutputError as problem:
+            return f"the log file: {problem}; choose another --log-file"
         except OSError as problem:
             return f"the log file {path} cannot be written: {problem.strerror or problem}; choose another --log-file"
         level = logging.INFO

@@ -18,6 +18,7 @@ from cantrip_acp.errors import (
     IntentRequired,
     LoomError,
     LoomWriteError,
+    OutputError,
     SandboxMissing,
 )
 from cantrip_acp.version import __version__
@@ -90,7 +91,7 @@ def status_of(error: CantripError) -> int:
     """The exit status for an error of ours."""
     if isinstance(error, SandboxMissing):
         return NO_SANDBOX
-    if isinstance(error, DefinitionError | IntentRequired):
+    if isinstance(error, DefinitionError | IntentRequired | OutputError):
         return USAGE
     if isinstance(error, LoomError) and not isinstance(error, LoomWriteError):
         return USAGE

@@ -60,7 +60,7 @@ def _summary(name: str) -> str:
     "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where to write; it takes its name when all is written.  [default: standard output]",
+    help="Where to write. A plain file is replaced when all is written, a loom never.  [default: standard output]",
 )
 @click.option(
     "--thread", "threads", multiple=True, metavar="TURN", help="Only the thread that ends in TURN. Repeatable."
@@ -110,7 +110,8 @@ def export(
     from cantrip_acp.cli.loomfile import opened
     from cantrip_acp.loom.export import registry
     from cantrip_acp.loom.export.source import Source, Wanted
-    from cantrip_acp.loom.export.writing import whole_file, write
+    from cantrip_acp.loom.export.writing import write
+    from cantrip_acp.outputs import output_file
 
     chosen = registry.find(format_name)
     with opened(name, folders.state_dir(state_dir)) as held:
@@ -128,7 +129,7 @@ def export(
             report = write(chosen, source, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         else:
-            with whole_file(output) as file:
+            with output_file(output) as file:
                 report = write(chosen, source, file)
     _tell(report, output, as_json=as_json)
     return 0 if report.rows else 1

@@ -22,7 +22,10 @@ from cantrip_acp.cli.opening import state_option
 )
 @click.argument("name", metavar="[FILE]", required=False)
 @click.option(
-    "--html", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write one file and serve nothing."
+    "--html",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one file and serve nothing. A loom is refused.",
 )
 @click.option("--turn", metavar="TURN", help="Open at this turn (an id, or its beginning).")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Serve on this port.  [default: any free one]")

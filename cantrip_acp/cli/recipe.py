@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
 
     NAME becomes .cantrip/NAME.cantrip.yaml in the folder; a path (with a slash or an ending) is taken as it is; - prints.
     """
+    from cantrip_acp.outputs import output_file
     from cantrip_acp.recipes.document import SUFFIXES
     from cantrip_acp.recipes.recipe import is_path, stem
 
@@ -51,13 +53,14 @@ def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
         if name.startswith((".", "-")):
             raise click.UsageError(f"a recipe's name begins with a letter or a digit: {name!r}")
         path = cwd / ".cantrip" / f"{name}{ending}"
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise DefinitionError("is there already; choose another name, or --force to write over it", where=str(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_template(stem(path), as_toml), encoding="utf-8")
     except OSError as error:
         raise DefinitionError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    with output_file(path, overwrite=force) as file:
+        file.write(_template(stem(path), as_toml).encode())
     click.echo(f"wrote {path}")
     click.echo(f'try it: cantrip cast {stem(path) if not is_path(name) else path} "Say hello."')
 

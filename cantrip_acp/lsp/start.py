@@ -139,10 +139,16 @@ def _parse(argv: list[str]) -> str | None:
         if name == "--log-file":
             if not equals and not rest:
                 _wrong("--log-file needs a file")
+            from cantrip_acp.errors import OutputError
+            from cantrip_acp.outputs import check_appendable
+
             log_file = value if equals else rest.pop(0)
             try:
+                check_appendable(log_file)
                 with open(log_file, "a", encoding="utf-8"):
                     pass
+            except OutputError as error:
+                _wrong(f"the log file: {error}; choose another --log-file")
             except OSError as error:
                 _wrong(f"the log file {log_file} cannot be written: {error.strerror}")
         elif word != "--stdio" and not word.startswith("--clientProcessId="):

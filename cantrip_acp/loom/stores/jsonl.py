@@ -387,6 +387,6 @@ class JsonlStore:
         if not self.readonly and self._end == 0:
             # Nothing was ever written: leave no empty file behind. We still hold the lock here.
             with contextlib.suppress(OSError):
-                if os.fstat(fd).st_size == 0:
+                if os.fstat(fd).st_size == 0 and not os.path.islink(self.path):
                     os.unlink(self.path)
         os.close(fd)

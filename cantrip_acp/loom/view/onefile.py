@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
+import io
 import re
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,30 +19,26 @@ from cantrip_acp.errors import LoomError
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.guarding import POLICY
 from cantrip_acp.loom.view.reading import CHUNK, MOST_NODES, Reading
+from cantrip_acp.outputs import output_file
 
 BLOCK = 100
 """Turns whose bodies lie in one block."""
 
 
 def write_html(where: Path | str, target: Path) -> int:
-    """Write a loom's page to a file; how many turns are in it. An existing file is replaced once the new one is whole.
+    """Write a loom's page to a file; how many turns are in it. `outputs.output_file` says what may be replaced.
 
-    Raises `LoomError` where there is no loom or the file cannot be written.
+    Raises `LoomError` where there is no loom, `OutputError` where the file cannot be written.
     """
     reading = Reading(where)
     try:
         reading.load()
         if reading.broken is not None:
             raise LoomError(reading.broken)
-        part = target.with_name(f".{target.name}.part-{os.getpid()}")
-        try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-                _write(reading, file)
-            part.replace(target)
-        except OSError as error:
-            raise LoomError(f"cannot write {target}: {error.strerror}") from error
-        finally:
-            part.unlink(missing_ok=True)
+        with output_file(target, mode=0o600) as out:
+            file = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
+            _write(reading, file)
+            file.detach()
         return len(reading.index)
     finally:
         reading.close()

@@ -67,8 +67,6 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
         name = await chosen(server, "Export in which format?", names, "format", f"one of {', '.join(names)}")
     format_ = registry.find(name)
     target = given.file("output") if given.has("output") else _free(path, name)
-    if target == path:
-        raise DefinitionError("an export does not go into the loom itself", where=str(target))
     turn = given.text("turn", "")
     loop = asyncio.get_running_loop()
 
@@ -81,13 +79,14 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
     def run() -> Report:
         from cantrip_acp.cli.loomfile import leaf, reading
         from cantrip_acp.loom.export.source import Source, Wanted
-        from cantrip_acp.loom.export.writing import whole_file, write
+        from cantrip_acp.loom.export.writing import write
+        from cantrip_acp.outputs import output_file
 
         with reading(path) as loom:
             # One that is asked for by name is wanted however it ended.
             wanted = Wanted(threads=(leaf(loom, turn),), truncated=True) if turn else Wanted()
             source = Source(loom, wanted, tell)
-            with whole_file(target) as file:
+            with output_file(target) as file:
                 report = write(format_, source, file)
                 if not report.rows:
                     why = ", ".join(f"{count} × {reason}" for reason, count in report.left_out.items())

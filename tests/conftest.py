@@ -11,6 +11,10 @@ from cantrip_acp import redaction
 
 # A shell may have been started with SIGINT ignored (`nohup`, CI): children would inherit it, and tests of ^C would lie.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # `nohup make test`: the run itself goes on when its terminal closes, and what it starts begins with the default again,
+    # since a handler, unlike SIG_IGN, is not inherited.
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 # No test reads the developer's own keys, recipes or state, and none leaves anything behind in them.
 _OURS = ("CANTRIP_", "ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_", "OPENROUTER_", "OLLAMA_", "OTEL_")

@@ -25,6 +25,7 @@ from cantrip_acp.acp.client import AgentClient, AgentRefused, Listed, Outcome, S
 from cantrip_acp.acp.envelope import AUTH_REQUIRED, RESOURCE_NOT_FOUND
 from cantrip_acp.cli.faces import Face
 from cantrip_acp.cli.permission import Policy, choose
+from cantrip_acp.cli.running import not_ignored
 from cantrip_acp.cli.toolview import listed, text
 from cantrip_acp.cli.untrusted import clean_line
 
@@ -263,11 +264,12 @@ class Headless:
             self._leave = 128 + number
             self._queue.put(None)
 
-        before = {}
-        for number, handler in ((signal.SIGINT, interrupted), (signal.SIGTERM, ended), (signal.SIGHUP, ended)):
-            # Ignored from the start (nohup, a background job) means to stay ignored.
-            if signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, handler)
+        handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+            signal.SIGINT: interrupted,
+            signal.SIGTERM: ended,
+            signal.SIGHUP: ended,
+        }
+        before = {number: signal.signal(number, handlers[number]) for number in not_ignored(*handlers)}
         try:
             yield
         finally:
@@ -281,8 +283,8 @@ class Headless:
         def ended(number: int, frame: FrameType | None) -> None:
             raise Quit(128 + number)
 
-        before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        for number in not_ignored(signal.SIGTERM, signal.SIGHUP):
             before[number] = signal.signal(number, ended)
         try:
             yield

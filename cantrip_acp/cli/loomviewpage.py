@@ -87,11 +87,12 @@ def _serve(
     frames: tuple[str, ...],
     hosts: tuple[str, ...],
 ) -> None:
+    from cantrip_acp.cli.running import not_ignored
     from cantrip_acp.errors import DefinitionError, LoomError
     from cantrip_acp.loom.view import serve
 
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: ended.set())
     try:
         served = serve(path, port=port, readonly=readonly, frames=frames, hosts=hosts)

@@ -235,7 +235,9 @@ def _leaving_politely() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    from cantrip_acp.cli.running import not_ignored
+
+    before = {number: signal.signal(number, leave) for number in not_ignored(signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

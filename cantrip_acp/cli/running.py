@@ -128,9 +128,14 @@ async def _running_loop() -> asyncio.AbstractEventLoop:
     return asyncio.get_running_loop()
 
 
+def not_ignored(*numbers: int) -> list[int]:
+    """The signals that may be handled: those ignored from the start (``nohup``, a background job) stay ignored."""
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
 @contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    before = {number: signal.signal(number, handler) for number in not_ignored(*SIGNALS)}
     try:
         yield
     finally:

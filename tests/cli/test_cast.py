@@ -246,6 +246,22 @@ def test_a_signal_cancels_records_and_leaves_with_130(tmp_path: Path, number: in
     assert alive.stdout == ""
 
 
+def test_a_hangup_that_was_ignored_from_the_start_stays_ignored(tmp_path: Path) -> None:
+    """As `nohup cantrip cast` promises: the terminal closes, and the cast goes on."""
+    text = GREETER.replace("- thinking: Let me think.", "- delay_ms: 1500\n      thinking: x")
+    ignoring = "trap '' HUP; exec \"$@\""
+    command = ["sh", "-c", ignoring, "sh", *CANTRIP, "cast", str(recipe(tmp_path, text)), "x", "--json"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "query":
+            break
+    process.send_signal(signal.SIGHUP)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["terminated"]
+
+
 def test_a_signal_during_a_query(tmp_path: Path) -> None:
     text = GREETER.replace("- thinking: Let me think.", "- delay_ms: 60000\n      thinking: x")
     process = start("cast", recipe(tmp_path, text), "x", "--json", cwd=tmp_path)

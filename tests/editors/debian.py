@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,7 +20,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-MIRROR = "http://deb.debian.org/debian"
 SUITE = "forky"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 WANTED = ("neovim", "hx", "emacs-nox", "elpa-package-lint", "kakoune")
@@ -134,16 +134,46 @@ def _unpack(archive: Path, into: Path) -> None:
     subprocess.run(["dpkg-deb", "--extract", archive, into], check=True, stdin=subprocess.DEVNULL, timeout=120)
 
 
+def mirror() -> str:
+    """The address of Debian's archive in this machine's apt configuration. Raises `Unavailable` where it names none.
+
+    Third parties have suites of the same name; Debian's own archive is the one that also has ``-updates``, or else the
+    one whose address ends in ``debian``.
+    """
+    release = _os_release()
+    codename = release.get("VERSION_CODENAME", "")
+    command = ["apt-get", "update", "--print-uris"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    found = re.findall(r"^'(\S+?)/*/dists/(\S+)/InRelease'", done.stdout, re.MULTILINE)
+    suites = {codename, "stable", "testing", "unstable", "sid"} - {""}
+    likely = [uri for uri, suite in found if suite in suites]
+    if release.get("ID") != "debian" or not likely:
+        raise Unavailable(
+            f"apt's configuration names no mirror of Debian {codename or '(no VERSION_CODENAME)'}".strip()
+        )
+    updated = {uri for uri, suite in found if suite.removesuffix("-updates") in suites and suite.endswith("-updates")}
+    return min(likely, key=lambda uri: (uri not in updated, not uri.endswith("debian")))
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        lines = Path("/etc/os-release").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip("\"'") for name, found, value in (line.partition("=") for line in lines) if found}
+
+
 class _Apt:
     """apt with its own lists, its own sources and nothing installed."""
 
     def __init__(self, work: Path) -> None:
         self._work = work
+        self._mirror = mirror()
         self._end = time.monotonic() + PATIENCE_S
         for folder in ("state/lists/partial", "cache/archives/partial", "debs"):
             (work / folder).mkdir(parents=True)
         (work / "status").touch()
-        (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {MIRROR} {SUITE} main\n")
+        (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {self._mirror} {SUITE} main\n")
         settings = {
             "Dir::State": work / "state",
             "Dir::State::status": work / "status",
@@ -168,10 +198,10 @@ class _Apt:
                 capture_output=True, text=True, timeout=max(self._end - time.monotonic(), 1),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"Debian's packages did not come within {PATIENCE_S:g} s from {MIRROR}") from None
+            raise Unavailable(f"Debian's packages did not come within {PATIENCE_S:g} s from {self._mirror}") from None
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no word of why"])[-1]
-            raise Unavailable(f"Debian's packages cannot be had from {MIRROR} ({SUITE}): {last[:300]}")
+            raise Unavailable(f"Debian's packages cannot be had from {self._mirror} ({SUITE}): {last[:300]}")
         return done.stdout
 
     def closure(self, wanted: tuple[str, ...]) -> list[str]:

@@ -13,7 +13,15 @@ from cantrip_acp import telemetry
 from cantrip_acp.context import Context, ContextBlock
 from cantrip_acp.crystals import lease
 from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.errors import CantripError, EntityBusy, EntityClosed, IntentRequired, SandboxError
+from cantrip_acp.errors import (
+    CantripError,
+    EntityBusy,
+    EntityClosed,
+    IntentRequired,
+    SandboxError,
+    describe,
+    interrupts,
+)
 from cantrip_acp.events import BUFFER, ChildHub, Event, EventHub, Subscription
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
@@ -283,7 +291,13 @@ class Entity:
             return None
         program = ProgramCall(call.gate, text, call.id, self.circle, self.id, cast_id, self.depth)
         for asker in askers:
-            why: str | None = await asker.program(program)
+            try:
+                why: str | None = await asker.program(program)
+            except BaseException as error:
+                # Whoever cannot be asked has not allowed it.
+                if interrupts(error):
+                    raise
+                why = f"the program was not run: nobody could be asked for permission ({describe(error)})"
             if why is not None:
                 return why
         return None

@@ -189,3 +189,42 @@ class LoomChanged(LoomError):
 
 class TurnNotFound(LoomError):
     """No turn of that id in this loom."""
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether an exception that came out of a third party's code must be raised on.
+
+    That holds for a cancellation of this task, for an interrupt of the process and for a loom that cannot be written.
+    Everything else is that code's own failure: a `SystemExit` and a cancellation of some other task among it.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(interrupts, error.exceptions))
+    if isinstance(error, KeyboardInterrupt | GeneratorExit | LoomWriteError):
+        return True
+    from asyncio import CancelledError, current_task
+
+    if not isinstance(error, CancelledError):
+        return False
+    import anyio
+
+    task = current_task()
+    return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == float("-inf")
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line for whoever must act on it: the text of ours, type and text of others, a group's parts."""
+    if isinstance(error, BaseExceptionGroup):
+        shown = [describe(each) for each in error.exceptions[:_MOST_DESCRIBED]]
+        more = len(error.exceptions) - len(shown)
+        return "; ".join([*shown, f"and {more} more errors"] if more else shown)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001
+        text = "its text cannot be shown"
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(error, GateError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_MOST_DESCRIBED = 5

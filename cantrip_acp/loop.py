@@ -22,7 +22,7 @@ from cantrip_acp.castresult import CastResult as CastResult
 from cantrip_acp.crystals.ahead import prepared
 from cantrip_acp.crystals.contract import Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
-from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError
+from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
@@ -133,7 +133,15 @@ class CastRun:
             from cantrip_acp.context import CastInfo
 
             info = CastInfo(entity.id, self.id, self.intent, self.trace.trace_id, entity.context.pinned)
-            self.blocks = (*self.blocks, *await contributor(info))
+            try:
+                self.blocks = (*self.blocks, *await contributor(info))
+            except Exception as problem:
+                if isinstance(problem, CantripError) or interrupts(problem):
+                    raise
+                name = getattr(contributor, "__qualname__", type(contributor).__name__)
+                raise CantripError(
+                    f"the cast did not start: the context contributor {name} failed: {describe(problem)}"
+                ) from problem
         entity.root()
         loom.append(
             CastRecord(

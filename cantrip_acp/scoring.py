@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.errors import DefinitionError, describe, interrupts
 from cantrip_acp.loom.thread import Thread
 from cantrip_acp.loom.turn import RewardRecord, now
 
@@ -108,9 +108,11 @@ class Scoring:
         except TimeoutError:
             note = f"took longer than {scorer.timeout_s:g} s, and is asked no more in this cast"
             self._scorer = None
-        except (Exception, SystemExit) as error:  # noqa: BLE001
+        except BaseException as error:
             # Somebody's own function may raise anything; the work that it was to judge is done all the same.
-            note = f"{type(error).__name__}: {error}"
+            if interrupts(error):
+                raise
+            note = describe(error)
         redactor = self._entity.redactor
         if reward is None:
             note = redactor.diagnostic(note or "")

@@ -22,6 +22,7 @@ import msgspec
 from cantrip_acp.acp import modes, patterns
 from cantrip_acp.acp.patterns import ALL
 from cantrip_acp.acp.store import Granted
+from cantrip_acp.errors import describe
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.redaction import shared
@@ -234,11 +235,11 @@ def _seen(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
         return gate.name, ()
     try:
         seen = gate.preview(invocation.args, invocation.context)
-    except Exception:
+        return seen.title or gate.name, tuple(seen.locations)
+    except Exception as error:  # noqa: BLE001
         # The gate itself says what is wrong with them.
-        log.debug("no preview of %s", gate.name, exc_info=True)
+        log.debug("no preview of %s: %s", gate.name, shared().diagnostic(describe(error)))
         return gate.name, ()
-    return seen.title or gate.name, tuple(seen.locations)
 
 
 def _command_of(invocation: GateInvocation) -> str:

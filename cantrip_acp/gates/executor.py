@@ -10,7 +10,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+import os
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,11 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp import events, spans, telemetry
-from cantrip_acp.errors import GateError, LoomError
+from cantrip_acp.errors import GateError, describe, interrupts
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.overlay import Overlay
+from cantrip_acp.json_data import NotJson, encodable, freeze, plain, thaw
 from cantrip_acp.loom.turn import GateRecord
 
 if TYPE_CHECKING:
@@ -33,8 +36,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode
-_PLAIN = (str, int, float, bool, type(None))
 _SHOWN_ERRORS = 5
+_TITLE = 1_000
+"""Characters of a title that are kept."""
 
 
 class GateExecutor:
@@ -96,13 +100,14 @@ class GateExecutor:
             self._circle.folders,
             turn,
         )
-        kept = parsed if gate is None or gate.recorded is None or type(parsed) is not dict else gate.recorded(parsed)
+        # A copy of its own: the handler may change what it is given.
+        kept = self._recorded(gate, parsed)
         if hub.active:
             await self._announce(gate, name, parsed, kept, context, via)
         if problem is not None or gate is None:
-            reply = GateReply(problem, is_error=True)
+            reply = GateReply(None if problem is None else encodable(problem), is_error=True)
         else:
-            invocation = GateInvocation(self._opened(gate), parsed, call_id, via, context)
+            invocation = GateInvocation(gate, parsed, call_id, via, context)
             with spans.execute_tool(
                 name,
                 trace,
@@ -115,14 +120,13 @@ class GateExecutor:
                 reply = await self._settle(invocation)
                 if span is not None:
                     span.ended(reply.result, "gate_error" if reply.is_error else None)
-        redact = self._redactor.data
         record = GateRecord(
             name,
-            redact(kept),
-            redact(reply.result),
+            self._masked_data(kept),
+            self._masked_data(reply.result),
             reply.is_error,
             tool_call_id,
-            redact(dict(reply.annotations)) if reply.annotations else msgspec.UNSET,
+            self._masked_data(reply.annotations) if reply.annotations else msgspec.UNSET,
         )
         if hub.active:
             finished = events.GateFinished(
@@ -181,29 +185,54 @@ class GateExecutor:
     async def close(self) -> None:
         """End what gates keep for the entity. Safe to call twice."""
         while self._sessions:
-            _, session = self._sessions.popitem()
-            await session.close()
+            name, session = self._sessions.popitem()
+            try:
+                await session.close()
+            except BaseException as error:
+                # One that cannot be closed must not keep the others open.
+                if interrupts(error):
+                    raise
+                self._log_failure(f"the session of gate {name} could not be closed")
 
     async def _settle(self, invocation: GateInvocation) -> GateReply:
         """Run the chain; every failure that belongs to the entity's world becomes an error reply (CIRCLE-5, D-011)."""
+        gate = invocation.gate
         try:
-            reply = await self._chain(invocation)
-            result = reply.result
-            if not isinstance(result, _PLAIN):
-                reply = replace(reply, result=msgspec.to_builtins(result))
-            elif isinstance(result, str) and not result.isascii():
-                result.encode("utf-8")
-            return reply
+            reply = await self._chain(replace(invocation, gate=self._opened(gate)))
+            if not isinstance(reply, GateReply):
+                raise TypeError(f"an interceptor must return a GateReply, not {type(reply).__name__}")
+            return _checked(reply)
         except GateError as error:
-            return GateReply(str(error), is_error=True)
-        except LoomError:
-            raise
-        except UnicodeEncodeError:
-            return replace(reply, result=str(reply.result).encode("utf-8", "replace").decode("utf-8"))
+            return GateReply(describe(error), is_error=True)
+        except NotJson as error:
+            return GateReply(f"gate {gate.name!r} returned what cannot be recorded: {error}", is_error=True)
+        except BaseException as error:
+            # A third party's handler may raise anything. The entity sees what it said; only the debug log has the traceback.
+            if interrupts(error):
+                raise
+            self._log_failure(f"gate {gate.name} failed")
+            return GateReply(describe(error), is_error=True)
+
+    def _log_failure(self, what: str) -> None:
+        """Write the traceback of the exception at hand to the debug log, without secrets."""
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s\n%s", what, self._redactor.diagnostic(traceback.format_exc()))
+
+    def _masked_data(self, value: Any) -> Any:
+        """Frozen JSON data with known secrets masked."""
+        return freeze(self._redactor.data(value)) if self._redactor.active else value
+
+    def _recorded(self, gate: Gate | None, args: Any) -> Any:
+        """The arguments as loom and events keep them: frozen JSON data."""
+        try:
+            if gate is not None and gate.recorded is not None and isinstance(args, dict):
+                args = gate.recorded(args)
+            return plain(args)
+        except NotJson as error:
+            return f"[arguments that cannot be recorded: {error}]"
         except Exception as error:  # noqa: BLE001
-            # A third party's handler may raise anything; the entity sees it, and the log has the traceback.
-            _log.exception("gate %s failed", invocation.gate.name)
-            return GateReply(f"{type(error).__name__}: {error}", is_error=True)
+            self._log_failure("arguments could not be recorded")
+            return f"[arguments that cannot be recorded: {type(error).__name__}]"
 
     def _masked(self, diffs: tuple[events.Diff, ...]) -> tuple[events.Diff, ...]:
         """Diffs as a reader may see them."""
@@ -221,9 +250,7 @@ class GateExecutor:
         """The arguments of a call that has no record of its own, as one would keep them."""
         gate = self._gates.get(name) or self._constructed(name)
         parsed, problem = _parse(args)
-        if problem is None and gate is not None and gate.recorded is not None:
-            parsed = gate.recorded(parsed)
-        return self._redactor.data(parsed)
+        return self._masked_data(self._recorded(gate if problem is None else None, parsed))
 
     def _unavailable(self, name: str) -> str:
         if name in registry.DELEGATION | registry.CONSTRUCTED and self._circle.wards.max_depth == 0:
@@ -240,11 +267,17 @@ class GateExecutor:
     def _misfit(self, gate: Gate, args: Mapping[str, Any]) -> str | None:
         """Why the arguments do not fit the gate's schema; None where they do."""
         known, validator = self._validators.get(gate.name, (None, None))
-        if validator is None or known is not gate:
-            validator = _validator(gate.parameters)
-            self._validators[gate.name] = (gate, validator)
-        if validator.is_valid(args):
-            return None
+        try:
+            if validator is None or known is not gate:
+                validator = _validator(gate.parameters)
+                self._validators[gate.name] = (gate, validator)
+        except Exception as bad:  # noqa: BLE001
+            return f"gate {gate.name!r} cannot be called: its parameters are no valid JSON Schema ({describe(bad)})"
+        try:
+            if validator.is_valid(args):
+                return None
+        except (ValueError, TypeError, OverflowError, RecursionError) as unfit:
+            return f"arguments do not fit gate {gate.signature()}: they are not JSON data ({unfit})"
         missing = [name for name in gate.required if name not in args]
         if missing:
             plural = "s" if len(missing) > 1 else ""
@@ -263,18 +296,20 @@ class GateExecutor:
         title, locations = name, ()
         if gate is not None and gate.preview is not None:
             try:
-                seen = gate.preview(args, context)
-                title, locations = seen.title or name, tuple(seen.locations)  # type: ignore[assignment]
-            except Exception:  # noqa: BLE001
+                seen = _checked(gate.preview(args, context))
+                title, locations = seen.title or name, seen.locations  # type: ignore[assignment]
+            except BaseException as error:
                 # Arguments that do not fit have no preview; the call itself will say what is wrong with them.
-                _log.debug("no preview of %s", name, exc_info=True)
+                if interrupts(error):
+                    raise
+                self._log_failure(f"no preview of {name}")
         called = events.GateCalled(
             entity_id=context.entity_id,
             cast_id=context.cast_id,
             depth=self._depth,
             call_id=context.call_id,
             gate=name,
-            args=self._redactor.data(kept),
+            args=self._masked_data(kept),
             kind=gate.kind if gate is not None else "other",
             title=title,
             locations=locations,
@@ -288,13 +323,56 @@ async def _run(invocation: GateInvocation) -> GateReply:
     gate = invocation.gate
     if gate.blocking:
         result = await anyio.to_thread.run_sync(
-            gate.handler, invocation.args, invocation.context, abandon_on_cancel=not gate.writes
+            _call, gate, invocation.args, invocation.context, abandon_on_cancel=not gate.writes
         )
     else:
-        result = gate.handler(invocation.args, invocation.context)
+        result = _call(gate, invocation.args, invocation.context)
     if inspect.isawaitable(result):
         result = await result
     return result if isinstance(result, GateReply) else GateReply(result)
+
+
+def _call(gate: Gate, args: Mapping[str, Any], context: GateContext) -> Any:
+    try:
+        return gate.handler(args, context)
+    except GeneratorExit as error:
+        # The handler raised it itself: nothing is awaited here, so nobody is closing a coroutine.
+        raise RuntimeError("GeneratorExit") from error
+
+
+def _checked(reply: GateReply) -> GateReply:
+    """A reply as records and events can hold it, whatever a third party put into it. Raises `NotJson`."""
+    result = reply.result
+    if inspect.iscoroutine(result):
+        result.close()
+        raise NotJson("it is a coroutine that nobody awaited")
+    data = plain(result)
+    if data is not result:
+        reply = replace(reply, result=data)
+    if reply.title is not None:
+        reply = replace(reply, title=encodable(str(reply.title)[:_TITLE]))
+    if reply.locations or reply.diffs or reply.annotations or reply.plan is not None:
+        reply = replace(
+            reply,
+            locations=_located(reply.locations),
+            diffs=tuple(
+                events.Diff(
+                    encodable(os.fspath(d.path)),
+                    None if d.old_text is None else encodable(d.old_text),
+                    encodable(d.new_text),
+                )
+                for d in reply.diffs
+            ),
+            annotations=plain(reply.annotations or {}),
+            plan=None
+            if reply.plan is None
+            else tuple(msgspec.structs.replace(e, content=encodable(str(e.content))) for e in reply.plan),
+        )
+    return reply
+
+
+def _located(locations: Iterable[events.Location]) -> tuple[events.Location, ...]:
+    return tuple(events.Location(encodable(os.fspath(each.path)), each.line) for each in locations or ())
 
 
 _built: dict[int, tuple[Mapping[str, Any], Any]] = {}
@@ -307,7 +385,7 @@ def _validator(parameters: Mapping[str, Any]) -> Any:
     if validator is None or known is not parameters:
         import jsonschema_rs
 
-        validator = jsonschema_rs.validator_for(dict(parameters))
+        validator = jsonschema_rs.validator_for(thaw(parameters))
         if len(_built) >= _MOST_BUILT:
             _built.clear()
         _built[id(parameters)] = (parameters, validator)

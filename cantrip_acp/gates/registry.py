@@ -10,7 +10,7 @@ import difflib
 import importlib
 from typing import Any
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.errors import DefinitionError, describe, interrupts
 from cantrip_acp.gates.contract import Gate
 
 BUILT_IN: dict[str, str] = {
@@ -81,10 +81,23 @@ def find(name: str) -> Gate:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DefinitionError(f"unknown gate {name!r}{hint} (known: {', '.join(known)})")
-        found = entry.load()
+        found = load_entry(entry)
     if not isinstance(found, Gate):
         raise DefinitionError(f"gate {name!r} is registered as {type(found).__name__}, not as a Gate")
     return found
+
+
+def load_entry(entry: Any) -> Any:
+    """What another package registered under an entry point; `DefinitionError` where it cannot be imported."""
+    try:
+        return entry.load()
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        package = f" of {entry.dist.name}" if getattr(entry, "dist", None) is not None else ""
+        raise DefinitionError(
+            f"{entry.name!r} cannot be loaded: the entry point {entry.value!r}{package} failed with {describe(error)}"
+        ) from error
 
 
 _cached: dict[str, Any] | None = None

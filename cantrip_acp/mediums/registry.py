@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from cantrip_acp.errors import DefinitionError
+from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.mediums.contract import Medium
 
 BUILT_IN: dict[str, str] = {
@@ -34,7 +35,7 @@ def find(name: str, **options: Any) -> Medium:
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="cantrip_acp.mediums", name=name):
-        added: Medium = entry.load()(**options)
+        added: Medium = load_entry(entry)(**options)
         return added
     near = difflib.get_close_matches(str(name), names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -15,6 +15,7 @@ from typing import Any
 
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.errors import DefinitionError, MissingKey
+from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.places import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
@@ -153,7 +154,7 @@ def made(options: Mapping[str, Any], need: Need) -> Crystal:
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="cantrip_acp.crystals", name=provider):
-        factory = entry.load()
+        factory = load_entry(entry)
         return factory(rest, need)
     here = ", ".join(available())
     raise need.error(

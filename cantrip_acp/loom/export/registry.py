@@ -6,6 +6,7 @@ import difflib
 import importlib
 
 from cantrip_acp.errors import DefinitionError
+from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.loom.export.contract import Format
 
 BUILT_IN: dict[str, str] = {
@@ -35,7 +36,7 @@ def find(name: str) -> Format:
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="cantrip_acp.exports", name=name):
-        added = entry.load()
+        added = load_entry(entry)
         return added() if isinstance(added, type) else added  # type: ignore[no-any-return]
     near = difflib.get_close_matches(str(name), names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,183 @@
+"""JSON data that nobody can change, and JSON data made from what strangers' code returns.
+
+Records, definitions and events are read by several parties at once. None of them may change what another one reads, so
+lists and mappings in them are `FrozenList` and `FrozenDict`: they compare, print and encode like ``list`` and ``dict``,
+and refuse every change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+MOST_NESTED = 200
+"""How deep lists and mappings may be nested in what a gate returns."""
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class NotJson(ValueError):
+    """A value that cannot be written as JSON; the text says which part and why."""
+
+
+def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
+    raise TypeError("this value is immutable: make a copy with thaw() or dict()/list(), and change the copy")
+
+
+class FrozenDict(dict[str, Any]):
+    """A mapping that cannot be changed."""
+
+    __slots__ = ()
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __copy__(self) -> FrozenDict:
+        return self
+
+    def __deepcopy__(self, memo: object) -> FrozenDict:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed."""
+
+    __slots__ = ()
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __copy__(self) -> FrozenList:
+        return self
+
+    def __deepcopy__(self, memo: object) -> FrozenList:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenList, (list(self),)
+
+
+def freeze(value: Any) -> Any:
+    """The value with every list, tuple, set and mapping in it replaced by one that cannot be changed.
+
+    Other objects (a path, a client, a function) stay as they are.
+    """
+    kind = type(value)
+    if kind in _SCALARS or kind is FrozenDict or kind is FrozenList:
+        return value
+    if isinstance(value, dict) or (isinstance(value, Mapping) and not isinstance(value, msgspec.Struct)):
+        return FrozenDict({key: freeze(each) for key, each in value.items()})
+    if isinstance(value, list):
+        return FrozenList([freeze(each) for each in value])
+    if kind is tuple:
+        frozen = tuple([freeze(each) for each in value])
+        return value if all(a is b for a, b in zip(frozen, value, strict=True)) else frozen
+    if isinstance(value, set):
+        return frozenset(value)
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, msgspec.Struct):
+        return freeze_record(value)
+    return value
+
+
+def freeze_record(record: _Struct) -> _Struct:
+    """A frozen record whose lists and mappings cannot be changed either; the same object where there was nothing to do."""
+    changed: dict[str, Any] | None = None
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if type(value) in _SCALARS:
+            continue
+        frozen = freeze(value)
+        if frozen is not value:
+            changed = {name: frozen} if changed is None else {**changed, name: frozen}
+    return record if changed is None else msgspec.structs.replace(record, **changed)
+
+
+def thaw(value: Any) -> Any:
+    """A copy of JSON data that its owner may change."""
+    if isinstance(value, dict):
+        return {key: thaw(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [thaw(each) for each in value]
+    return value
+
+
+def plain(value: Any, *, depth: int = 0) -> Any:
+    """Frozen JSON data from anything that a stranger's function returned.
+
+    What `msgspec.to_builtins` knows (dataclasses, dates, enums, sets, bytes) becomes what it makes of it. A number that
+    JSON does not have becomes the text ``NaN``, ``Infinity`` or ``-Infinity``; a lone surrogate in a text becomes ``?``.
+    Keys become texts. Raises `NotJson` for everything else, for data that contain themselves and for data that are
+    nested deeper than `MOST_NESTED`.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else encodable(value)
+    if kind is float:
+        return value if math.isfinite(value) else _named(value)
+    if kind is int or kind is bool or value is None or kind is FrozenDict or kind is FrozenList:
+        return value
+    if depth > MOST_NESTED:
+        raise NotJson(f"it is nested deeper than {MOST_NESTED} levels, or contains itself")
+    if isinstance(value, str) and not _is_enum(value):
+        return encodable(str.__str__(value))
+    if isinstance(value, Mapping):
+        made: dict[str, Any] = {}
+        for key, each in value.items():
+            made[_key(key)] = plain(each, depth=depth + 1)
+        return FrozenDict(made)
+    if isinstance(value, list | tuple | set | frozenset):
+        return FrozenList([plain(each, depth=depth + 1) for each in value])
+    if isinstance(value, float) and not _is_enum(value):
+        return plain(float(value), depth=depth)
+    if isinstance(value, int) and not _is_enum(value):
+        return int(value)
+    try:
+        known = msgspec.to_builtins(value, str_keys=True)
+    except RecursionError:
+        raise NotJson(f"it is nested deeper than {MOST_NESTED} levels, or contains itself") from None
+    except Exception as error:  # noqa: BLE001
+        raise NotJson(f"a value of type {kind.__name__} is not JSON data ({error})") from None
+    if type(known) is kind:
+        raise NotJson(f"a value of type {kind.__name__} is not JSON data")
+    return plain(known, depth=depth + 1)
+
+
+def encodable(text: str) -> str:
+    """The text with a question mark in place of every lone surrogate, which UTF-8 cannot hold."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode("utf-8")
+    return text
+
+
+def _is_enum(value: object) -> bool:
+    import enum
+
+    return isinstance(value, enum.Enum)
+
+
+def _key(key: object) -> str:
+    if type(key) is str:
+        return key if key.isascii() else encodable(key)
+    found = plain(key)
+    if isinstance(found, str):
+        return found
+    if found is None or isinstance(found, bool):
+        return "null" if found is None else str(found).lower()
+    if isinstance(found, int | float):
+        return str(found)
+    raise NotJson(f"a mapping's key of type {type(key).__name__} cannot be a text")
+
+
+def _named(value: float) -> str:
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"

@@ -9,6 +9,7 @@
     ├── IntentRequired             a cast without an intent (INTENT-1)
     ├── CrystalError               a query that failed (status, retryable, retry_after)
     │   ├── ContextLimitError      the messages do not fit the crystal's window (CRYSTAL-2)
+    │   ├── ScriptExhausted        a scripted crystal has no response left for a query
     │   └── MalformedResponse      a response that breaks the contract (CRYSTAL-3, CRYSTAL-4, CRYSTAL-5)
     ├── VerdictError               a verifier that gave no verdict on a thread
     ├── GateError                  an expected failure of a gate; its text is what the entity sees (CIRCLE-5)
@@ -118,6 +119,10 @@ class ContextLimitError(CrystalError):
         self.tokens = tokens
         self.limit = limit
         super().__init__(message, retryable=False)
+
+
+class ScriptExhausted(CrystalError):
+    """A scripted crystal was asked again after its last response."""
 
 
 class MalformedResponse(CrystalError):

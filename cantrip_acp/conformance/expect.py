@@ -17,17 +17,23 @@ from cantrip_acp.conformance.evidence import (
 )
 from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.matchers import contains, equal, items, show, subset
+from cantrip_acp.errors import ScriptExhausted
 from cantrip_acp.gates.contract import as_text
 
 Check = Callable[[Any, Evidence, str], Iterator[Problem]]
 
 
 def judge(case: Case, evidence: Evidence) -> Iterator[Problem]:
-    """Everything that does not hold. A failure that was not expected is reported alone: nothing after it means much."""
+    """Everything that does not hold.
+
+    A failure that was not expected is reported alone, because nothing after it means much. A script that has run out is
+    different: what happened before is complete, so every other expectation is judged as well.
+    """
     performance = evidence.performance
     if performance.error is not None and case.expect.get("error") is None:
         yield Problem(performance.failed_at, f"failed: {type(performance.error).__name__}: {performance.error}")
-        return
+        if not isinstance(performance.error, ScriptExhausted):
+            return
     for key, expected in case.expect.items():
         path = f"expect.{key}"
         check = CHECKS.get(key) or next((c for pattern, c in PATTERNS if re.fullmatch(pattern, key)), None)

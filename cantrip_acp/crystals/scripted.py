@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response, ToolCall, Usage
-from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
+from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 
 KEYS = frozenset(
     {
@@ -56,7 +56,8 @@ class ScriptedCrystal:
     - ``when``: use it only while the intent holds that text. ``repeat``: never used up.
 
     ``children`` are scripts for child entities by order of birth. With ``record_inputs`` every query is kept in
-    ``invocations``, its messages copied; ``queries`` counts them all. A script that has run out raises `CrystalError`.
+    ``invocations``, its messages copied; ``queries`` counts them all. A script that has run out raises
+    `ScriptExhausted`.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class ScriptedCrystal:
             if not step.repeat:
                 self._used[index] = True
             return step
-        raise CrystalError(
+        raise ScriptExhausted(
             f"the script has run out: query {self.queries} found no response left "
             f"({len(self._script)} in the script; the intent begins {intent[:60]!r})",
             retryable=False,

@@ -63,6 +63,48 @@ async def test_wrong_case_fails_where_it_is_wrong(case: Case) -> None:
     assert {problem.path for problem in outcome.problems} == {case.data["notes"]}
 
 
+EXHAUSTED = """
+- rule: LOOP-1
+  name: the script has one response for two queries
+  setup:
+    crystal: { responses: [{ tool_calls: [{ gate: echo, args: { text: one } }] }] }
+    circle: { gates: [done, echo], wards: [{ max_turns: 5 }] }
+  action: { cast: { intent: go } }
+  expect: {EXPECT}
+"""
+
+
+@pytest.mark.parametrize(
+    ("expect", "places"),
+    [
+        pytest.param("{ gate_results: [one] }", ["action.cast"], id="the failure is a line of its own"),
+        pytest.param(
+            "{ gate_results: [two], crystal_invocations: 7, result: x, terminated: true }",
+            [
+                "action.cast",
+                "expect.gate_results[0]",
+                "expect.crystal_invocations",
+                "expect.result",
+                "expect.terminated",
+            ],
+            id="every other expectation is judged",
+        ),
+        pytest.param(
+            "{ error: the script has run out, gate_results: [one], crystal_invocations: 2 }", [], id="as expected"
+        ),
+        pytest.param(
+            "{ error: something else, gate_results: [two] }",
+            ["expect.error", "expect.gate_results[0]"],
+            id="another failure was expected",
+        ),
+    ],
+)
+async def test_a_script_that_runs_out_leaves_the_other_expectations_judged(outcomes, expect, places) -> None:
+    (outcome,) = await outcomes(EXHAUSTED.replace("{EXPECT}", expect))
+    assert [problem.path for problem in outcome.problems] == places
+    assert outcome.status == ("failed" if places else "passed")
+
+
 def test_wrong_cases_cover_every_expectation() -> None:
     """Each key that the grammar admits under ``expect`` fails somewhere in the file of wrong cases."""
     notes = [str(case.data["notes"]) for case in WRONG]

@@ -1,15 +1,17 @@
 """Keeping secrets out of what is written, shown or sent.
 
-Two degrees. Observations lose the *values* that this process holds as secrets (its environment's keys and tokens, and
-what was registered): exactly those, since an entity that edits files must see files as they are. Diagnostics (logs,
-errors, protocol messages) also lose whatever merely looks like a key.
+There are two degrees. Observations lose the *values* that this process knows as secrets (keys and tokens of its environment,
+and what was registered). They lose exactly those, because an entity that edits files must see files as they are. Diagnostics
+(logs, errors, protocol messages) and exports also lose whatever has the shape of a secret (`SECRET_SHAPES`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 MASK = "[redacted]"
@@ -18,15 +20,145 @@ _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|PRIVATE_KEY|DSN)(?:_|$)",
     re.IGNORECASE,
 )
-_LOOKS_SECRET = re.compile(
-    r"(?:sk|pk|rk|or|gsk|xai)-[A-Za-z0-9_\-]{16,}"
-    r"|AIza[A-Za-z0-9_\-]{30,}"
-    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
-    r"|AKIA[A-Z0-9]{16}"
-    r"|xox[abprs]-[A-Za-z0-9\-]{10,}"
-    r"|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*"
-    r"|(?i:bearer)\s+[A-Za-z0-9._~+/\-]{16,}=*"
+_RUN = "[A-Za-z0-9_\\-]"
+_PEM = "-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_ASSIGNED = r"[\\\"']{0,4}\s{0,8}[:=]\s{0,8}[\\\"']{0,4}"
+_PREFIXED = (
+    *(
+        "gsk_",
+        "r8_",
+        "fw_",
+        "tgp_v1_",
+        "sbp_",
+        "ntn_",
+        "secret_",
+        "lin_api_",
+        "dop_v1_",
+        "doo_v1_",
+        "sntrys_",
+        "sntryu_",
+    ),
+    *("glsa_", "glc_", "rnd_", "figd_", "pscale_tkn_", "pscale_pw_", "PMAK-", "NRAK-", "rubygems_", "shpat_", "shpca_"),
+    *("shppa_", "shpss_", "dp.pt.", "dp.st.", "sq0atp-", "sq0csp-", "tskey-", "ATATT3x", "ATCTT3x"),
 )
+SECRET_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "private-key",
+        ("-----BEGIN ",),
+        _PEM + r'(?:[^-"]|-(?!----)){16,}+-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----',
+    ),
+    # The end is missing where a text was cut.
+    (
+        "private-key",
+        ("-----BEGIN ",),
+        _PEM + r"(?:\s|\\[nr])*+[A-Za-z0-9+/=]{32,}+(?:(?:\s|\\[nr])++[A-Za-z0-9+/=]{4,}+)*+",
+    ),
+    ("url-password", ("://",), r'://[^\s/:@?#"\\<>]{0,256}+:(?P<secret>(?!\[redacted)[^\s/@"\\<>]{1,1024}+)@'),
+    ("bearer-token", ("bearer", "Bearer", "BEARER"), r"\w{6}(?:\s|%20|\+){1,8}(?P<secret>[A-Za-z0-9._~+/\-]{16,}+=*)"),
+    (
+        "basic-credentials",
+        ("authorization", "Authorization", "AUTHORIZATION"),
+        r"\w{13}" + _ASSIGNED + r"[Bb](?:asic|ASIC)\s{1,8}(?P<secret>[A-Za-z0-9+/]{8,}+=*)",
+    ),
+    (
+        "aws-secret-key",
+        (
+            "aws_secret",
+            "AWS_SECRET",
+            "awsSecret",
+            "AwsSecret",
+            "secretAccessKey",
+            "SecretAccessKey",
+            "secret_access_key",
+        ),
+        r"[A-Za-z_]{12,24}" + _ASSIGNED + r"(?P<secret>[A-Za-z0-9/+=]{40}+)(?![A-Za-z0-9/+=])",
+    ),
+    ("azure-key", ("AccountKey=", "SharedAccessKey="), r"[A-Za-z]+=(?P<secret>[A-Za-z0-9+/]{40,}+=*)"),
+    ("slack-webhook", ("hooks.slack.com/",), r"[a-z.]+/[a-z]{1,20}/(?P<secret>[A-Za-z0-9/_\-]{16,}+)"),
+    ("discord-webhook", ("/api/webhooks/",), rf"/api/webhooks/[0-9]{{5,25}}/(?P<secret>{_RUN}{{20,}}+)"),
+    # A dot may be missing behind a long run, so the run must not hold another beginning.
+    ("jwt", ("eyJ",), rf"(?<![_\-])eyJ{_RUN}{{10,}}+\.{_RUN}{{10,}}+(?:\.{_RUN}*+)?"),
+    ("anthropic-key", ("sk-ant-",), rf"sk-ant-{_RUN}{{8,}}+"),
+    ("openrouter-key", ("sk-or-",), rf"sk-or-{_RUN}{{8,}}+"),
+    ("api-key", ("sk-",), rf"sk-(?:{_RUN}{{16,}}+|(?=[A-Za-z_\-]{{0,16}}[0-9]){_RUN}{{10,}}+)"),
+    (
+        "api-key",
+        ("pk-", "rk-", "or-", "gsk-", "xai-", "pplx-", "nvapi-", "csk-", "tvly-"),
+        rf"[a-z]{{2,5}}-(?=[A-Za-z_\-]{{0,32}}[0-9]){_RUN}{{16,}}+",
+    ),
+    ("api-key", _PREFIXED, rf"(?:[A-Za-z0-9]{{2,8}}[_.\-]){{0,2}}[A-Za-z0-9]{{24,}}+{_RUN}*+"),
+    ("mailgun-key", ("key-",), r"key-[0-9a-f]{32}(?![A-Za-z0-9])"),
+    ("stripe-key", ("sk_", "pk_", "rk_", "whsec_"), r"(?:[spr]k_(?:live|test)|whsec)_[A-Za-z0-9+/]{10,}+"),
+    ("google-key", ("AIza", "ya29.", "GOCSPX-"), rf"(?:AIza{_RUN}{{30,}}+|ya29\.{_RUN}{{20,}}+|GOCSPX-{_RUN}{{20,}}+)"),
+    ("aws-access-key", ("AKIA", "ASIA", "ABIA", "ACCA"), r"[A-Z]{4}[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    ("github-token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[a-z]_[A-Za-z0-9]{20,}+"),
+    ("github-token", ("github_pat_",), r"github_pat_[A-Za-z0-9_]{20,}+"),
+    ("gitlab-token", ("gl",), r"gl(?:pat|oas|dt|rt|cbt|ptt|ft|imt|agent|soat|ffct)-[A-Za-z0-9_\-.]{16,}+"),
+    ("slack-token", ("xox", "xapp-"), r"(?:xox[a-z]|xapp)[\-.][A-Za-z0-9\-.]{10,}+"),
+    ("huggingface-token", ("hf_", "api_org_"), r"(?:hf|api_org)_[A-Za-z0-9]{20,}+"),
+    ("package-token", ("npm_", "pypi-", "dckr_"), rf"(?:npm_[A-Za-z0-9]{{30,}}+|(?:pypi-|dckr_[op]at_){_RUN}{{20,}}+)"),
+    ("sendgrid-key", ("SG.",), rf"SG\.{_RUN}{{16,}}+\.{_RUN}{{16,}}+"),
+    ("vault-token", ("hvs.", "hvb.", "hvr."), rf"hv[a-z]\.{_RUN}{{20,}}+"),
+    ("databricks-token", ("dapi",), r"dapi[0-9a-f]{32}(?![A-Za-z0-9])"),
+    ("twilio-key", ("SK",), r"SK[0-9a-f]{32}(?![A-Za-z0-9])"),
+    ("telegram-token", (":AA",), rf"(?<=[0-9]{{8}}):(?P<secret>AA{_RUN}{{32,}}+)"),
+    ("age-key", ("AGE-SECRET-KEY-1",), r"AGE-SECRET-KEY-1[A-Z0-9]{50,}+"),
+)
+"""Shapes of secrets: what each is, the texts it can begin with, and its expression. Where the expression also has what
+stands around the secret, its group ``secret`` is the secret itself. Of two that begin at one place the first counts.
+
+Each is searched in linear time: the beginnings are plain texts, what follows one is matched possessively, and a match that
+can fail late cannot contain its own beginning. No secret contains a quote or half an escape, so JSON in a text stays JSON."""
+
+_ANYWHERE = frozenset(
+    {"private-key", "url-password", "telegram-token", "discord-webhook", "slack-webhook", "aws-secret-key"}
+)
+"""Shapes that may begin in the middle of a word."""
+_BEHIND_ESCAPE = re.compile(
+    r"(?:\\[nrtbfv]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|(?:\x1b|\\u001[bB]|\\x1[bB]|\\033)\[[0-9;]{0,9}m)\Z"
+)
+
+
+@cache
+def _shapes() -> tuple[tuple[str, str, bool, Callable[[str, int], re.Match[str] | None]], ...]:
+    """Each beginning with its expression, compiled when it is first needed: that takes longer than a start may."""
+    return tuple(
+        (begin, kind, kind not in _ANYWHERE, re.compile(shape).match)
+        for kind, begins, shape in SECRET_SHAPES
+        for begin in begins
+    )
+
+
+def _begins_word(text: str, at: int) -> bool:
+    """Whether a key can begin here: not in the middle of a word, but behind an escape of JSON, of a URL or of a terminal."""
+    before = text[at - 1 : at]
+    return not (before.isascii() and before.isalnum()) or bool(_BEHIND_ESCAPE.search(text[max(0, at - 18) : at]))
+
+
+def _found_shapes(text: str) -> list[tuple[int, int, str]]:
+    """Start, end and kind of everything that has the shape of a secret, in order and without overlaps."""
+    found: list[tuple[int, int, int, str]] = []
+    for place, (begin, kind, word, match) in enumerate(_shapes()):
+        at = text.find(begin)
+        while at >= 0:
+            shaped = match(text, at) if not word or _begins_word(text, at) else None
+            if shaped is None:
+                at = text.find(begin, at + 1)
+                continue
+            start, end = shaped.span("secret" if "secret" in shaped.re.groupindex else 0)
+            found.append((start, place, end, kind))
+            at = text.find(begin, shaped.end())
+    found.sort()
+    kept: list[tuple[int, int, str]] = []
+    for start, _, end, kind in found:
+        if not kept or start >= kept[-1][1]:
+            kept.append((start, end, kind))
+        elif end > kept[-1][1]:
+            # What two shapes share a part of goes whole.
+            kept[-1] = (kept[-1][0], end, kept[-1][2])
+    return kept
+
+
 _SHORTEST = 8
 """A shorter value is no secret, and would be found in ordinary text."""
 
@@ -34,6 +166,64 @@ _SHORTEST = 8
 def looks_secret(name: str) -> bool:
     """Whether a variable of that name is taken to hold a secret: ``OPENAI_API_KEY``, ``DB_PASSWORD``, ``GH_TOKEN``."""
     return bool(_SECRET_NAME.search(name))
+
+
+def without_shapes(text: str, mask: Callable[[str, str], str]) -> str:
+    """The text with everything that has the shape of a secret replaced by ``mask(kind, secret)``."""
+    found = _found_shapes(text)
+    if not found:
+        return text
+    out: list[str] = []
+    last = 0
+    for start, end, kind in found:
+        out += text[last:start], mask(kind, text[start:end])
+        last = end
+    return "".join([*out, text[last:]])
+
+
+_DATA_URL = re.compile(r"data:[\w/+.\-]{0,100};base64,[A-Za-z0-9+/=\s]*")
+
+
+class ShapeMask:
+    """Replaces what has the shape of a secret in the texts of JSON data, known or not: for what leaves this machine.
+
+    One secret has one replacement for as long as this object lives (``[redacted-github-token-1]``), so that a text which is
+    quoted later still is the same text. ``found`` counts the replacements.
+    """
+
+    def __init__(self) -> None:
+        self.found = 0
+        self._masks: dict[str, str] = {}
+        self._numbers: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"ShapeMask({len(self._masks)} secrets)"
+
+    def text(self, text: str) -> str:
+        """The text with all that looks like a secret replaced."""
+        # Base64 has every shape now and then, and a picture must stay one.
+        return text if _DATA_URL.fullmatch(text) else without_shapes(text, self._mask)
+
+    def data(self, value: Any) -> Any:
+        """JSON data with the same done in every text, keys included."""
+        if isinstance(value, str):
+            return self.text(value) if len(value) >= _SHORTEST else value
+        if isinstance(value, dict):
+            return {self.data(k): self.data(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.data(v) for v in value]
+        return value
+
+    def _mask(self, kind: str, secret: str) -> str:
+        self.found += 1
+        mask = self._masks.get(secret)
+        if mask is None:
+            self._numbers[kind] += 1
+            mask = self._masks[secret] = f"[redacted-{kind}-{self._numbers[kind]}]"
+        return mask
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a ShapeMask holds secrets and cannot be pickled")
 
 
 class Redactor:
@@ -102,7 +292,7 @@ class Redactor:
 
     def diagnostic(self, text: str) -> str:
         """The text with known secrets masked, and all that looks like one; for logs and errors."""
-        return _LOOKS_SECRET.sub(MASK, self.text(text))
+        return without_shapes(self.text(text), lambda kind, secret: MASK)
 
     def __repr__(self) -> str:
         return f"Redactor({len(self._values)} values)"

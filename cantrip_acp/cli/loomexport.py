@@ -82,6 +82,9 @@ def _summary(name: str) -> str:
     default=None,
     help="With threads that did not end by themselves, or without.  [default: only where the format marks them]",
 )
+@click.option(
+    "--raw", is_flag=True, help="Keep texts that look like keys, tokens or passwords. Known secrets stay masked."
+)
 @click.option("--json", "as_json", is_flag=True, help="The summary, on standard error, as one JSON object.")
 @state_option
 def export(
@@ -95,13 +98,15 @@ def export(
     intent: str | None,
     no_children: bool,
     truncated: bool | None,
+    raw: bool,
     as_json: bool,
     state_dir: Path | None,
 ) -> int:
     """Write threads of the loom FILE in a shape that trainers and trace stores read, a JSON object a line.
 
-    Each row holds what the crystal really saw: folded turns as their summary, results of ephemeral gates as their mark, secrets
-    masked. Threads that were truncated are no finished work: they are left out unless the format marks them.
+    Each row holds what the crystal really saw: folded turns as their summary, results of ephemeral gates as their mark.
+    Secrets are masked, and what looks like one (--raw keeps that). Threads that were truncated are no finished work: they are
+    left out unless the format marks them.
     What was written and what was left out is told on standard error.
 
     Exit status: 0, and 1 where no thread was left to write.
@@ -126,11 +131,11 @@ def export(
         )
         source = Source(held, wanted, _progress())
         if output is None:
-            report = write(chosen, source, sys.stdout.buffer)
+            report = write(chosen, source, sys.stdout.buffer, raw=raw)
             sys.stdout.buffer.flush()
         else:
             with output_file(output) as file:
-                report = write(chosen, source, file)
+                report = write(chosen, source, file, raw=raw)
     _tell(report, output, as_json=as_json)
     return 0 if report.rows else 1
 

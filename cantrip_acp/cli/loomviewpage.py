@@ -27,6 +27,7 @@ from cantrip_acp.cli.opening import state_option
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write one file and serve nothing. A loom is refused.",
 )
+@click.option("--raw", is_flag=True, help="With --html: keep texts that look like keys, tokens or passwords.")
 @click.option("--turn", metavar="TURN", help="Open at this turn (an id, or its beginning).")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Serve on this port.  [default: any free one]")
 @click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
@@ -43,6 +44,7 @@ from cantrip_acp.cli.opening import state_option
 def view(
     name: str | None,
     target: Path | None,
+    raw: bool,
     turn: str | None,
     port: int,
     no_browser: bool,
@@ -54,7 +56,8 @@ def view(
     """Open a loom as a page in the browser: its tree, each turn, search, two threads side by side, live while it grows.
 
     The page is served on this machine alone, at an address that holds a secret; Ctrl-C ends it. With --html it is written
-    to a file that stands alone. `?` on the page shows its keys. FILE is as of `cantrip loom show`.
+    to a file that stands alone, with everything masked that looks like a secret (--raw keeps it). `?` on the page shows its
+    keys. FILE is as of `cantrip loom show`.
     """
     from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find
@@ -64,7 +67,7 @@ def view(
     if target is not None:
         from cantrip_acp.loom.view import write_html
 
-        count = write_html(path, target)
+        count = write_html(path, target, raw=raw)
         click.echo(f"{target}  {count:,} turns")
         return
     _serve(path, wanted, port, not no_browser, readonly, frames, hosts)

@@ -9,6 +9,7 @@ import pytest
 
 from cantrip_acp import Loom
 from tests.cli.command import Done, run
+from tests.core.conftest import done, echo, make
 from tests.loom.export.looms import forked
 
 pytestmark = pytest.mark.anyio
@@ -89,3 +90,26 @@ async def test_one_thread_by_the_beginning_of_its_id(kept: Path) -> None:
         leaf = loom.leaves()[1]
     done = cantrip("loom", "export", str(kept), "--format", "verifiers", "--thread", leaf[:-2])
     assert [json.loads(line)["traces"][0]["id"] for line in done.out.splitlines()] == [leaf]
+
+
+async def test_what_looks_like_a_secret_is_masked_unless_raw(tmp_path: Path) -> None:
+    key = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+    path = tmp_path / "keys.loom.jsonl"
+    with Loom.open(path) as loom:
+        await make(echo(f"use {key} there"), done(key), loom=loom).cast(f"Log in with {key}.")
+    for name in ("trl-sft", "art", "verifiers", "openai"):
+        out = cantrip("loom", "export", str(path), "--format", name)
+        assert out.status == 0
+        assert key not in out.out
+        assert "[redacted-github-token-1]" in out.out
+        assert "[redacted-github-token-2]" not in out.out
+        assert "note: a text that has the shape of a secret is masked (--raw keeps it)" in out.err
+        raw = cantrip("loom", "export", str(path), "--format", name, "--raw")
+        assert key in raw.out
+        assert "shape" not in raw.err
+    page = tmp_path / "page.html"
+    assert cantrip("loom", "view", str(path), "--html", str(page)).status == 0
+    assert key not in page.read_text()
+    assert "[redacted-github-token-1]" in page.read_text()
+    assert cantrip("loom", "view", str(path), "--html", str(page), "--raw").status == 0
+    assert key in page.read_text()

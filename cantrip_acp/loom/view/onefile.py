@@ -20,13 +20,16 @@ from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.guarding import POLICY
 from cantrip_acp.loom.view.reading import CHUNK, MOST_NODES, Reading
 from cantrip_acp.outputs import output_file
+from cantrip_acp.redaction import ShapeMask, shared
 
 BLOCK = 100
 """Turns whose bodies lie in one block."""
 
 
-def write_html(where: Path | str, target: Path) -> int:
+def write_html(where: Path | str, target: Path, *, raw: bool = False) -> int:
     """Write a loom's page to a file; how many turns are in it. `outputs.output_file` says what may be replaced.
+
+    The file is made to be passed on: known secrets are masked, and so is what has the shape of one, unless ``raw`` is true.
 
     Raises `LoomError` where there is no loom, `OutputError` where the file cannot be written.
     """
@@ -37,14 +40,20 @@ def write_html(where: Path | str, target: Path) -> int:
             raise LoomError(reading.broken)
         with output_file(target, mode=0o600) as out:
             file = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
-            _write(reading, file)
+            _write(reading, file, raw)
             file.detach()
         return len(reading.index)
     finally:
         reading.close()
 
 
-def _write(reading: Reading, file: TextIO) -> None:
+def _write(reading: Reading, file: TextIO, raw: bool) -> None:
+    known, shapes = shared(), ShapeMask()
+
+    def block(name: str, data: Any) -> None:
+        shown = known.data(msgspec.to_builtins(data, enc_hook=str))
+        _raw(file, name, msgspec.json.encode(shown if raw else shapes.data(shown)).decode())
+
     style, script = assets.text("view.css"), assets.script()
     page = assets.text("index.html")
     policy = f"{POLICY}; script-src {_hash(script)}; style-src {_hash(style)}"
@@ -55,28 +64,24 @@ def _write(reading: Reading, file: TextIO) -> None:
     file.write(head)
     total, casts, rewards = len(reading.index), len(reading.index.casts), len(reading.index.rewards)
     about = reading.about() | {"readonly": True, "kept": True}
-    _block(file, "loom", about)
+    block("loom", about)
     for start in range(0, total, MOST_NODES):
-        _block(file, f"nodes-{start}", reading.nodes(start))
+        block(f"nodes-{start}", reading.nodes(start))
     for start in range(0, total, CHUNK):
         _raw(file, f"numbers-{start}", reading.numbers(start).decode())
     for start in range(0, about["casts"], 1_000):
-        _block(file, f"casts-{start}", reading.casts(start))
+        block(f"casts-{start}", reading.casts(start))
     for start in range(0, rewards, 2_000):
-        _block(file, f"rewards-{start}", reading.rewards(start))
+        block(f"rewards-{start}", reading.rewards(start))
     for start in range(0, total, BLOCK):
         numbers = range(start, min(start + BLOCK, total))
-        _block(file, f"rows-{start}", reading.rows(numbers))
-        _block(file, f"turns-{start}", [reading.turn(n, whole=True) for n in numbers])
+        block(f"rows-{start}", reading.rows(numbers))
+        block(f"turns-{start}", [reading.turn(n, whole=True) for n in numbers])
     for start in range(0, casts, BLOCK):
         numbers = range(start, min(start + BLOCK, casts))
-        _block(file, f"cast-{start}", [reading.cast(n, whole=True) for n in numbers])
+        block(f"cast-{start}", [reading.cast(n, whole=True) for n in numbers])
     file.write(f'<script type="module">{script}</script>')
     file.write(tail)
-
-
-def _block(file: TextIO, name: str, data: Any) -> None:
-    _raw(file, name, msgspec.json.encode(data, enc_hook=str).decode())
 
 
 def _raw(file: TextIO, name: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from typing import Any
@@ -14,6 +15,7 @@ from cantrip_acp.crystals.sampled import Sampled
 from cantrip_acp.errors import DefinitionError, LoomError
 from cantrip_acp.loom.export import registry
 from cantrip_acp.loom.export.source import Source, Wanted
+from cantrip_acp.loom.export.writing import write
 from cantrip_acp.loom.turn import Turn, TurnMetadata, Utterance
 from tests.core.conftest import done, echo, make
 from tests.loom.export.looms import GATES, forked, lived, saw
@@ -304,3 +306,29 @@ async def test_every_store_gives_the_same_rows(place: Place) -> None:
     assert all(before[name] for name in ALL if name != "trl-preference")
     copy = loom.copy_to(Loom.memory()._store)
     assert {name: rows(copy, name) for name in ALL} == before
+
+
+async def test_tokens_of_what_looks_like_a_secret_are_left_out() -> None:
+    """Tokens are text in another spelling and cannot be masked, so such a row is not written, and is counted."""
+    key = f"sk-ant-api03-{'a' * 30}"
+    for name, left in (("art", 2), ("verifiers", 3)):
+        loom = await forked((1.0, 0.0))
+        loom.append(_sampled(loom))
+        again = make(echo(key), done(key), loom=loom, gates=GATES)
+        await again.cast("say it")
+        leaf = loom.leaves()[-1]
+        said = loom.turn(leaf)
+        tokens = TurnMetadata(sampled=Sampled((1, 2), ("a", "b"), (-0.1, -0.2), prompt_ids=(5,)))
+        loom.append(
+            Turn(
+                "t_tok", leaf, said.cantrip_id, said.entity_id, said.cast_id, utterance=Utterance("ok"), metadata=tokens
+            )
+        )
+        source, out = Source(loom, Wanted(truncated=True)), io.BytesIO()
+        report = write(registry.find(name), source, out)
+        assert key.encode() not in out.getvalue()
+        assert report.left_out["tokens of a text that has the shape of a secret (--raw keeps them)"] == 1
+        assert report.rows == out.getvalue().count(b"\n") >= left - 1
+        kept = io.BytesIO()
+        assert write(registry.find(name), Source(loom, Wanted(truncated=True)), kept, raw=True).rows == report.rows + 1
+        assert key.encode() in kept.getvalue()

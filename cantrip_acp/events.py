@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import anyio
 import msgspec
 
+from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom.turn import Turn
 
 if TYPE_CHECKING:
@@ -314,7 +315,8 @@ class EventHub:
         self.active = bool(self._subscriptions)
 
     async def send(self, event: Event) -> None:
-        """Hand an event to every reader; returns when each blocking one has room for it."""
+        """Hand an event to every reader; returns when each blocking one has room for it. No reader can change it."""
+        event = freeze_record(event)
         for subscription in self._subscriptions:
             try:
                 subscription._send.send_nowait(event)

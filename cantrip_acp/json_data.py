@@ -8,7 +8,10 @@ and refuse every change.
 from __future__ import annotations
 
 import math
+import types
+import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -91,14 +94,33 @@ def freeze(value: Any) -> Any:
 def freeze_record(record: _Struct) -> _Struct:
     """A frozen record whose lists and mappings cannot be changed either; the same object where there was nothing to do."""
     changed: dict[str, Any] | None = None
-    for name in record.__struct_fields__:
+    for name in _open_fields(type(record)):
         value = getattr(record, name)
-        if type(value) in _SCALARS:
-            continue
         frozen = freeze(value)
         if frozen is not value:
             changed = {name: frozen} if changed is None else {**changed, name: frozen}
     return record if changed is None else msgspec.structs.replace(record, **changed)
+
+
+@cache
+def _open_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a record that may hold a list or a mapping; the others need not be looked at."""
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:
+        return kind.__struct_fields__
+    return tuple(name for name in kind.__struct_fields__ if not _closed(hints.get(name, Any)))
+
+
+def _closed(hint: Any) -> bool:
+    if hint in _SCALARS or hint is msgspec.UnsetType:
+        return True
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return all(map(_closed, arguments))
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct) and not _open_fields(hint)
 
 
 def thaw(value: Any) -> Any:

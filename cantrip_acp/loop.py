@@ -24,6 +24,7 @@ from cantrip_acp.crystals.contract import Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.foldstep import make_more_room, make_room
+from cantrip_acp.json_data import thaw
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
 from cantrip_acp.loom.utterances import joined
@@ -391,7 +392,8 @@ class CastRun:
         terminated = reason in TERMINATIONS
         summary = None if terminated else self._digest(reason)
         result = CastResult(
-            self._result if terminated else None,
+            # The record's own data stay as they are whatever the caller does with the result.
+            thaw(self._result) if terminated else None,
             terminated,
             not terminated,
             reason,
@@ -412,7 +414,7 @@ class CastRun:
                 cantrip_id=entity.cantrip_id,
                 trace_id=self.trace.trace_id,
                 timestamp=now(),
-                result=result.result,
+                result=self._result if terminated else None,
                 summary=summary,
                 reason=reason,
                 error=entity.redactor.diagnostic(f"{type(error).__name__}: {error}") if error is not None else None,

@@ -13,6 +13,7 @@ import msgspec
 from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, CONSTRUCTED, DELEGATION
+from cantrip_acp.json_data import freeze, freeze_record
 from cantrip_acp.loom.turn import (
     TERMINATIONS,
     GateRecord,
@@ -247,7 +248,7 @@ class TurnState:
         if medium.tool is not None:
             programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
             code = "\n".join(p for p in programs if p is not None) if programs else None
-        provider = response.provider if response.provider is not None else msgspec.UNSET
+        provider = freeze(response.provider) if response.provider is not None else msgspec.UNSET
         utterance = Utterance(response.content, response.thinking, response.tool_calls, code, provider)
         masked = False
         if run.entity.redactor.active:
@@ -353,4 +354,5 @@ def _redacted(said: _Said, redact: Callable[[str], str]) -> _Said:
 
 
 def _observation(results: Sequence[GateRecord], outputs: Sequence[Output]) -> Observation:
-    return Observation(tuple(results), together(outputs), tuple(outputs) if len(outputs) > 1 else msgspec.UNSET)
+    frozen = [freeze_record(output) for output in outputs]
+    return Observation(tuple(results), together(frozen), tuple(frozen) if len(frozen) > 1 else msgspec.UNSET)

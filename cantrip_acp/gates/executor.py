@@ -206,12 +206,12 @@ class GateExecutor:
             return GateReply(describe(error), is_error=True)
         except NotJson as error:
             return GateReply(f"gate {gate.name!r} returned what cannot be recorded: {error}", is_error=True)
-        except BaseException as error:
+        except Exception as error:
             # A third party's handler may raise anything. The entity sees what it said; only the debug log has the traceback.
             if interrupts(error):
                 raise
             self._log_failure(f"gate {gate.name} failed")
-            return GateReply(describe(error), is_error=True)
+            return GateReply(str(error) if isinstance(error, _Failed) else describe(error), is_error=True)
 
     def _log_failure(self, what: str) -> None:
         """Write the traceback of the exception at hand to the debug log, without secrets."""
@@ -318,17 +318,26 @@ class GateExecutor:
         await self._hub.send(called)
 
 
+class _Failed(Exception):
+    """A handler raised what no handler should: a `SystemExit`, or another exception that is no `Exception`."""
+
+
 async def _run(invocation: GateInvocation) -> GateReply:
     """The handler itself."""
     gate = invocation.gate
-    if gate.blocking:
-        result = await anyio.to_thread.run_sync(
-            _call, gate, invocation.args, invocation.context, abandon_on_cancel=not gate.writes
-        )
-    else:
-        result = _call(gate, invocation.args, invocation.context)
-    if inspect.isawaitable(result):
-        result = await result
+    try:
+        if gate.blocking:
+            result = await anyio.to_thread.run_sync(
+                _call, gate, invocation.args, invocation.context, abandon_on_cancel=not gate.writes
+            )
+        else:
+            result = _call(gate, invocation.args, invocation.context)
+        if inspect.isawaitable(result):
+            result = await result
+    except BaseException as error:
+        if isinstance(error, Exception) or interrupts(error):
+            raise
+        raise _Failed(describe(error)) from error
     return result if isinstance(result, GateReply) else GateReply(result)
 
 
@@ -337,7 +346,7 @@ def _call(gate: Gate, args: Mapping[str, Any], context: GateContext) -> Any:
         return gate.handler(args, context)
     except GeneratorExit as error:
         # The handler raised it itself: nothing is awaited here, so nobody is closing a coroutine.
-        raise RuntimeError("GeneratorExit") from error
+        raise _Failed(describe(error)) from error
 
 
 def _checked(reply: GateReply) -> GateReply:

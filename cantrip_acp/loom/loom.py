@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import msgspec
 
 from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
+from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.loom.thread import Thread
@@ -90,12 +92,12 @@ class Loom:
     @property
     def snapshots(self) -> Mapping[str, int]:
         """Where the snapshot after a turn stands, by the turn's id."""
-        return self._tree.snapshots
+        return MappingProxyType(self._tree.snapshots)
 
     @property
     def pieces(self) -> Mapping[str, int]:
         """Which snapshot's record holds a piece of a state, by the piece's hash."""
-        return self._tree.pieces
+        return MappingProxyType(self._tree.pieces)
 
     @property
     def location(self) -> str | None:
@@ -381,7 +383,7 @@ class Loom:
     @property
     def places(self) -> Mapping[str, Place]:
         """Each turn's place in the tree by its id, in the order of writing: parent, role, entity, cast. No body is read."""
-        return self._tree.turns
+        return MappingProxyType(self._tree.turns)
 
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
         """Many turns at once, with rewards. Raises `TurnNotFound`."""
@@ -407,7 +409,8 @@ class Loom:
 
     def cantrip(self, cantrip_id: str) -> CantripRecord | None:
         """The call and circle that a turn's ``cantrip_id`` names."""
-        return self._tree.cantrips.get(cantrip_id)
+        record = self._tree.cantrips.get(cantrip_id)
+        return None if record is None else freeze_record(record)
 
     def last_turn(self, entity_id: str) -> str | None:
         """The id of the last turn that an entity wrote, folds among them; None where it wrote none."""

@@ -11,6 +11,7 @@ from typing import cast as typed
 import msgspec
 
 from cantrip_acp import shapes
+from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record, Turn, UtteranceRecord
 
@@ -89,7 +90,7 @@ class Tree(msgspec.Struct, array_like=True):
                 self.files[typed("heads.FilesHead", record).turn_id] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)
-                self.cantrips[cantrip.id] = cantrip
+                self.cantrips[cantrip.id] = freeze_record(cantrip)
             case "loom":
                 if self.header is not None:
                     return "a second loom header"

@@ -213,13 +213,13 @@ async def test_a_failing_interceptor_is_an_observation() -> None:
     class Raises:
         async def __call__(self, invocation: Any, proceed: Any) -> Any:
             if invocation.gate.name == "echo":
-                raise SystemExit(1)
+                raise KeyError("gone")
             return await proceed(invocation)
 
     echo = {"tool_calls": [{"gate": "echo", "args": {"text": "a"}}]}
     cantrip = make(echo, done(), interceptors=[Raises()])
     assert (await cantrip.cast("go")).reason == "done"
-    assert cantrip.loom.threads()[0].acted[0].observation.results[0].result == "SystemExit: 1"
+    assert cantrip.loom.threads()[0].acted[0].observation.results[0].result == "KeyError: 'gone'"
     cantrip = make(echo, wards=[{"max_turns": 1}], interceptors=[answers_nothing])
     await cantrip.cast("go")
     assert "must return a GateReply" in cantrip.loom.threads()[0].acted[0].observation.results[0].result

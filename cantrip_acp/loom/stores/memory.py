@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
+from cantrip_acp.json_data import FrozenDict, FrozenList, freeze_record
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import Record
+from cantrip_acp.loom.turn import Record, Turn
 
 
 class MemoryStore:
@@ -20,7 +23,8 @@ class MemoryStore:
         self._records: list[Record] = []
 
     def append(self, record: Record) -> int:
-        self._records.append(record)
+        # Readers are given the record itself: nobody may change it, the writer neither.
+        self._records.append(record if type(record) is Turn and _immutable(record) else freeze_record(record))
         return len(self._records) - 1
 
     def read(self, position: int) -> Record:
@@ -49,3 +53,22 @@ class MemoryStore:
 
     def close(self, tree: object = None) -> None:
         return None
+
+
+_IMMUTABLE = frozenset({str, int, float, bool, type(None), msgspec.UnsetType, FrozenDict, FrozenList})
+
+
+def _immutable(turn: Turn) -> bool:
+    """Whether nothing in a turn can be changed, by a look at where it may be: nearly every turn comes so from the loop."""
+    seen = turn.observation
+    return (
+        type(turn.utterance.provider) in _IMMUTABLE
+        and all(isinstance(each, tuple) for each in (turn.utterance.tool_calls, turn.gate_calls, seen.results))
+        and (seen.output is None or type(seen.output.value) in _IMMUTABLE)
+        and seen.outputs is msgspec.UNSET
+        and turn.metadata.sampled is msgspec.UNSET
+        and all(
+            type(r.args) in _IMMUTABLE and type(r.result) in _IMMUTABLE and type(r.annotations) in _IMMUTABLE
+            for r in seen.results
+        )
+    )

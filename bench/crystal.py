@@ -205,7 +205,7 @@ def _prompts(url: str, rounds: int, wait: float) -> list[float]:
             environment |= {
                 "CANTRIP_CRYSTAL": "anthropic:claude-opus-4-5",
                 "CANTRIP_BASE_URL": url,
-                "ANTHROPIC_API_KEY": _KEY,
+                "CANTRIP_API_KEY": _KEY,
             }
             with connect(AGENT, environment, folder) as agent:
                 agent.initialize()

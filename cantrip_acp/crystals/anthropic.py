@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -256,18 +257,31 @@ class AnthropicCrystal:
         if "spend_limit" in (error.error_code or "") or "credit balance is too low" in message:
             # It is 429 (or 400) as well, but does not pass by waiting.
             code = "insufficient_quota"
-        return failures.refused(self._who, status, message, headers=error.response.headers, code=code)
+        return failures.refused(
+            self._who,
+            status,
+            message,
+            headers=error.response.headers,
+            code=code,
+            key_hint=self._endpoint.key_hint,
+        )
 
     def _make(self) -> Any:
         import anthropic
         import httpx2
 
         endpoint = self._endpoint
+        address = endpoint.address()
         headers: dict[str, Any] = {}
+        if endpoint.base_url is not None:
+            # An address of a recipe is a stranger to the environment: the SDK would send it these headers all the same.
+            for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n"):
+                if name := line.partition(":")[0].strip():
+                    headers[name] = anthropic.Omit()
         for name, value in endpoint.plain_headers().items():
             headers[{"authorization": "Authorization", "user-agent": "User-Agent"}.get(name.lower(), name)] = value
         if endpoint.api_key:
-            if endpoint.base_url is not None and not any(name.lower() == "x-api-key" for name in headers):
+            if address is not None and not any(name.lower() == "x-api-key" for name in headers):
                 # Servers that speak this API in Anthropic's place look for the key where it used to be.
                 headers["X-Api-Key"] = endpoint.api_key.reveal()
         elif "Authorization" not in headers:
@@ -275,12 +289,12 @@ class AnthropicCrystal:
             headers["Authorization"] = anthropic.Omit()
         silence, connect = endpoint.silence_s, endpoint.connect_s
         straight: dict[str, Any] = {}
-        if urlsplit(endpoint.base_url or "").hostname in _LOOPBACK:
+        if urlsplit(address or "").hostname in _LOOPBACK:
             # A proxy of the environment knows nothing of this machine's own ports.
             straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=self._tls)}
         return anthropic.AsyncAnthropic(
             api_key=endpoint.api_key.reveal() if endpoint.api_key else "",
-            base_url=endpoint.base_url,
+            base_url=address,
             default_headers=headers,
             max_retries=0,
             timeout=httpx2.Timeout(silence, connect=connect, pool=connect),

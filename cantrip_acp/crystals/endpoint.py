@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.secret import Secret
+
+BASE_URL_VARIABLES = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+    "google": "GOOGLE_GEMINI_BASE_URL",
+}
+"""The variable of each official SDK that names another address for its provider."""
 
 CONNECT_S = 15.0
 """Seconds to wait for a connection."""
@@ -19,8 +27,11 @@ SILENCE_S = 300.0
 class Endpoint:
     """One model at one address.
 
-    ``base_url`` None is the provider's own. ``headers`` are sent with each request, beside the provider's. ``options`` are
-    those of the recipe that only one family knows (``api``, ``effort``, ``thinking_budget``, ``tools`` …).
+    ``base_url`` None is the provider's own address, or the one that the environment names for this provider
+    (`environment_address`). Headers that the environment holds for the provider's SDK (``OPENAI_CUSTOM_HEADERS`` …) are sent
+    only then. ``headers`` are sent with each request. ``options`` are those of the recipe that only one family knows
+    (``api``, ``effort``, ``thinking_budget``, ``tools`` …). ``key_hint`` tells a user whose request was refused for want of a
+    key why none was sent.
     """
 
     provider: str
@@ -32,7 +43,18 @@ class Endpoint:
     connect_s: float = CONNECT_S
     silence_s: float = SILENCE_S
     options: Mapping[str, Any] = field(default_factory=dict)
+    key_hint: str = ""
 
     def plain_headers(self) -> dict[str, str]:
         """The headers as they go out."""
         return {name: value.reveal() for name, value in self.headers.items()}
+
+    def address(self) -> str | None:
+        """Where requests go: ``base_url``, else what the environment names; None is the provider's own address."""
+        return self.base_url or environment_address(self.provider)
+
+
+def environment_address(provider: str) -> str | None:
+    """The address that the user's environment (or ``.env``) names for a provider, such as ``ANTHROPIC_BASE_URL``."""
+    variable = BASE_URL_VARIABLES.get(provider)
+    return (keys.setting(variable).rstrip("/") or None) if variable else None

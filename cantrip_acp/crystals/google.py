@@ -163,7 +163,7 @@ class GoogleCrystal:
         from google.genai import Client
 
         endpoint = self._endpoint
-        base, version = endpoint.base_url or BASE_URL, API_VERSION
+        base, version = endpoint.address() or BASE_URL, API_VERSION
         if found := _VERSION.match(base):
             base, version = found[1], found[2]
         tls = httpx2.create_ssl_context()
@@ -231,7 +231,9 @@ class GoogleCrystal:
         if delay is not None and failures.retry_after(headers) is None:
             headers["retry-after"] = f"{delay:g}"
         code = "insufficient_quota" if spent else error.status if isinstance(error.status, str) else None
-        return failures.refused(self._who, status, message, headers=headers, code=code)
+        return failures.refused(
+            self._who, status, message, headers=headers, code=code, key_hint=self._endpoint.key_hint
+        )
 
 
 class _Ours(Exception):

@@ -18,7 +18,7 @@ import anyio
 
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import ClientPerLoop
-from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.endpoint import Endpoint, environment_address
 from cantrip_acp.errors import CrystalError, MalformedResponse
 
 if TYPE_CHECKING:
@@ -108,7 +108,12 @@ class OpenAISdk:
                 )
             message, code = explanation(error.body)
             return failures.refused(
-                self.who, status, message or failures.said(error), headers=error.response.headers, code=code
+                self.who,
+                status,
+                message or failures.said(error),
+                headers=error.response.headers,
+                code=code,
+                key_hint=self._endpoint.key_hint,
             )
         if isinstance(error, openai.APITimeoutError):
             connecting = type(error.__cause__).__name__ == "ConnectTimeout"
@@ -143,7 +148,8 @@ class OpenAISdk:
         import openai
 
         endpoint = self._endpoint
-        own = is_own(self.base_url)
+        # An address of a recipe is a stranger to the environment; without one, the environment itself named it.
+        own = is_own(self.base_url) or (endpoint.provider == "openai" and endpoint.base_url is None)
         headers: dict[str, Any] = {**self._headers}
         _update(headers, endpoint.plain_headers())
         if not own:
@@ -248,7 +254,7 @@ class Events:
 
 def address(endpoint: Endpoint) -> str:
     """Where provider ``openai`` is: the endpoint's base_url, else ``$OPENAI_BASE_URL``, else OpenAI's own."""
-    return endpoint.base_url or os.environ.get("OPENAI_BASE_URL", "").strip() or OWN_ADDRESS
+    return endpoint.base_url or environment_address("openai") or OWN_ADDRESS
 
 
 def is_own(url: str) -> bool:

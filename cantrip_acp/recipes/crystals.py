@@ -32,8 +32,11 @@ BUILT_IN: dict[str, str] = {
 }
 """Provider to its factory; the families of `names.PROVIDERS` that are missing here are refused by name."""
 
+AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
+"""In place of Anthropic's key: sent as ``Authorization: Bearer``."""
+
 KEYS: dict[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY",),
+    "anthropic": ("ANTHROPIC_API_KEY", AUTH_TOKEN),
     "openai": ("OPENAI_API_KEY",),
     "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openrouter": ("OPENROUTER_API_KEY",),

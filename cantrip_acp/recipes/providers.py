@@ -1,7 +1,14 @@
 """The factories of providers that serve models: a recipe's options, the table of models and the user's keys make an endpoint.
 
-Nothing here imports an SDK or touches the network: a session opens before either is needed. What the environment says
-(``CANTRIP_BASE_URL``, ``CANTRIP_HEADERS``) stands over what a recipe says, so that a gateway can stand in for any provider.
+Nothing here imports an SDK or touches the network: a session opens before either is needed.
+
+A key goes to its own address alone. Four kinds of address, and what each is sent:
+
+- the provider's own, or the one that the environment names for it (``ANTHROPIC_BASE_URL`` …): the provider's key and
+  ``CANTRIP_HEADERS``;
+- a gateway (``CANTRIP_BASE_URL``, which replaces every address, a recipe's too): ``CANTRIP_API_KEY`` and ``CANTRIP_HEADERS``,
+  and no provider's key;
+- a recipe's ``base_url``: the recipe's ``headers``, and the key that its ``api_key_env`` names; nothing else of the environment.
 """
 
 from __future__ import annotations
@@ -20,14 +27,15 @@ import msgspec
 from cantrip_acp import shapes
 from cantrip_acp.crystals import keys, table
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.endpoint import Endpoint, environment_address
 from cantrip_acp.crystals.models import ModelInfo, Price
 from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import DefinitionError, MissingKey
-from cantrip_acp.recipes.crystals import KEYS, Need
+from cantrip_acp.recipes.crystals import AUTH_TOKEN, KEYS, Need
 from cantrip_acp.redaction import shared
 
 BASE_URL = "CANTRIP_BASE_URL"
+API_KEY = "CANTRIP_API_KEY"
 HEADERS = "CANTRIP_HEADERS"
 
 OLLAMA = "http://127.0.0.1:11434/v1"
@@ -107,11 +115,11 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
     rest = dict(options)
     model = str(rest.pop("model")).strip()
     given = rest.pop("base_url", None)
-    base_url = keys.setting(BASE_URL) or given
-    headers = _headers(rest.pop("headers", None) or {}, need)
+    gateway = keys.setting(BASE_URL)
+    base_url = gateway or given
+    headers = _headers(rest.pop("headers", None) or {}, need, environment=bool(gateway) or given is None)
     if base_url is not None:
-        where = BASE_URL if keys.setting(BASE_URL) else None
-        base_url, authorization = address(base_url, where, need)
+        base_url, authorization = address(base_url, BASE_URL if gateway else None, need)
         if authorization is not None:
             headers.setdefault("Authorization", authorization)
     elif provider == "ollama":
@@ -122,10 +130,24 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
             "a local crystal needs base_url, the address of its server such as http://127.0.0.1:8000/v1; "
             f"or set {BASE_URL}",
         )
-    signed = any(name.lower() in _SIGNING for name in headers)
-    key = _key(provider, rest.pop("api_key_env", None), needed=base_url is None and not signed)
+    variable = rest.pop("api_key_env", None)
+    hint = ""
+    if gateway:
+        found = keys.find((API_KEY,), keyring=False)
+        hint = f"a provider's key is not sent to {BASE_URL}: set {API_KEY}" if found is None else ""
+    elif given is not None:
+        found = _found(provider, (variable,)) if variable else None
+        hint = "no key is sent to a recipe's base_url: name one with api_key_env" if found is None else ""
+    else:
+        signed = any(name.lower() in _SIGNING for name in headers)
+        needed = not signed and environment_address(provider) is None
+        found = _key(provider, variable, needed=needed)
+    key = found.secret if found is not None else None
+    if found is not None and found.name == AUTH_TOKEN:
+        key = None
+        headers.setdefault("Authorization", Secret(f"Bearer {found.secret.reveal()}"))
     info = _info(provider, model, rest, known=known)
-    return Endpoint(provider, model, base_url, key, headers, info, options=rest)
+    return Endpoint(provider, model, base_url, key, headers, info, options=rest, key_hint=hint)
 
 
 def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> ModelInfo:
@@ -139,17 +161,20 @@ def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Mo
     return msgspec.structs.replace(info, **changes)
 
 
-def _key(provider: str, variable: str | None, *, needed: bool) -> Secret | None:
-    names = (variable,) if variable else KEYS.get(provider, ())
-    if not names:
-        return None
-    # A gateway may want no key, so the keyring is not troubled for one there.
-    found = keys.find(names, keyring=needed or variable is not None)
-    if found is not None:
-        return found.secret
-    if needed or variable is not None:
+def _key(provider: str, variable: str | None, *, needed: bool) -> keys.Found | None:
+    """The key of a provider at its own address, or at the one that the environment names for it."""
+    if variable or needed:
+        names = (variable,) if variable else KEYS.get(provider, ())
+        return _found(provider, names) if names else None
+    # A server of the user's own may need no key, so the keyring is not asked for one.
+    return keys.find(KEYS.get(provider, ()), keyring=False)
+
+
+def _found(provider: str, names: tuple[str, ...]) -> keys.Found:
+    found = keys.find(names)
+    if found is None:
         raise MissingKey(no_key(provider, names))
-    return None
+    return found
 
 
 def no_key(provider: str, names: tuple[str, ...]) -> str:
@@ -205,8 +230,8 @@ def address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | N
     return urlunsplit(plain), authorization
 
 
-def _headers(given: Mapping[str, str], need: Need) -> dict[str, Secret]:
-    """The recipe's headers and over them the environment's, checked: a broken one would break every request."""
+def _headers(given: Mapping[str, str], need: Need, *, environment: bool) -> dict[str, Secret]:
+    """The recipe's headers and, where ``environment``, over them the environment's; checked: a bad one breaks every request."""
     merged: dict[str, tuple[str, Secret]] = {}
     for name, value in given.items():
         problem = _header_problem(name, value)
@@ -214,7 +239,10 @@ def _headers(given: Mapping[str, str], need: Need) -> dict[str, Secret]:
             raise need.error(("headers", name), problem)
         merged[name.lower()] = (name, _kept_secret(value))
     for name, value in environment_headers().items():
-        merged[name.lower()] = (name, _kept_secret(value))
+        # Registered as a secret also where it is not sent: it must be masked everywhere.
+        secret = _kept_secret(value)
+        if environment:
+            merged[name.lower()] = (name, secret)
     return dict(merged.values())
 
 

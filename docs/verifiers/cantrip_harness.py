@@ -4,7 +4,7 @@ Put this file where Python finds it and name it: ``AgentConfig(harness={"id": "c
 ``vf-eval … --env.agent.harness.id cantrip_harness``. `tests/acp/test_verifiers.py` runs a whole task with it.
 
 The entity's model is verifiers' own endpoint, given by the environment alone: CANTRIP_CRYSTAL names the model,
-CANTRIP_BASE_URL and OPENAI_API_KEY lead to it, whatever the recipe says of a provider. Every model request carries
+CANTRIP_BASE_URL and CANTRIP_API_KEY lead to it, whatever the recipe says of a provider. Every model request carries
 X-ACP-Model-Request-ID, and the reply to a prompt how requests led to each other, so that the trace knows which branch is a
 child's and which a fold's.
 """
@@ -54,7 +54,7 @@ class CantripHarness(ACPHarness[CantripHarnessConfig]):
             **self.config.resolved_env,
             "CANTRIP_CRYSTAL": f"openai:{ctx.model}",
             "CANTRIP_BASE_URL": endpoint,
-            "OPENAI_API_KEY": secret,
+            "CANTRIP_API_KEY": secret,
             # A rollout's looms are its own, and they stay: `cantrip loom export` makes training data of them too.
             "CANTRIP_STATE_DIR": f"{self.config.state_root}/vf-cantrip-{trace.id}",
         }

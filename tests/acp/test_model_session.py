@@ -58,7 +58,7 @@ class Started:
             f"crystal: openai:{model}\nretry: {{base_s: 0.01, max_retries: 2}}\n"
             f"circle: {{gates: [done, echo], wards: {wards}}}\n"
         )
-        environment = {"CANTRIP_BASE_URL": f"{wire.url}/v1", "OPENAI_API_KEY": KEY}
+        environment = {"CANTRIP_BASE_URL": f"{wire.url}/v1", "CANTRIP_API_KEY": KEY}
         self.agent = RawClient("--recipe", str(recipe), env=environment)
         self.agent.initialize(**({"session": {"notices": {}}} if notices else {}))
 

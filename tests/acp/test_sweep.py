@@ -78,6 +78,7 @@ class Place:
 crystal:
   provider: openai
   model: gpt-5.4-mini
+  {"" if key_in in ("header", "login") else "api_key_env: OPENAI_API_KEY"}
   base_url: "http://{f"me:{PASSWORD}@" if key_in == "login" else ""}127.0.0.1:{wire.port}/v1"
   headers: {{X-Team: {PLANTED["header"]}{f", Authorization: Bearer {KEY}" if key_in == "header" else ""}}}
 retry: {{base_s: 0.01, max_retries: 1}}
@@ -110,9 +111,6 @@ circle:
             subprocess.run(
                 [sys.executable, "-c", script], check=True, env={**self.environment, "PATH": "/usr/bin:/bin"}
             )
-            # A key that is only in the keyring is asked for where the provider's own address is used: name it.
-            text = self.recipe.read_text()
-            self.recipe.write_text(text.replace("  model:", "  api_key_env: OPENAI_API_KEY\n  model:"))
         (self.config / ".env").write_text(dotenv)
         (self.config / ".env").chmod(0o600)
 
@@ -162,7 +160,7 @@ def look_everywhere(place: Place, wire: Wire, traces: Wire, said: Mapping[str, s
             holds_none(f"{request.path}'s body", request.body.decode())
         holds_none("the path", request.path)
         assert request.headers["x-team"] == PLANTED["header"]
-        assert request.headers["x-lane"] == PLANTED["environment header"]
+        assert "x-lane" not in request.headers, "a recipe's base_url gets no header of the environment"
     assert traces.requests, "no trace was exported"
     for request in traces.requests:
         holds_none("a trace", request.body.decode("utf-8", "replace"))

@@ -90,6 +90,7 @@ def test_doctor_asks_the_providers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Wire(answer) as wire:  # type: ignore[arg-type]
         monkeypatch.setenv("CANTRIP_BASE_URL", wire.url)
+        monkeypatch.setenv("CANTRIP_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
         found = looked(probe=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -192,3 +193,19 @@ def test_every_key_of_a_scripted_crystal_that_is_shown_is_known() -> None:
     assert len(shown) == 3
     for each in shown:
         ScriptedCrystal(each["responses"])
+
+
+def test_every_environment_variable_is_documented() -> None:
+    """Each name in the package that looks like a variable of Cantrip, of a provider or of OpenTelemetry is in the table."""
+    table = (ROOT / "docs/environment.md").read_text()
+    shape = re.compile(r"(CANTRIP|OTEL|XDG|ANTHROPIC|OPENAI|GEMINI|GOOGLE|OPENROUTER|OLLAMA)_[A-Z_]+")
+    # Of the doctor's own check that a variable of the host does not reach a sandbox.
+    own = {"CANTRIP_CANARY"}
+    named = {
+        node.value
+        for path in (ROOT / "cantrip_acp").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and shape.fullmatch(node.value)
+    }
+    assert {"CANTRIP_CRYSTAL", "OPENAI_BASE_URL"} <= named, "the search finds what it is to find"
+    assert [name for name in sorted(named - own) if f"`{name}`" not in table] == []

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from cantrip_acp.crystals import keys
+from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.errors import DefinitionError, MissingKey
-from cantrip_acp.recipes import load
+from cantrip_acp.errors import CrystalError, DefinitionError, MissingKey
+from cantrip_acp.recipes import crystals, load
 from cantrip_acp.recipes.build import build
 from cantrip_acp.recipes.crystals import KEYS, Need
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.providers import endpoint
 from cantrip_acp.redaction import shared
+from tests.providers.wire import Wire, json_reply
 from tests.recipes.writing import write
 
 KEY = "sk-test-0123456789abcdefghij"
@@ -41,8 +43,12 @@ def made(provider: str, options: Mapping[str, Any] | None = None) -> Endpoint:
 def test_a_key_of_the_environment(provider: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, KEY)
     made_of_it = made(provider)
-    assert made_of_it.api_key is not None
-    assert made_of_it.api_key.reveal() == KEY
+    if variable == "ANTHROPIC_AUTH_TOKEN":
+        assert made_of_it.api_key is None
+        assert made_of_it.plain_headers() == {"Authorization": f"Bearer {KEY}"}
+    else:
+        assert made_of_it.api_key is not None
+        assert made_of_it.api_key.reveal() == KEY
     assert KEY not in repr(made_of_it)
     assert made_of_it.base_url is None
 
@@ -132,6 +138,115 @@ def test_broken_headers_are_told_without_their_value(text: str, monkeypatch: pyt
     with pytest.raises(DefinitionError, match=r"^headers\.X-A: ") as caught:
         made("openai", {"headers": {"X-A": "secret-0123456789\r\nX-B: y"}})
     assert "secret-0123456789" not in str(caught.value)
+
+
+# --- a key goes to its own address alone -------------------------------------------------------------------------------
+
+OWN = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "google": "GEMINI_API_KEY"}
+VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "openai": "OPENAI_BASE_URL", "google": "GOOGLE_GEMINI_BASE_URL"}
+
+
+def everything_sent(wire: Wire) -> str:
+    assert wire.requests
+    return "\n".join(f"{r.path} {r.headers} {r.body!r}" for r in wire.requests)
+
+
+async def asked(provider: str, options: Mapping[str, Any] | None = None) -> str:
+    """What a server gets that stands in a provider's place; its answer is an error. The error's text comes back."""
+    crystal = crystals.made({"provider": provider, "model": "m", **(options or {})}, need())
+    try:
+        await crystal.query(Query([Message("user", "Hello")]), ignored)
+    except CrystalError as error:
+        return str(error)
+    finally:
+        await crystal.aclose()  # type: ignore[attr-defined]
+    raise AssertionError("the server answered 401")
+
+
+async def ignored(delta: Delta) -> None:
+    pass
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An environment full of secrets; the list of them."""
+    secrets = {
+        **{names[0]: f"sk-{provider}-0123456789" for provider, names in KEYS.items()},
+        "ANTHROPIC_AUTH_TOKEN": "token-anthropic-0123456789",
+        "CANTRIP_HEADERS": "X-Team: header-of-cantrip-0123456789",
+        "OPENAI_CUSTOM_HEADERS": "X-Own: header-of-openai-0123456789",
+        "ANTHROPIC_CUSTOM_HEADERS": "X-Own: header-of-anthropic-0123456789",
+        "OPENAI_ORG_ID": "org-0123456789",
+        "OPENAI_PROJECT_ID": "project-0123456789",
+        "CANTRIP_API_KEY": "key-of-the-gateway-0123456789",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    return [value.rpartition(" ")[2] for value in secrets.values()]
+
+
+def refusing() -> Wire:
+    return Wire(lambda request: json_reply({"error": {"message": "who are you?"}}, 401))
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai", "google", "openrouter", "local", "ollama"])
+async def test_a_recipes_address_gets_nothing_of_the_environment(provider: str, environment: list[str]) -> None:
+    with refusing() as wire:
+        said = await asked(provider, {"base_url": wire.url, "headers": {"X-Recipe": "mine"}})
+    got = everything_sent(wire)
+    assert "mine" in got
+    assert [secret for secret in environment if secret in got] == []
+    assert "api_key_env" in said
+
+
+async def test_a_recipes_address_gets_the_key_that_the_recipe_names(environment: list[str]) -> None:
+    with refusing() as wire:
+        await asked("openai", {"base_url": wire.url, "api_key_env": "OPENROUTER_API_KEY"})
+    assert [secret for secret in environment if secret in everything_sent(wire)] == ["sk-openrouter-0123456789"]
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai", "google", "openrouter", "local", "ollama"])
+@pytest.mark.parametrize("options", [{}, {"api_key_env": "OPENAI_API_KEY"}, {"base_url": "https://elsewhere.example"}])
+async def test_a_gateway_gets_its_own_key_alone(
+    provider: str, options: dict[str, str], environment: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with refusing() as wire:
+        monkeypatch.setenv("CANTRIP_BASE_URL", wire.url)
+        await asked(provider, options)
+        got = everything_sent(wire)
+        assert [secret for secret in environment if secret in got] == [
+            "header-of-cantrip-0123456789",
+            "key-of-the-gateway-0123456789",
+        ]
+        wire.requests.clear()
+        monkeypatch.delenv("CANTRIP_API_KEY")
+        assert "set CANTRIP_API_KEY" in await asked(provider, options)
+        assert [secret for secret in environment if secret in everything_sent(wire)] == ["header-of-cantrip-0123456789"]
+
+
+@pytest.mark.parametrize("provider", list(VARIABLES))
+async def test_an_address_of_the_environment_gets_its_providers_key(
+    provider: str, environment: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with refusing() as wire:
+        monkeypatch.setenv(VARIABLES[provider], wire.url)
+        await asked(provider)
+        got = everything_sent(wire)
+        wanted = [f"sk-{provider}-0123456789", "header-of-cantrip-0123456789"]
+        if provider != "google":
+            wanted.append(f"header-of-{provider}-0123456789")
+        found = [secret for secret in environment if secret in got and not secret.startswith(("org-", "project-"))]
+        assert sorted(found) == sorted(wanted)
+
+
+async def test_the_token_of_anthropic(environment: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with refusing() as wire:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", wire.url)
+        monkeypatch.delenv("ANTHROPIC_API_KEY")
+        await asked("anthropic")
+        (request,) = wire.requests
+    assert request.headers["authorization"] == "Bearer token-anthropic-0123456789"
+    assert "x-api-key" not in request.headers
 
 
 def test_what_the_recipe_says_of_its_model_stands(monkeypatch: pytest.MonkeyPatch) -> None:

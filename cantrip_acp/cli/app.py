@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 import click
 
@@ -116,6 +117,9 @@ def _write(text: str) -> None:
     sys.stderr.flush()
 
 
-def nobody_reads() -> None:
-    """The reader of stdout has gone; what is left in buffers goes nowhere, without a complaint at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def nobody_reads(stream: TextIO | None = None) -> None:
+    """The reader of stdout, or of another stream, has gone; what is left in buffers goes nowhere, without a complaint at
+    exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, (sys.stdout if stream is None else stream).fileno())
+    os.close(nowhere)

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
+    from cantrip_acp.cli.sandbox import Printer
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.events import Event
     from cantrip_acp.loom.turn import GateRecord, Output
@@ -26,7 +27,7 @@ def program(words: tuple[str, ...], folder: Path) -> str:
 
 
 class LoneTurn:
-    """A turn without an entity: output goes to the terminal as it comes, gates are called for real."""
+    """A turn without an entity: gates are called for real, and nobody hears of events."""
 
     folded = 0
 
@@ -41,7 +42,7 @@ class LoneTurn:
         self.cast_id = "c_shell"
         self.depth = 0
         self.finished = False
-        self.listening = True
+        self.listening = False
         self.timed_out = False
         self.context: tuple[ContextBlock, ...] = ()
         self.answers: list[Any] = []
@@ -73,28 +74,33 @@ class LoneTurn:
     async def emit(self, event: Event) -> None:
         from cantrip_acp import events
 
-        if isinstance(event, events.CommandOutput):
-            click.echo(event.data, nl=False, err=event.stream == "stderr")
-        elif isinstance(event, events.CommandFinished):
+        if isinstance(event, events.CommandFinished):
             self.timed_out = event.timed_out
 
     def interrupted(self, output: Output) -> None:
         return None
 
 
-async def run(circle: Circle, code: str) -> int:
-    """Run it and say how it ended: 0, 1 where it failed, 124 where it ran out of time."""
+async def run(circle: Circle, code: str, printer: Printer) -> int:
+    """Run it and say how it ended: 0, 1 where it failed or was stopped, 124 where it ran out of time."""
     import json
 
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import as_text
+    from cantrip_acp.mediums.codesession import CodeSession
 
     turn = LoneTurn(circle)
     session = await circle.medium.open(circle, turn.entity_id)
+    assert isinstance(session, CodeSession)
+    session.tap = printer
+    printer.stop = session.end
     try:
         output = await session.run(ToolCall("t", "python", json.dumps({"code": code})), turn)
     finally:
         await session.close()
+    printer.finish()
+    if printer.reader_left:
+        return 1
     if turn.answers:
         click.echo(as_text(turn.answers[0]))
         return 0

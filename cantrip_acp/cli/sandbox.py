@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 _TIMED_OUT = 124
 _KILLED = 137
+_NO_READER = 141
+"""The status of a program that SIGPIPE ended: whoever read its output has left."""
+_MOST_PRINTED = 64 * 1024 * 1024
+_KEPT = 64 * 1024
+"""Bytes of output that the runner keeps. All of it was printed already; this is for a message about a failed start."""
 
 
 def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,6 +94,14 @@ def sandbox() -> None:
 @click.option(
     "--timeout-ms", type=click.IntRange(min=1), metavar="N", help="Stop it after this long (bash_timeout_ms)."
 )
+@click.option(
+    "--max-output-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=_MOST_PRINTED,
+    show_default=True,
+    help="Stop it once it has printed this much.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     command: tuple[str, ...],
@@ -100,24 +113,31 @@ def run(
     timeout_ms: int | None,
     python: bool,
     code_python: str | None,
+    max_output_bytes: int,
 ) -> int:
     """Run COMMAND exactly as the bash medium would: one word as a shell's text, several as a program with arguments.
 
-    The status is the command's own; 124 where it ran out of time, 137 where a limit killed it, 3 where there is no
-    sandbox on this machine. With --recipe its gates are commands too; `cantrip_done TEXT` prints TEXT and ends.
+    The status is the command's own; 124 where it ran out of time, 137 where a limit killed it, 141 where nobody reads its
+    output any more, 3 where there is no sandbox on this machine. With --recipe its gates are commands too;
+    `cantrip_done TEXT` prints TEXT and ends.
     With --python it is run as the code medium would run it: 1 where it fails, and no file of the workspace is visible
     but what --writable or the recipe shows.
     """
     import anyio
 
     if python:
-        return _python(command, cwd, recipe, writable, bool(network or hosts), timeout_ms, code_python)
+        return _python(
+            command, cwd, recipe, writable, bool(network or hosts), timeout_ms, code_python, max_output_bytes
+        )
     if code_python is not None:
         raise click.UsageError("--code-python goes with --python")
 
     circle = _circle(cwd, recipe, writable, _reach(network, hosts), timeout_ms)
     text = command[0] if len(command) == 1 else shlex.join(command)
-    outcome, answer = anyio.run(_run, circle, text)
+    printer = Printer(max_output_bytes)
+    outcome, answer = anyio.run(_run, circle, text, printer)
+    if printer.reader_left:
+        return _NO_READER
     if answer is not None:
         click.echo(answer)
         return 0
@@ -135,6 +155,7 @@ def _python(
     network: bool,
     timeout_ms: int | None,
     code_python: str | None,
+    max_output_bytes: int,
 ) -> int:
     from dataclasses import replace
 
@@ -160,10 +181,59 @@ def _python(
     if recipe is not None and code_python is not None:
         raise click.UsageError("--recipe brings its own Python (code_python); --code-python goes without it")
     circle = Circle(medium, list(found.declared_gates), wards, workspace=found.workspace)
-    return anyio.run(pythonrun.run, circle, pythonrun.program(words, cwd or Path.cwd()))
+    printer = Printer(max_output_bytes)
+    status = anyio.run(pythonrun.run, circle, pythonrun.program(words, cwd or Path.cwd()), printer)
+    if printer.reader_left:
+        return _NO_READER
+    return _KILLED if printer.full else status
 
 
-async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:
+class Printer:
+    """Prints a program's output as it comes: cleaned text to a terminal, as an editor shows it, and every byte to a pipe or
+    a file. It keeps nothing. It ends the program, by `stop`, after ``most`` bytes and when nobody reads any more.
+    """
+
+    def __init__(self, most: int) -> None:
+        from cantrip_acp.sandbox.output import Cleaner
+
+        self._left = most
+        self._most = most
+        terminal = sys.stdout.isatty() or sys.stderr.isatty()
+        self._cleaners = {1: Cleaner(), 2: Cleaner()} if terminal else None
+        self.stop: Callable[[str], None] = lambda because: None
+        self.full = False
+        self.reader_left = False
+
+    def __call__(self, stream: int, data: bytes) -> None:
+        """Print a piece of stream 1 or 2."""
+        if self.full or self.reader_left:
+            return
+        self.full = len(data) > self._left
+        data = data[: self._left]
+        self._left -= len(data)
+        self._write(stream, self._cleaners[stream].feed(data).encode() if self._cleaners is not None else data)
+        if self.full:
+            self.stop(f"it printed more than {self._most:,} bytes; the rest was cut off (--max-output-bytes)")
+
+    def finish(self) -> None:
+        """Print what was held back: half an escape sequence at the end of the output."""
+        for stream, cleaner in (self._cleaners or {}).items():
+            self._write(stream, cleaner.finish().encode())
+
+    def _write(self, stream: int, data: bytes) -> None:
+        out = sys.stdout.buffer if stream == 1 else sys.stderr.buffer
+        try:
+            out.write(data)
+            out.flush()
+        except BrokenPipeError:
+            from cantrip_acp.cli.app import nobody_reads
+
+            self.reader_left = True
+            nobody_reads(sys.stdout if stream == 1 else sys.stderr)
+            self.stop("nobody reads its output any more")
+
+
+async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, str | None]:
     import anyio
 
     from cantrip_acp import telemetry
@@ -193,29 +263,20 @@ async def _run(circle: Circle, text: str) -> tuple[Outcome, str | None]:
             await anyio.sleep_forever()
         return record.result, record.is_error
 
-    def tap(stream: int, data: bytes) -> None:
-        out = sys.stdout.buffer if stream == 1 else sys.stderr.buffer
-        out.write(data)
-        out.flush()
-
-    async def listener(stream: str, piece: str) -> None:
-        click.echo(piece, nl=False, err=stream == "stderr")
-
-    # A terminal gets cleaned text, as an editor would; a pipe or a file gets every byte.
-    raw = not (sys.stdout.isatty() or sys.stderr.isatty())
+    printer.stop = lambda because: running[0].end(because)
     session = await BashMedium().open(circle, "e_shell")
     assert isinstance(session, BashSession)
     try:
         outcome = await session.sandbox.run(
             text,
-            listener=None if raw else listener,
-            tap=tap if raw else None,
+            tap=printer,
             environment={"TRACEPARENT": trace.traceparent()},
             call=call,
             started=running.append,
         )
     finally:
         await session.close()
+    printer.finish()
     return outcome, answers[0] if answers else None
 
 
@@ -275,7 +336,7 @@ def _circle(
     from cantrip_acp.wards import Wards
 
     workspace = (cwd or Path.cwd()).absolute()
-    limits: dict[str, Any] = {"bash_max_output_bytes": 64 * 1024 * 1024}
+    limits: dict[str, Any] = {"bash_max_output_bytes": _KEPT}
     if timeout_ms is not None:
         limits["bash_timeout_ms"] = timeout_ms
     if recipe is None:

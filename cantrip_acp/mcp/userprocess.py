@@ -78,7 +78,13 @@ class UserProcess:
             start_new_session=True,
         )
         # Nothing is awaited from here to the group, or a cancel would lose the process.
-        held, mourner = _mourned(process.pid)
+        try:
+            held, mourner = _mourned(process.pid)
+        except BaseException:
+            # Its group was killed; its pipes are ours to close.
+            with anyio.CancelScope(shield=True):
+                await self._stop(process)
+            raise
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._listen, process)
@@ -175,7 +181,11 @@ def _signal(group: int, which: signal.Signals) -> None:
 
 def _mourned(group: int) -> tuple[int, subprocess.Popen[bytes]]:
     """A descriptor whose closing, for whatever reason, is the end of a process group; and who sees to that."""
-    theirs, ours = os.pipe2(os.O_CLOEXEC)
+    try:
+        theirs, ours = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        _signal(group, signal.SIGKILL)
+        raise
     try:
         mourner = subprocess.Popen(
             ["/bin/sh", "-c", _MOURNER, "sh", str(group)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -67,6 +67,13 @@ class CodeSession:
         self._context_cast: str | None = None
         self._folded = 0
         self._note: str | None = None
+        self.tap: Callable[[int, bytes], None] | None = None
+        """Gets what cells print as it comes, 1 or 2 for the stream, before anything is bounded or cleaned."""
+
+    def end(self, because: str) -> None:
+        """Kill the worker at once, with the cell that runs in it and all of its state."""
+        if self._worker is not None:
+            self._worker.end(because)
 
     def _make_sandbox(self) -> Sandbox:
         circle = self._circle
@@ -138,6 +145,10 @@ class CodeSession:
                 turn.interrupted(self._output(cell, turn, lost, "the cell was stopped by a cancel"))
             elif lost is not None:
                 self._note = lost
+            if isinstance(failure, SandboxError) and not isinstance(failure, SandboxMissing):
+                output = Output(error=str(failure))
+                await report.end(output)
+                return output
             raise
         finally:
             self._cell = None
@@ -349,6 +360,8 @@ class CodeSession:
             self._worker.send({"t": "gained", "gates": [_spec(shown, gate) for shown, gate in gates.items()]})
 
     def _on_output(self, stream: int, data: bytes) -> None:
+        if self.tap is not None:
+            self.tap(stream, data)
         if self._cell is not None:
             self._cell.output(stream, data)
 

@@ -131,17 +131,22 @@ class ControlGroup:
         if not self._by_thread:
             yield
             return
+        # The way back is opened first: a thread that cannot open it any more would stay in the group.
+        back = os.open(f"{self._parent}/tasks", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            _write(f"{self.folder}/tasks", b"0")
-        except OSError:
-            # Not delegated to us after all.
-            yield
-            return
-        try:
-            yield
+            try:
+                _write(f"{self.folder}/tasks", b"0")
+            except OSError:
+                # Not delegated to us after all.
+                yield
+                return
+            try:
+                yield
+            finally:
+                os.write(back, b"0")
+            self._joined = True
         finally:
-            _write(f"{self._parent}/tasks", b"0")
-        self._joined = True
+            os.close(back)
 
     def placed(self, pid: int) -> ControlGroup | None:
         """This group with a sandbox's first process in it, which is moved there unless it was born there; what it starts

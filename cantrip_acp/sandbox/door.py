@@ -8,6 +8,7 @@ with threads cannot enter another namespace of users.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -15,8 +16,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cantrip_acp.errors import SandboxError
 from cantrip_acp.sandbox.policy import PROXY_PORT
+from cantrip_acp.sandbox.process import failed, no_room
 
 _PROGRAM = str(Path(__file__).with_name("doorway.py"))
 _LONGEST_WORDS = 400
@@ -37,7 +38,10 @@ class Door:
 
     def start(self) -> None:
         """Start the program; it waits. Raises `SandboxError`."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise failed("the way to the allow-listed network cannot be opened", error) from error
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -52,7 +56,7 @@ class Door:
                 )
             except OSError as error:
                 ours.close()
-                raise SandboxError(f"cannot start {sys.executable}: {error.strerror}") from error
+                raise failed(f"cannot start {sys.executable}", error) from error
         ours.setblocking(False)
         self._line = ours
 
@@ -71,7 +75,10 @@ class Door:
     def _on_answer(self) -> None:
         assert self._line is not None
         try:
-            data, handed, _, _ = socket.recv_fds(self._line, _LONGEST_WORDS, 1)
+            data, handed, flags, _ = socket.recv_fds(self._line, _LONGEST_WORDS, 1)
+            if flags & socket.MSG_CTRUNC and not handed:
+                # What the kernel had for us found no place among our descriptors.
+                data = str(no_room(OSError(errno.EMFILE, ""))).encode()
         except BlockingIOError:
             return
         except OSError as error:

@@ -26,6 +26,7 @@ from cantrip_acp.gates.contract import Gate
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.sandbox import gatecommand
 from cantrip_acp.sandbox.policy import WIRE
+from cantrip_acp.sandbox.process import NO_ROOM, failed
 
 SLOTS = 64
 """Calls that can be under way at once; further ones wait for a slot."""
@@ -39,6 +40,8 @@ MOST_CALLS = 5_000
 """Gate calls of one command: each is kept in the loom."""
 
 _LONGEST_LINE = 32
+_NO_ROOM_PAUSE = 0.05
+"""Seconds until a call is looked at again that came while this process could open no more files."""
 _UNDECLARED = 127
 _USAGE = 2
 
@@ -166,8 +169,12 @@ class WireSession:
         return bool(self._used or self._calls or self._line or self._skipping)
 
     def open(self) -> None:
-        # For writing too, so that the end of one writer is not the end of the file.
-        self._announce = os.open(f"{self._wire.folder}/announce", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        """Raises `SandboxError` where it cannot be opened."""
+        try:
+            # For writing too, so that the end of one writer is not the end of the file.
+            self._announce = os.open(f"{self._wire.folder}/announce", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise failed("gates cannot be called from the sandbox", error) from error
         self._loop.add_reader(self._announce, self._on_announce)
         self._open = True
 
@@ -219,15 +226,25 @@ class WireSession:
             return
         if slot in self._busy:
             return
-        request = self._take(str(slot), LARGEST_REQUEST)
+        try:
+            request = self._take(str(slot), LARGEST_REQUEST)
+        except OSError:
+            # Who called waits for an answer, so it is looked at again once something else was closed.
+            self._loop.call_later(_NO_ROOM_PAUSE, self._again, line)
+            return
         if request is None:
             return
         self._busy[slot] = None
         self._used.add(slot)
         self._start_soon(self._serve, slot, request)
 
+    def _again(self, line: bytes) -> None:
+        if self._open:
+            self._announced(line)
+
     def _take(self, name: str, most: int) -> bytes | None:
-        """A request's bytes; None where there is none that can be taken."""
+        """A request's bytes; None where there is none that can be taken. Raises OSError where this process can open no
+        more files."""
         try:
             if self._requests < 0:
                 # The two folders above it lie on mounts that cannot be changed from inside.
@@ -235,7 +252,9 @@ class WireSession:
                     f"/proc/{self._pid()}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
                 )
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._requests)
-        except OSError:
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
             return None
         try:
             status = os.fstat(fd)
@@ -317,7 +336,12 @@ class WireSession:
         self._busy[slot] = arrived
         await self._send(slot, self._wire.ask_for_input(slot))
         await arrived
-        return self._take(f"{slot}.in", LARGEST_REQUEST)
+        while self._open:
+            try:
+                return self._take(f"{slot}.in", LARGEST_REQUEST)
+            except OSError:
+                await asyncio.sleep(_NO_ROOM_PAUSE)
+        return None
 
     def _free(self, slot: int) -> None:
         """Fresh FIFO first, then the claim: a wrapper that claims the slot finds its own FIFO there."""
@@ -334,12 +358,15 @@ class WireSession:
 
     async def _send(self, slot: int, data: bytes) -> None:
         """Write to a slot's FIFO as its reader takes it; a reader that is gone gets nothing."""
-        try:
-            fd = os.open(
-                f"{self._wire.folder}/answers/{slot}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
-        except OSError:
-            return
+        path = f"{self._wire.folder}/answers/{slot}"
+        while True:
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+                break
+            except OSError as error:
+                if error.errno not in NO_ROOM or not self._open:
+                    return
+            await asyncio.sleep(_NO_ROOM_PAUSE)
         self._writers[fd] = data
         view = memoryview(data)
         try:

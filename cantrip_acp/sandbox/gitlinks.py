@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from cantrip_acp.sandbox.process import NO_ROOM
 from cantrip_acp.sandbox.standins import is_standin
 
 _MODE = b"\x00\x00\xe0\x00"
@@ -99,7 +100,9 @@ def _git_folder(history: str) -> str | None:
         if stat.S_ISDIR(os.lstat(history).st_mode):
             return history
         text = _read(history, _LARGEST_LINK).decode("utf-8", "surrogateescape").strip()
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         return None
     if not text.startswith("gitdir:"):
         return None
@@ -114,7 +117,9 @@ def _listed(stamp: Stamp) -> tuple[str, ...]:
         # A split index keeps most of its entries in a file beside it.
         shared = [n for n in os.listdir(folder) if n.startswith("sharedindex.")] if b"link" in data[-4096:] else []
         texts = [data, *(_read(os.path.join(folder, name), _LARGEST) for name in shared)]
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         return ()
     return tuple(sorted({name for text in texts for name in read(text)}))
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from cantrip_acp.sandbox.process import NO_ROOM
 from cantrip_acp.sandbox.standins import is_standin
 
 NEVER_MADE = (
@@ -118,7 +119,9 @@ class Survey:
             known = self._folders.get(path)
             try:
                 status = os.stat(path, follow_symlinks=False)
-            except OSError:
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise
                 changed = True
                 continue
             if known is None or known.changed != status.st_mtime_ns or known.read - known.changed < _SETTLED_NS:
@@ -187,7 +190,9 @@ def _read(path: str, changed: int) -> _Folder:
                     protected.append(entry.path)
                 if is_hidden_file(name) or (name.endswith(KEY_SUFFIXES) and _private(entry)):
                     hidden.append(entry.path)
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         # Not readable for us, so not readable inside: the sandbox runs as the same user.
         return _Folder(changed, now, [], [], [], readable=False)
     return _Folder(changed, now, folders, protected, hidden)

@@ -18,14 +18,17 @@ class Pair:
     def __init__(self, first: int, worker: int) -> None:
         self._first = first
         self._worker = worker
-        self._files = [
-            os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._files: list[int] = []
+        try:
             for path in (
                 f"/proc/{worker}/stat",
                 f"/proc/{worker}/task/{worker}/children",
                 f"/proc/{first}/task/{first}/children",
-            )
-        ]
+            ):
+                self._files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            self.close()
+            raise
 
     @property
     def rest(self) -> bool:

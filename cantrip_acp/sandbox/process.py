@@ -17,6 +17,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -29,6 +30,8 @@ from cantrip_acp.errors import SandboxError
 _CHUNK = 65_536
 _WIDE_PIPE = 1024 * 1024
 _REPORT = 65_536
+NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""This process can open nothing more: then nobody knows what is there, and what must be protected cannot be found."""
 GONE_WITHIN = 1.0
 """Seconds after a kill in which a tree must be gone; it takes about one millisecond unless the kernel is stuck."""
 
@@ -118,57 +121,75 @@ class Tree:
         return self._inner >= 0 and not _wait(self._inner, 0)
 
     def start(self) -> None:
-        """Start it; returns when the program runs. Raises `SandboxError` where it cannot be started."""
-        out_r, out_w = os.pipe()
-        err_r, err_w = os.pipe()
-        status_r, status_w = os.pipe()
-        go_r, go_w = os.pipe()
+        """Start it; returns when the program runs.
+
+        Raises `SandboxError` where it cannot be started. Then nothing of it runs and every descriptor is closed, those of
+        the launch included.
+        """
         stdin = self._launch.stdin
-        theirs = [out_w, err_w, status_w, go_r, *self._launch.inherited, *([stdin] if stdin >= 0 else [])]
+        theirs = [*self._launch.inherited, *([stdin] if stdin >= 0 else [])]
+        ours: list[int] = []
+        try:
+            try:
+                for _ in range(3):
+                    reading, writing = os.pipe()
+                    ours.append(reading)
+                    theirs.append(writing)
+                barrier, go = os.pipe()
+                ours.append(go)
+                theirs.append(barrier)
+                self._process = self._spawn(theirs[-4:], go)
+            finally:
+                for fd in theirs:
+                    os.close(fd)
+            try:
+                self._outer = os.pidfd_open(self._process.pid)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
+                raise SandboxError(
+                    f"cannot watch a process here (pidfd_open: {error.strerror}); Linux 5.3 is needed"
+                ) from error
+            self._loop.add_reader(self._outer, self._on_exit)
+        except BaseException as error:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
+            if self._outer >= 0:
+                os.close(self._outer)
+                self._outer = -1
+            for fd in ours:
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise failed(f"cannot start {self._launch.program}", error) from error
+            raise
+        out, err, status, self._go = ours
+        self._add(out, lambda data: self._hooks.output(1, data))
+        self._add(err, lambda data: self._hooks.output(2, data))
+        self._add(status, self._on_status)
+
+    def _spawn(self, theirs: Sequence[int], go: int) -> subprocess.Popen[bytes]:
+        """The program, with its ends of the four pipes: output, errors, status report, barrier."""
+        out, err, status, barrier = theirs
         argv = [*self._launch.argv]
         at = argv.index("--args")
         # The writing end of the barrier goes in too (sync-fd, which the command never sees): were we to die now, the
         # barrier must not open by itself.
-        argv[at:at] = ["--json-status-fd", str(status_w), "--block-fd", str(go_r), "--sync-fd", str(go_w)]
-        try:
-            with self._launch.within():
-                self._process = subprocess.Popen(
-                    argv,
-                    executable=self._launch.program,
-                    stdin=stdin if stdin >= 0 else subprocess.DEVNULL,
-                    stdout=out_w,
-                    stderr=err_w,
-                    env={},
-                    cwd=self._launch.folder,
-                    pass_fds=(status_w, go_r, go_w, *self._launch.inherited),
-                    start_new_session=True,
-                )
-        except OSError as error:
-            if self._process is not None:
-                self._process.kill()
-                self._process.wait()
-            for fd in (out_r, err_r, status_r, go_w):
-                os.close(fd)
-            raise SandboxError(f"cannot start {self._launch.program}: {error.strerror}") from error
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        self._go = go_w
-        try:
-            self._outer = os.pidfd_open(self._process.pid)
-        except OSError as error:
-            self._process.kill()
-            self._process.wait()
-            for fd in (out_r, err_r, status_r, go_w):
-                os.close(fd)
-            self._go = -1
-            raise SandboxError(
-                f"cannot watch a process here (pidfd_open: {error.strerror}); Linux 5.3 is needed"
-            ) from error
-        self._loop.add_reader(self._outer, self._on_exit)
-        self._add(out_r, lambda data: self._hooks.output(1, data))
-        self._add(err_r, lambda data: self._hooks.output(2, data))
-        self._add(status_r, self._on_status)
+        argv[at:at] = ["--json-status-fd", str(status), "--block-fd", str(barrier), "--sync-fd", str(go)]
+        with self._launch.within():
+            self._process = subprocess.Popen(
+                argv,
+                executable=self._launch.program,
+                stdin=self._launch.stdin if self._launch.stdin >= 0 else subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={},
+                cwd=self._launch.folder,
+                pass_fds=(status, barrier, go, *self._launch.inherited),
+                start_new_session=True,
+            )
+        return self._process
 
     def _add(self, fd: int, feed: Callable[[bytes], None]) -> None:
         os.set_blocking(fd, False)
@@ -222,6 +243,9 @@ class Tree:
                 return
         except ProcessLookupError:
             return
+        except OSError as error:
+            self._end(f"its process cannot be watched ({no_room(error) or error.strerror})")
+            return
         self.pid = pid
         if self.status.ended_because is not None:
             self._kill()
@@ -229,7 +253,7 @@ class Tree:
         try:
             self._hooks.prepared(pid)
         except OSError as error:
-            self._end(f"its limits cannot be set ({error.strerror})")
+            self._end(f"its limits cannot be set ({no_room(error) or error.strerror})")
             return
         if not self._hooks.hold:
             self.release()
@@ -367,6 +391,35 @@ class Tree:
             stream.open = False
             self._loop.remove_reader(stream.fd)
             os.close(stream.fd)
+
+
+def failed(doing: str, error: OSError) -> SandboxError:
+    """An operating system's refusal, for whoever must act: what failed, why, and what helps where that is known."""
+    return SandboxError(f"{doing}: {no_room(error) or error.strerror or error}")
+
+
+def no_room(error: OSError) -> str | None:
+    """Why this process can open nothing more, and what to do; None for any other error."""
+    if error.errno == errno.EMFILE:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"this process has all of its {most} files open; end other sessions, or raise the limit (ulimit -n)"
+    if error.errno == errno.ENFILE:
+        return "this machine has no room for more open files; end other programs, or raise fs.file-max"
+    return None
+
+
+def in_memory(data: bytes) -> int:
+    """A descriptor to read the data from, from its beginning. Raises OSError and leaves none open."""
+    fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _signal(pidfd: int) -> None:

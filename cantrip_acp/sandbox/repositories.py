@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from cantrip_acp.sandbox.process import NO_ROOM
+
 _LARGEST = 4096
 _LARGEST_CONFIG = 1024 * 1024
 _SECRET_LINE = re.compile(
@@ -71,5 +73,7 @@ def _read(path: str, largest: int = _LARGEST) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read(largest).strip()
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         return ""

@@ -9,13 +9,12 @@ workspace may have changed is looked at again.
 
 from __future__ import annotations
 
-import asyncio
 import os
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.to_thread
@@ -27,6 +26,7 @@ from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.policy import Policy, compose
+from cantrip_acp.sandbox.process import failed
 from cantrip_acp.sandbox.repositories import git_folders, scrubbed
 from cantrip_acp.sandbox.running import Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.runtime import runtime
@@ -184,12 +184,15 @@ class Sandbox:
         """
         if "\0" in command:
             raise SandboxError("a command cannot hold a NUL character")
-        if self._slow:
-            # A very large workspace is looked at beside the loop, not on it.
-            async with self._looking:
-                prepared = await anyio.to_thread.run_sync(self._prepare)
-        else:
-            prepared = self._prepare()
+        try:
+            if self._slow:
+                # A very large workspace is looked at beside the loop, not on it.
+                async with self._looking:
+                    prepared = await anyio.to_thread.run_sync(self._prepare)
+            else:
+                prepared = self._prepare()
+        except OSError as error:
+            raise failed("the sandbox cannot be prepared", error) from error
         running = Running(prepared, command, listener, tap, environment or {}, timeout_ms)
         if started is not None:
             started(running)
@@ -249,19 +252,21 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 _machine: Host | None = None
+_looking_at_machine = threading.Lock()
 
 
 def machine() -> Host:
     """This machine, looked at once."""
     global _machine
-    if _machine is None:
-        _machine = Host.look()
-    return _machine
+    with _looking_at_machine:
+        if _machine is None:
+            _machine = Host.look()
+        return _machine
 
 
 _checked = False
-_checking: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Lock] = WeakKeyDictionary()
-"""One trial at a time in each event loop: sessions that open together wait for the same one."""
+_checking = threading.Lock()
+"""One trial at a time in this process, whatever thread and event loop asks for it."""
 
 
 async def check() -> None:
@@ -271,10 +276,15 @@ async def check() -> None:
         return
     from cantrip_acp.sandbox import canaries
 
-    async with _checking.setdefault(asyncio.get_running_loop(), anyio.Lock()):
+    # Not waited for in a thread: a cancel while it waits would leave the lock to nobody.
+    while not _checking.acquire(blocking=False):  # noqa: ASYNC110 - no event reaches another thread's loop
+        await anyio.sleep(0.005)
+    try:
         if not _is_checked():
             await canaries.require()
             _checked = True
+    finally:
+        _checking.release()
 
 
 def _is_checked() -> bool:

@@ -21,7 +21,7 @@ from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.hosts import Allowed
 from cantrip_acp.sandbox.output import Collector, part, share
 from cantrip_acp.sandbox.policy import Policy
-from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree
+from cantrip_acp.sandbox.process import Hooks, Launch, Status, Tree, failed, in_memory, no_room
 from cantrip_acp.sandbox.proxy import Proxy
 from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import Standins
@@ -192,16 +192,16 @@ class Running:
             run = [policy.shell, "-c", self._command]
             data = self._command.encode("utf-8", "surrogateescape")
             if len(data) > _LONG_COMMAND:
-                script = _in_memory(data)
+                script = in_memory(data)
                 inherited.append(script)
                 run = [policy.shell, _COMMAND_FILE]
                 at_root = ["--perms", "0444", "--ro-bind-data", str(script), _COMMAND_FILE]
                 options = bubblewrap.encode([*at_root, *self._prepared.options, *extra])
             else:
                 options = self._prepared.encoded + bubblewrap.encode(extra)
-            args = _in_memory(options)
+            args = in_memory(options)
             inherited.append(args)
-            calls = _in_memory(self._prepared.filter)
+            calls = in_memory(self._prepared.filter)
             inherited.append(calls)
             argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
             launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited, stdin=self._stdin)
@@ -219,9 +219,11 @@ class Running:
             self.tree = Tree(launch, hooks)
             inherited, self._stdin = [], -1
             self.tree.start()
-        except BaseException:
+        except BaseException as error:
             for fd in inherited:
                 os.close(fd)
+            if isinstance(error, OSError):
+                raise failed("the command cannot be started in the sandbox", error) from error
             raise
         loop = asyncio.get_running_loop()
         self._since = time.monotonic()
@@ -238,7 +240,9 @@ class Running:
             try:
                 self._door.open(pid)
             except OSError as error:
-                self._on_no_way(f"the sandbox's network cannot be entered from outside ({error.strerror})")
+                self._on_no_way(
+                    f"the sandbox's network cannot be entered from outside ({no_room(error) or error.strerror})"
+                )
 
     def _on_way(self, listener: socket.socket) -> None:
         """The proxy can be reached from inside now, and the command may run."""
@@ -361,11 +365,3 @@ def control_groups() -> str | None:
     if not _groups:
         _groups.append(controlgroup.find_parent())
     return _groups[0]
-
-
-def _in_memory(data: bytes) -> int:
-    """A descriptor to read the data from, from its beginning."""
-    fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
-    os.write(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

@@ -14,6 +14,7 @@ import select
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from importlib.resources import files
 
@@ -32,10 +33,11 @@ NOTE = "# This file is hidden inside the sandbox: it may hold secrets.\n"
 
 
 class Runtime:
-    """One process's runtime folder and sentinel. Get it with `runtime`."""
+    """One process's runtime folder and sentinel. Get it with `runtime`. Every thread of the process may use it."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.owner = os.getpid()
+        self._lock = threading.RLock()
         self.folder = tempfile.mkdtemp(prefix="cantrip-", dir=base_folder(os.environ if environ is None else environ))
         self._places: dict[tuple[str, bool], Places] = {}
         self._count = 0
@@ -46,10 +48,13 @@ class Runtime:
         self._note = note
         self._pools: dict[int, Pool | None] = {}
         self._groups = ""
-        reader, self._sentinel = os.pipe()
-        self._sentinel_lives, writer = os.pipe()
+        self._sentinel = self._sentinel_lives = -1
         script = files("cantrip_acp.sandbox.inside").joinpath("sentinel.sh").read_text("utf-8")
+        ends: list[int] = []
         try:
+            ends += os.pipe()
+            ends += os.pipe()
+            reader, self._sentinel, self._sentinel_lives, writer = ends
             # Let go of at once, so that it is nobody's child: whoever looks for processes that a turn left behind under
             # this one finds none, and an owner that replaces itself has nothing to reap.
             subprocess.run(
@@ -62,9 +67,13 @@ class Runtime:
                 start_new_session=True,
                 check=True,
             )
-        finally:
-            os.close(reader)
-            os.close(writer)
+        except BaseException:
+            for end in ends:
+                os.close(end)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        os.close(reader)
+        os.close(writer)
         atexit.register(self.close)
 
     @property
@@ -75,46 +84,52 @@ class Runtime:
     def places(self, host: Host, home: str, *, network: bool) -> Places:
         """The prepared folders for a policy's arguments; made once for each home and network."""
         key = (home, network)
-        found = self._places.get(key)
-        if found is None:
-            folder = os.path.join(self.folder, f"etc{len(self._places)}")
-            os.mkdir(folder)
-            etc.prepare(
-                folder, user=host.user, uid=host.uid, gid=host.gid, home=home, shell=host.shell, network=network
-            )
-            found = self._places[key] = Places(etc=folder, note=self._note)
-        return found
+        with self._lock:
+            found = self._places.get(key)
+            if found is None:
+                folder = self.make_folder("etc")
+                os.chmod(folder, 0o755)
+                etc.prepare(
+                    folder, user=host.user, uid=host.uid, gid=host.gid, home=home, shell=host.shell, network=network
+                )
+                found = self._places[key] = Places(etc=folder, note=self._note)
+            return found
 
     def keep(self, text: str) -> str:
         """A file of our own with this text; the same text is the same file."""
         name = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         path = os.path.join(self.folder, name)
-        if not os.path.exists(path):
-            with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(text)
+        with self._lock:
+            if not os.path.exists(path):
+                with open(f"{path}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
+                    file.write(text)
+                os.rename(f"{path}.new", path)
         return path
 
     def make_folder(self, kind: str) -> str:
         """A new folder of our own."""
-        self._count += 1
-        path = os.path.join(self.folder, f"{kind}{self._count}")
+        with self._lock:
+            self._count += 1
+            path = os.path.join(self.folder, f"{kind}{self._count}")
         os.mkdir(path, 0o700)
         return path
 
     def group_name(self, parent: str) -> str:
         """A new name for a control group below ``parent``, which the sentinel knows as ours."""
-        if self._groups != parent:
-            self._groups = parent
-            self._tell(f"%{parent}")
-        self._count += 1
-        return f"{self.token}-{self._count}"
+        with self._lock:
+            if self._groups != parent:
+                self._groups = parent
+                self._tell(f"%{parent}")
+            self._count += 1
+            return f"{self.token}-{self._count}"
 
     def pool(self, folder: str) -> Pool | None:
         """Where stand-ins for a folder wait: some place of ours on its file system, if there is one."""
         device = os.stat(folder).st_dev
-        if device not in self._pools:
-            self._pools[device] = self._make_pool(device)
-        return self._pools[device]
+        with self._lock:
+            if device not in self._pools:
+                self._pools[device] = self._make_pool(device)
+            return self._pools[device]
 
     def _make_pool(self, device: int) -> Pool | None:
         for base in (str(state_dir()), tempfile.gettempdir(), self.folder):
@@ -164,19 +179,30 @@ class Runtime:
 
 
 _current: Runtime | None = None
+_making = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """This process's runtime; a forked child makes its own."""
+    """This process's runtime, the same one for all of its threads; a forked child makes its own."""
     global _current
-    if (
-        _current is None
-        or _current.owner != os.getpid()
-        or _current._sentinel < 0
-        or not os.path.isdir(_current.folder)
-    ):
-        _current = Runtime()
-    return _current
+    with _making:
+        if (
+            _current is None
+            or _current.owner != os.getpid()
+            or _current._sentinel < 0
+            or not os.path.isdir(_current.folder)
+        ):
+            _current = Runtime()
+        return _current
+
+
+def _in_child() -> None:
+    """A fork copies the lock as it is, and who holds it may be a thread that the child does not have."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def base_folder(environ: Mapping[str, str]) -> str:

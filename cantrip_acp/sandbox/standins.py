@@ -17,10 +17,12 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterable
 
 from cantrip_acp.errors import SandboxError
+from cantrip_acp.sandbox.process import NO_ROOM, failed
 
 _MODE = 0o1700
 _SETTLED_NS = 50_000_000
@@ -33,7 +35,9 @@ def is_standin(path: str) -> bool:
     """Whether this is one: an empty folder with the mode of a stand-in."""
     try:
         return _marked(os.lstat(path)) and not os.listdir(path)
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         return False
 
 
@@ -42,7 +46,7 @@ def _marked(status: os.stat_result) -> bool:
 
 
 class Pool:
-    """Empty folders that wait to stand in, in a folder of ours."""
+    """Empty folders that wait to stand in, in a folder of ours; threads share it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -56,10 +60,12 @@ class Pool:
         self._free: list[str] = []
         self._empty: dict[int, int] = {}
         self._made = 0
+        self._lock = threading.Lock()
 
     def lend(self, name: str, target: int) -> None:
         """Move a folder to ``name`` in the folder ``target`` (a descriptor); nothing is there."""
-        own = self._free.pop() if self._free else self._make()
+        with self._lock:
+            own = self._free.pop() if self._free else self._make()
         try:
             os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=target)
         except OSError:
@@ -75,8 +81,9 @@ class Pool:
 
     def take_back(self, name: str, source: int) -> None:
         """Take a stand-in from there. What somebody put something into meanwhile goes back to where it was."""
-        self._made += 1
-        own = str(self._made)
+        with self._lock:
+            self._made += 1
+            own = str(self._made)
         os.rename(name, own, src_dir_fd=source, dst_dir_fd=self._fd)
         status = os.stat(own, dir_fd=self._fd, follow_symlinks=False)
         changed = status.st_mtime_ns
@@ -120,7 +127,7 @@ class Standins:
             return made
         except OSError as error:
             self.remove()
-            raise SandboxError(f"cannot protect {self.folder}: {error.strerror}") from error
+            raise failed(f"cannot protect {self.folder}", error) from error
 
     def _stand(self, name: str) -> None:
         # Looked up once more: another process's stand-in is as good, and what a user made this instant stays as it is.

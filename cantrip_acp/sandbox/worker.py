@@ -12,6 +12,7 @@ import os
 import py_compile
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from cantrip_acp.sandbox.gatewire import LARGEST_REQUEST
 from cantrip_acp.sandbox.guarded import places
 from cantrip_acp.sandbox.interpreter import Interpreter
 from cantrip_acp.sandbox.policy import MIB, Policy
-from cantrip_acp.sandbox.process import Hooks, Launch, Tree
+from cantrip_acp.sandbox.process import Hooks, Launch, Tree, failed, in_memory
 from cantrip_acp.sandbox.runner import Sandbox, control_groups
 from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import Standins
@@ -137,10 +138,15 @@ class Worker:
 
     def _start(self, environment: Mapping[str, str]) -> None:
         self._early = bytearray()
-        their_in, our_out = os.pipe()
-        our_in, their_out = os.pipe()
-        inherited = [their_in, their_out]
+        inherited: list[int] = []
+        ours: list[int] = []
         try:
+            their_in, our_out = os.pipe()
+            inherited.append(their_in)
+            ours.append(our_out)
+            our_in, their_out = os.pipe()
+            inherited.append(their_out)
+            ours.append(our_in)
             for folder, names, absent in places(self._policy.writable, self._policy.absent):
                 standing = Standins(folder, names, runtime().pool(folder))
                 self._standins.append(standing)
@@ -150,9 +156,9 @@ class Worker:
             for name, value in environment.items():
                 extra += ["--setenv", name, value]
             options = bubblewrap.encode(["--ro-bind", inside(), INSIDE, *self._sandbox.arguments(), *extra])
-            args = _in_memory(options)
+            args = in_memory(options)
             inherited.append(args)
-            calls = _in_memory(self._sandbox.filter)
+            calls = in_memory(self._sandbox.filter)
             inherited.append(calls)
             argv = [
                 *(runtime().token, "--seccomp", str(calls), "--args", str(args), "--"),
@@ -183,9 +189,11 @@ class Worker:
             )
             inherited = []
             self._tree.start()
-        except BaseException:
-            for fd in (*inherited, our_in, our_out):
+        except BaseException as error:
+            for fd in (*inherited, *ours):
                 os.close(fd)
+            if isinstance(error, OSError):
+                raise failed("the Python of cells cannot be started in the sandbox", error) from error
             raise
         self._frames = Frames(
             our_in,
@@ -213,8 +221,10 @@ class Worker:
                 self.pid = int(file.read().split()[0])
             self._held = os.pidfd_open(self.pid)
             self._pair = leftovers.Pair(self.first, self.pid)
-        except (OSError, IndexError) as error:
-            raise SandboxError(f"the code worker's process cannot be found: {error}") from error
+        except OSError as error:
+            raise failed("the code worker's process cannot be watched", error) from error
+        except IndexError as error:
+            raise SandboxError("the code worker's process cannot be found") from error
 
     # What comes from it
 
@@ -388,39 +398,38 @@ class Worker:
 
 
 _prepared: dict[str, str] = {}
+_preparing = threading.Lock()
 
 
 def inside() -> str:
     """The host folder with what the worker is made of: our package and cloudpickle, as files, compiled where our own
-    Python is the one that will read them. Neither is imported here."""
-    base = runtime().folder
-    folder = _prepared.get(base)
-    if folder is None or not os.path.isdir(folder):
-        folder = runtime().make_folder("python")
-        package = os.path.join(folder, "_cantrip")
-        os.mkdir(package, 0o755)
-        for source in files("cantrip_acp.sandbox.inside").joinpath("python").iterdir():
-            if source.name.endswith(".py"):
-                Path(package, source.name).write_bytes(source.read_bytes())
-        found = importlib.util.find_spec("cloudpickle")
-        if found is None or not found.submodule_search_locations:
-            raise SandboxError("cloudpickle is not installed beside cantrip-acp: pip install cloudpickle")
-        with as_file(Path(next(iter(found.submodule_search_locations)))) as pickler:
-            shutil.copytree(pickler, os.path.join(package, "cloudpickle"), ignore=shutil.ignore_patterns("__pycache__"))
-        for path in Path(package).rglob("*.py"):
-            shown = str(path).replace(folder, INSIDE, 1)
-            py_compile.compile(
-                str(path), dfile=shown, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
-            )
-        os.chmod(folder, 0o755)
-        _prepared.clear()
-        _prepared[base] = folder
+    Python is the one that will read them. Neither is imported here. Made once, whatever thread asks first."""
+    with _preparing:
+        base = runtime().folder
+        folder = _prepared.get(base)
+        if folder is None or not os.path.isdir(folder):
+            folder = _prepare_inside()
+            _prepared.clear()
+            _prepared[base] = folder
+        return folder
+
+
+def _prepare_inside() -> str:
+    folder = runtime().make_folder("python")
+    package = os.path.join(folder, "_cantrip")
+    os.mkdir(package, 0o755)
+    for source in files("cantrip_acp.sandbox.inside").joinpath("python").iterdir():
+        if source.name.endswith(".py"):
+            Path(package, source.name).write_bytes(source.read_bytes())
+    found = importlib.util.find_spec("cloudpickle")
+    if found is None or not found.submodule_search_locations:
+        raise SandboxError("cloudpickle is not installed beside cantrip-acp: pip install cloudpickle")
+    with as_file(Path(next(iter(found.submodule_search_locations)))) as pickler:
+        shutil.copytree(pickler, os.path.join(package, "cloudpickle"), ignore=shutil.ignore_patterns("__pycache__"))
+    for path in Path(package).rglob("*.py"):
+        shown = str(path).replace(folder, INSIDE, 1)
+        py_compile.compile(
+            str(path), dfile=shown, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+        )
+    os.chmod(folder, 0o755)
     return folder
-
-
-def _in_memory(data: bytes) -> int:
-    """A descriptor to read the data from, from its beginning."""
-    fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
-    os.write(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

@@ -133,3 +133,66 @@ def test_no_sandbox_is_status_3_with_the_mend(words: list[str], workspace: Path)
     assert done.returncode == 3
     assert "apt install bubblewrap" in done.stdout + done.stderr
     assert list(workspace.iterdir()) == []
+
+
+def flood(words: list[str], cwd: Path, stream: str) -> tuple[int, int, bytes, int]:
+    """Run a command whose output goes to a file: status, peak of resident memory in MiB, stderr's end, bytes printed."""
+    out, err, most = cwd / "flood.out", cwd / "flood.err", 0
+    with open(out, "wb") as one, open(err, "wb") as two:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "cantrip_acp.cli.main", "sandbox", "run", *words], cwd=cwd, stdout=one, stderr=two
+        )
+        # Not getrusage: what that says of a child begins with what its parent used.
+        while child.poll() is None:
+            status = Path(f"/proc/{child.pid}/status").read_text()
+            peak = [int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
+            if b"cantrip_acp" in Path(f"/proc/{child.pid}/cmdline").read_bytes():
+                most = max([most, *peak])
+            time.sleep(0.01)
+    printed = (out if stream == "stdout" else err).stat().st_size
+    tail = err.read_bytes()[-500:]
+    out.unlink()
+    err.unlink()
+    return child.returncode, most, tail, printed
+
+
+@pytest.mark.parametrize(
+    ("words", "stream"),
+    [
+        (["--", "yes"], "stdout"),
+        (["--", "yes >&2"], "stderr"),
+        (["--python", "--", "while True: print('y' * 1000)"], "stdout"),
+        (["--python", "--", "import sys\nwhile True: sys.stderr.write('y' * 1000)"], "stderr"),
+    ],
+)
+def test_run_stops_a_flood_at_its_limit_in_little_memory(workspace: Path, words: list[str], stream: str) -> None:
+    status, memory, said, printed = flood(words, workspace, stream)
+    assert status == 137
+    assert 10 < memory < 100
+    assert b"more than 67,108,864 bytes" in said
+    assert 64 * 2**20 <= printed < 65 * 2**20
+
+
+def test_run_takes_another_limit(workspace: Path) -> None:
+    done = cantrip("sandbox", "run", "--max-output-bytes", "10", "--", "printf 0123456789", cwd=workspace)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0123456789", "")
+    done = cantrip("sandbox", "run", "--max-output-bytes", "10", "--", "yes", cwd=workspace)
+    assert (done.returncode, done.stdout) == (137, "y\n" * 5)
+    assert "more than 10 bytes" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--", "yes"], ["--python", "--", "while True: print('y')"]])
+def test_run_ends_quietly_when_its_reader_leaves(workspace: Path, words: list[str]) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "cantrip_acp.cli.main", "sandbox", "run", *words],
+        cwd=workspace,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    assert child.stdout.read(2) == b"y\n"
+    child.stdout.close()
+    assert child.wait(30) == 141
+    assert child.stderr.read() == b""
+    child.stderr.close()

@@ -7,6 +7,7 @@ handlers cannot swallow, and then its worker is killed.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ FINISHED = (0.1, 0.2, 0.5)
 """The same once ``done`` has succeeded: the cell is stopped by that alone, as a rule within a millisecond."""
 FINISHED_BELOW = (0.0, 0.1, 0.4)
 """The same where a command that the cell runs has called ``done``, of which the cell itself knows nothing."""
+LEFT_BEHIND = "what an earlier cell left running cannot call gates; call them in the cell that runs, or start it there"
 _AT_ONCE = 64
 _LIVE_MOST = 262_144
 
@@ -45,6 +47,8 @@ class Cell:
     ) -> None:
         wards = turn.wards
         self.number = number
+        self.token = secrets.token_hex(8)
+        """What every call of this cell carries. Nothing that an earlier cell started was given it."""
         self.ended: messages.Ended | None = None
         self.timed_out = False
         self._worker = worker
@@ -64,6 +68,10 @@ class Cell:
         self._over = False
         self._watching = Watching()
         self._queue: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = []
+
+    def owns(self, token: str) -> bool:
+        """Whether what carries this token was started by this cell."""
+        return secrets.compare_digest(token.encode(), self.token.encode())
 
     # Its time
 
@@ -162,6 +170,8 @@ class Cell:
         refusal = None
         if self._over:
             refusal = "the cell has ended: no gate can be called until the next one"
+        elif not self.owns(message.cell):
+            refusal = LEFT_BEHIND
         elif len(self._under_way) >= _AT_ONCE:
             refusal = f"no more than {_AT_ONCE} gate calls can be under way at once"
         elif self._calls >= MOST_CALLS and getattr(message, "gate", "") != "done":

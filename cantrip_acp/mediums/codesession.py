@@ -13,7 +13,7 @@ from cantrip_acp.circle import NOTHING
 from cantrip_acp.errors import SandboxError, SandboxMissing
 from cantrip_acp.loom.turn import Output
 from cantrip_acp.mediums import snapshot as snapshots
-from cantrip_acp.mediums.cell import CANCEL, Cell
+from cantrip_acp.mediums.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.codetext import program, seconds
 from cantrip_acp.mediums.report import Report
 from cantrip_acp.mediums.snapshot import ChunkStore, MemoryChunks, Snapshot
@@ -162,7 +162,13 @@ class CodeSession:
         """Let the cell run to its end, and answer its gate calls beside it."""
         commands = self._gate_commands(worker)
         try:
-            command = {"t": "run", "cell": cell.number, "name": f"<cell {cell.number}>", "code": code}
+            command = {
+                "t": "run",
+                "cell": cell.number,
+                "name": f"<cell {cell.number}>",
+                "code": code,
+                "token": cell.token,
+            }
             worker.send({**command, **self._given(turn), "trace": turn.traceparent})
             cell.begin()
             worker.thaw()
@@ -197,9 +203,13 @@ class CodeSession:
         if self._wire is None:
             return None
         if self._commands is None:
-            self._commands = WireSession(self._wire, self._command, self._beside, lambda: worker.first)
+            self._commands = WireSession(self._wire, self._command, self._beside, lambda: worker.first, self._refused)
             self._commands.open()
         return self._commands
+
+    def _refused(self, token: str) -> str | None:
+        """Why a command of something that a cell started may not call a gate; None where it may."""
+        return None if self._cell is not None and self._cell.owns(token) else LEFT_BEHIND
 
     async def _command(self, name: str, args: dict[str, object]) -> tuple[object, bool]:
         if self._cell is None:

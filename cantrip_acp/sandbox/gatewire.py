@@ -147,8 +147,17 @@ def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
 class WireSession:
     """The wire while one command runs. `open` before the command starts, `close` when it has ended."""
 
-    def __init__(self, wire: GateWire, call: Call, start_soon: Callable[..., Any], pid: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        wire: GateWire,
+        call: Call,
+        start_soon: Callable[..., Any],
+        pid: Callable[[], int],
+        refuse: Callable[[str], str | None] | None = None,
+    ) -> None:
+        """``refuse`` says why a call with this value of ``CANTRIP_CELL`` in its environment is not served, or None."""
         self._wire = wire
+        self._refuse = refuse
         self._call = call
         self._start_soon = start_soon
         self._pid = pid
@@ -291,7 +300,7 @@ class WireSession:
                 return Reply(1, stderr=f"a gate call takes at most {LARGEST_REQUEST} bytes of arguments\n")
             return Reply(1, stderr="the gate call was not written completely\n")
         try:
-            name, _, *arguments = [w.decode("utf-8") for w in words[:-1]]
+            name, token, *arguments = [w.decode("utf-8") for w in words[:-1]]
         except UnicodeDecodeError:
             return Reply(_USAGE, stderr="gates take text: an argument is not valid UTF-8\n")
         found = self._wire.commands.get(name)
@@ -299,6 +308,9 @@ class WireSession:
             known = ", ".join(sorted({shown for shown, _ in self._wire.commands.values()}))
             return Reply(_UNDECLARED, stderr=f"{name}: no such gate (there are: {known})\n")
         _, gate = found
+        why = None if self._refuse is None else self._refuse(token)
+        if why is not None:
+            return Reply(1, stderr=f"{name}: {why}\n")
         try:
             parsed = gatecommand.parse(gate, arguments, shown=name)
         except gatecommand.UsageError as error:

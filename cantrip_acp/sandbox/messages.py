@@ -8,6 +8,7 @@ import msgspec
 
 _Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=300)]
+_Token = Annotated[str, msgspec.Meta(max_length=64)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
@@ -19,11 +20,12 @@ class Ready(msgspec.Struct, frozen=True, tag_field="t", tag="ready", forbid_unkn
 
 
 class Called(msgspec.Struct, frozen=True, tag_field="t", tag="call", forbid_unknown_fields=True):
-    """A gate is wanted; the answer carries the same id."""
+    """A gate is wanted; the answer carries the same id. ``cell`` is the token of the cell that asks."""
 
     id: _Number
     gate: _Name
     args: dict[str, Any]
+    cell: _Token = ""
 
 
 class LoomRead(msgspec.Struct, frozen=True, tag_field="t", tag="loom", forbid_unknown_fields=True):
@@ -32,6 +34,7 @@ class LoomRead(msgspec.Struct, frozen=True, tag_field="t", tag="loom", forbid_un
     id: _Number
     start: _Number
     count: Annotated[int, msgspec.Meta(ge=0, le=1000)]
+    cell: _Token = ""
 
 
 class Ended(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknown_fields=True):

@@ -3,7 +3,7 @@ set -C
 w=/run/cantrip
 i=$(($$ % 64))
 n=0
-until { printf '%s\0' "${0##*/}" "$PWD" "$@" >"$w/requests/$i"; } 2>/dev/null; do
+until { printf '%s\0' "${0##*/}" "${CANTRIP_CELL-}" "$@" >"$w/requests/$i"; } 2>/dev/null; do
   i=$(((i + 1) % 64))
   n=$((n + 1))
   if [ $((n % 64)) -eq 0 ]; then

@@ -162,6 +162,8 @@ class Restricted:
         value = error = None
         self._done = False
         self._refused = ""
+        # Nothing of the language runs on after its cell.
+        self._wire.cell = lambda: str(command["token"])
         self._stopped.clear()
         self._running = True
         try:

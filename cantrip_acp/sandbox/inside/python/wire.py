@@ -15,6 +15,7 @@ from .interrupts import Interrupts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 globals()["__builtins__"] = dict(vars(builtins))
@@ -53,6 +54,8 @@ class Wire:
         self._poll.register(inward, select.POLLIN)
         self._owner = os.getpid()
         self.blobs: list[bytes] = []
+        self.cell: Callable[[], str] = str
+        """The token of the cell that asks."""
         self.gained: Any = None
         """Called with the gates that were gained, as soon as it is read that they were, whoever reads."""
 
@@ -87,7 +90,7 @@ class Wire:
                     self._last += 1
                     number = self._last
                     self._waiting[number] = waiting
-                body = self._codec.encode({**data, "id": number})
+                body = self._codec.encode({**data, "id": number, "cell": self.cell()})
                 if len(body) > LARGEST:
                     raise ValueError(
                         f"they are {len(body):,} bytes as JSON, and {LARGEST:,} go through a gate at once: give less"

@@ -12,6 +12,7 @@ from .codec import Codec
 from .gates import GateError, Gates
 from .interrupts import Done, Interrupts
 from .late import Packages
+from .origins import Origins
 from .shown import Exit, Help, describe, restore_builtins, show
 from .wire import Wire
 
@@ -50,6 +51,8 @@ class Worker:
         self.wire = wire
         self.interrupts = interrupts
         self._streams = _Streams()
+        self._origins = Origins()
+        wire.cell = self._origins.token
         sys.argv[:] = [""]
         builtins.help = Help()  # type: ignore[assignment]
         builtins.exit = builtins.quit = Exit()  # type: ignore[assignment]
@@ -116,6 +119,7 @@ class Worker:
 
     def _cell(self, command: dict[str, Any]) -> None:
         self._streams.restore()
+        self._origins.begin(command["token"])
         if "trace" in command:
             os.environ["TRACEPARENT"] = command["trace"]
         if "context" in command:

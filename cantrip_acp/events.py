@@ -18,6 +18,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.json_data import freeze_record
+from cantrip_acp.loom.turn import Location as Location
 from cantrip_acp.loom.turn import Turn
 
 if TYPE_CHECKING:
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
 
 BUFFER = 64
 """Events that may wait for a blocking reader before the entity waits for it."""
-
-
-class Location(msgspec.Struct, frozen=True):
-    """A place in a file: an absolute path, and a line counted from 1 or None."""
-
-    path: str
-    line: int | None = None
 
 
 class Diff(msgspec.Struct, frozen=True):

@@ -96,7 +96,10 @@ class CastRun:
                         span.ended(reason, self.usage, self._result)
             if scope.cancelled_caught:
                 reason = self.stop_reason or "max_seconds"
+                turn = self._turn
                 await self._close_cut_turn(reason)
+                if turn is not None:
+                    await self._tell_cut_calls(turn)
         except anyio.get_cancelled_exc_class():
             # Whoever started this entity is gone. What happened until now is kept all the same (COMP-9).
             reason = self.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
@@ -144,6 +147,7 @@ class CastRun:
                     f"the cast did not start: the context contributor {name} failed: {describe(problem)}"
                 ) from problem
         entity.root()
+        birth = entity.birth
         loom.append(
             CastRecord(
                 id=self.id,
@@ -154,7 +158,9 @@ class CastRun:
                 timestamp=now(),
                 intent=entity.redactor.text(self.intent),
                 attributes={"crystal": entity.crystal.name, "model": entity.crystal.model, **self.trace.attributes},
-                parent_turn_id=entity.birth.turn_id if entity.birth is not None else None,
+                parent_turn_id=birth.turn_id if birth is not None else None,
+                parent_call_id=birth.call_id if birth is not None else msgspec.UNSET,
+                parent_call_index=msgspec.UNSET if birth is None or birth.index is None else birth.index,
             )
         )
         for block in self.blocks:
@@ -292,7 +298,7 @@ class CastRun:
 
     async def _program(self, turn: TurnState, index: int, call: ToolCall) -> Output:
         """One program of the medium, where nobody who is asked refuses it."""
-        own = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
+        own = turn.program = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
         entity = self.entity
         refused = await entity.refused(own, self.id)
         if refused is not None:
@@ -382,6 +388,24 @@ class CastRun:
         if turn is not None:
             record = self._write(turn, "done" if turn.finished and reason != "parent_terminated" else reason)
             await self.entity.keep_files(record)
+
+    async def _tell_cut_calls(self, turn: TurnState) -> None:
+        """The end of each call and of the program that were cancelled, as their records have it."""
+        if not self.entity.hub.active:
+            return
+        for call in turn.cut:
+            await self.entity.hub.send(
+                events.GateFinished(
+                    **self._ids,
+                    call_id=call.call_id or "",
+                    gate=call.gate,
+                    result=call.result,
+                    is_error=True,
+                    via=call.parent_call_id or None,
+                )
+            )
+        if turn.cut_output is not None and turn.program is not None:
+            await Report(turn.program, turn, turn.program.gate).end(turn.cut_output)
 
     # Endings and reports
 

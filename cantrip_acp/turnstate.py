@@ -60,11 +60,14 @@ class TurnState:
         "_run",
         "_said",
         "answer",
+        "cut",
+        "cut_output",
         "finished",
         "gate_calls",
         "id",
         "outputs",
         "parts",
+        "program",
         "response",
         "results",
         "started",
@@ -78,6 +81,12 @@ class TurnState:
         self.results: list[GateRecord] = []
         self.outputs: list[Output] = []
         self.gate_calls: list[str] = []
+        self.cut: list[GateRecord] = []
+        """The calls that were cancelled: readers have heard of no end of theirs."""
+        self.cut_output: Output | None = None
+        """What the program left that was cancelled; readers have heard of no end of it."""
+        self.program: ToolCall | None = None
+        """The program that was started last, with its id among events."""
         self.finished = False
         self.answer: Any = None
         self.parts: Sequence[Turn] = ()
@@ -134,6 +143,7 @@ class TurnState:
 
     def interrupted(self, output: Output) -> None:
         self.outputs.append(output)
+        self.cut_output = output
 
     @property
     def entity(self) -> Entity:
@@ -182,13 +192,13 @@ class TurnState:
     ) -> GateRecord:
         run = self._run
         name = ALIASES.get(name, name)
-        number = len(self.gate_calls)
+        call_id = f"{self.id}.g{len(self.gate_calls)}"
         self.gate_calls.append(name)
         try:
             record = await run.entity.executor.execute(
                 name,
                 args,
-                call_id=f"{self.id}.g{number}",
+                call_id=call_id,
                 entity_id=run.entity.id,
                 cast_id=run.id,
                 trace=run.trace,
@@ -198,11 +208,12 @@ class TurnState:
             )
         except anyio.get_cancelled_exc_class():
             # What a call had done by then stays done, so the record has it.
-            given = run.entity.executor.recorded(name, args)
             why = STOPPED if via is None else UNFINISHED
             if (name in DELEGATION or name in CONSTRUCTED) and self.parts:
                 why = CUT_OFF
-            self.results.append(self._of_program(GateRecord(name, given, why, True, tool_call_id), via))
+            record = run.entity.executor.interrupted(call_id, name, why, tool_call_id)
+            self.results.append(self._of_program(record, via))
+            self.cut.append(self.results[-1])
             raise
         record = self._of_program(record, via)
         self.results.append(record)

@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.pastcalls import PastGate, PastProgram, calls_of
 from cantrip_acp.acp.pastfamily import PastFamily
 from cantrip_acp.acp.shown import as_code, as_content, ended, headline, places, pretty, result
-from cantrip_acp.acp.translate import OUTPUT_LIMIT, folded
+from cantrip_acp.acp.translate import OUTPUT_LIMIT, STOPPED, folded
 from cantrip_acp.context import block_of
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateContext
+from cantrip_acp.gates.file_changes import diffs_of
 from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.mediums.report import signal_name
 
@@ -122,12 +122,13 @@ def _program(call: PastProgram) -> acp.ToolCall:
     output, content, raw = call.output, list[acp.ToolContent](), None
     well = False
     if output is None:
-        content = [as_content("[stopped before it had ended]")]
+        content = [as_content(STOPPED)]
     else:
         python = call.tool == "python"
         exit_code = (0 if output.error is None else 1) if python else output.exit_code
-        well = output.error is None and exit_code in (0, None)
-        text = output.stdout + output.stderr
+        # A program that calls `done` is ended by that, which is no failure of it.
+        well = call.done or (output.error is None and exit_code == 0)
+        text = output.printed
         if python and output.value is not None:
             text += f"=> {output.value}\n"
         if text:
@@ -139,6 +140,7 @@ def _program(call: PastProgram) -> acp.ToolCall:
             "output": text[-OUTPUT_LIMIT:],
             "exit_code": exit_code,
             "signal": signal_name(exit_code),
+            "timed_out": output.timed_out is True,
             "truncated": output.truncated,
         }
     return acp.ToolCall(
@@ -154,9 +156,53 @@ def _program(call: PastProgram) -> acp.ToolCall:
 
 
 def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp.ToolCall:
-    call_id, record, via = call.call_id, call.record, call.via
+    record = call.record
+    seen = _kept(record) if isinstance(record.call_id, str) else _guessed(entity, turn, call)
+    content: list[acp.ToolContent] = (
+        [] if record.is_error else [acp.Diff(d.path, d.old_text, d.new_text) for d in seen.diffs]
+    )
+    if isinstance(record.diffs, tuple):
+        content += [as_content(f"[the change of {d.path} is too large to show]") for d in record.diffs if d.omitted]
+    if record.is_error or (not content and record.gate != "done"):
+        content += result(record.result, seen.kind, failed=record.is_error)
+    return acp.ToolCall(
+        tool_call_id=call.call_id,
+        title=headline(seen.title),
+        name=record.gate,
+        kind=seen.kind,
+        status="failed" if record.is_error else "completed",
+        content=[*family.content(turn, call), *content] or None,
+        locations=places(seen.locations),
+        raw_input=record.args,
+        raw_output=record.result,
+        meta={"cantrip": {"via": call.via}} if call.via else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What readers were shown of a call beside its arguments and its result."""
+
+    title: str
+    kind: str
+    locations: tuple[Location, ...]
+    diffs: tuple[Diff, ...]
+
+
+def _kept(record: GateRecord) -> _Seen:
+    return _Seen(
+        record.title or record.gate,
+        record.kind or "other",
+        record.locations or (),
+        tuple(diffs_of(record.diffs or (), record.args)),
+    )
+
+
+def _guessed(entity: Entity, turn: Turn, call: PastGate) -> _Seen:
+    """What a call of a loom of an earlier version was about, as far as its gate can tell now."""
+    record = call.record
     gate = entity.circle.gates.get(record.gate) or entity.cantrip.circle.gates.get(record.gate)
-    name, locations = record.gate, tuple[Location, ...]()
+    title, locations = record.gate, tuple[Location, ...]()
     args: Any = record.args
     if gate is not None and gate.preview is not None and isinstance(args, dict):
         context = GateContext(
@@ -166,33 +212,19 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
             entity.id,
             turn.cast_id or turn.id,
             turn.metadata.trace_id or "",
-            call_id,
+            call.call_id,
             entity.circle.folders,
         )
         # What it was about may be gone by now; the record is shown all the same.
         with suppress(Exception):
             seen = gate.preview(args, context)
-            name, locations = seen.title or name, tuple(seen.locations)
-    content: list[acp.ToolContent] = [] if record.is_error else [*_changed(record, locations)]
-    children = family.content(turn, record)
+            title, locations = seen.title or title, tuple(seen.locations)
     kind = gate.kind if gate is not None else "other"
-    if record.is_error or (not content and record.gate != "done"):
-        content += result(record.result, kind, failed=record.is_error)
-    return acp.ToolCall(
-        tool_call_id=call_id,
-        title=headline(name),
-        name=record.gate,
-        kind=kind,
-        status="failed" if record.is_error else "completed",
-        content=[*children, *content] or None,
-        locations=places(locations if record.is_error else _placed(record, locations)),
-        raw_input=args,
-        raw_output=record.result,
-        meta={"cantrip": {"via": via}} if via else None,
-    )
+    placed = locations if record.is_error else _placed(record, locations)
+    return _Seen(title, kind, placed, () if record.is_error else tuple(_changed(record, locations)))
 
 
-def _changed(record: GateRecord, locations: tuple[Location, ...]) -> Iterator[acp.Diff]:
+def _changed(record: GateRecord, locations: tuple[Location, ...]) -> Iterator[Diff]:
     """The change that a call made, as far as its arguments tell it: of a file that was replaced nobody knows any more what it
     held, and to show it as a new one would be untrue."""
     if record.gate not in ("write_file", "edit_file") or not locations or not isinstance(record.args, dict):
@@ -205,7 +237,7 @@ def _changed(record: GateRecord, locations: tuple[Location, ...]) -> Iterator[ac
         record.args.get("new_text" if record.gate == "edit_file" else "content", ""),
     )
     if isinstance(change.new_text, str):
-        yield acp.Diff(*msgspec.structs.astuple(change))
+        yield change
 
 
 def _placed(record: GateRecord, locations: tuple[Location, ...]) -> tuple[Location, ...]:

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PastProgram:
-    """A command or cell. ``output`` is None of one that was stopped without any."""
+    """A command or cell. ``output`` is None of one that was stopped without any; ``done``: it ended with a call of `done`."""
 
     call_id: str
     tool: str
     text: str
     output: Output | None
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +42,32 @@ def calls_of(loom: Loom, turn: Turn, medium: Medium) -> Iterator[PastProgram | P
     outputs = iter(_outputs(turn))
     begun = _programs_begun(parts)
     direct: dict[str, tuple[str, GateRecord]] = {}
-    inner: dict[int | None, list[tuple[str, GateRecord]]] = {}
+    inner: dict[str | int | None, list[tuple[str, GateRecord]]] = {}
     for call_id, record in _ids(parts, turn.observation.results):
         if record.tool_call_id is not None:
             direct[record.tool_call_id] = (call_id, record)
         else:
-            inner.setdefault(record.via if isinstance(record.via, int) else None, []).append((call_id, record))
+            inner.setdefault(_caller(record), []).append((call_id, record))
     for index, call in enumerate(turn.utterance.tool_calls):
         if medium.tool is not None and call.gate == medium.tool:
             program = f"{next(begun, parts[-1].id)}.{index}"
-            yield PastProgram(program, call.gate, medium.code(call) or "", next(outputs, None))
-            for call_id, record in [*inner.pop(index, ()), *inner.pop(None, ())]:
+            called = [*inner.pop(program, ()), *inner.pop(index, ()), *inner.pop(None, ())]
+            done = any(record.gate == "done" and not record.is_error for _, record in called)
+            yield PastProgram(program, call.gate, medium.code(call) or "", next(outputs, None), done)
+            for call_id, record in called:
                 yield PastGate(call_id, record, program)
         elif call.id in direct:
             yield PastGate(*direct[call.id], None)
     for left in inner.values():
         for call_id, record in left:
             yield PastGate(call_id, record, None)
+
+
+def _caller(record: GateRecord) -> str | int | None:
+    """The program that made a call: its id; in looms of earlier versions its place, or None where there was one program."""
+    if isinstance(record.parent_call_id, str):
+        return record.parent_call_id
+    return record.via if isinstance(record.via, int) else None
 
 
 def _parts(loom: Loom, turn: Turn) -> list[Turn]:
@@ -71,13 +81,18 @@ def _parts(loom: Loom, turn: Turn) -> list[Turn]:
 
 
 def _ids(parts: Sequence[Turn], results: Sequence[GateRecord]) -> list[tuple[str, GateRecord]]:
-    """Each result with the id of its call, in the order of the calls: results are kept in the order in which they came."""
+    """Each result with the id of its call, in the order of the calls: results are kept in the order in which they came.
+
+    Looms of earlier versions do not keep the ids. There a result belongs to the first call of its gate without one.
+    """
     called = [(f"{part.id}.g{number}", name) for part in parts for number, name in enumerate(part.gate_calls)]
     found: list[tuple[int, str, GateRecord]] = []
     for number, record in enumerate(results):
-        place = next((n for n, each in enumerate(called) if each[1] == record.gate), None)
+        own = record.call_id if isinstance(record.call_id, str) else None
+        at = ((n for n, each in enumerate(called) if (each[1] == record.gate if own is None else each[0] == own)), None)
+        place = next(*at)
         if place is None:
-            found.append((len(called) + number, f"{parts[-1].id}.r{number}", record))
+            found.append((len(called) + number, own or f"{parts[-1].id}.r{number}", record))
         else:
             found.append((place, called[place][0], record))
             called[place] = ("", "")

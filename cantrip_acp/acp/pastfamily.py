@@ -1,7 +1,7 @@
 """Children that lived before: what a call's children said and did, from the loom, as it was shown while they lived.
 
-The loom says which turn spawned a child and what the child was asked, so a call's children are those of its turn that were
-asked what it asked for, in the order of their birth.
+The loom says which turn and which call started a child. Looms of earlier versions name the turn alone; there a call's
+children are those of its turn that were asked what it asked for, in the order of their start.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp import events
 from cantrip_acp.acp.family import CHILDREN, Family
 from cantrip_acp.errors import LoomError
+from cantrip_acp.gates.file_changes import diffs_of
 from cantrip_acp.loom.turn import Output
 
 if TYPE_CHECKING:
     from cantrip_acp.acp import protocol as acp
+    from cantrip_acp.acp.pastcalls import PastGate
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.turn import CastRecord, GateRecord, Turn
 
@@ -62,16 +64,17 @@ class PastFamily:
                 found.setdefault(place.cast_id, []).append(turn_id)
         return found
 
-    def content(self, turn: Turn, record: GateRecord) -> list[acp.ToolContent]:
+    def content(self, turn: Turn, call: PastGate) -> list[acp.ToolContent]:
         """What a call's children did, for a call of this (whole) turn; nothing where it spawned none."""
+        record = call.record
         if record.gate not in SPAWNING:
             return []
         family = Family()
         # What is damaged of a child is its own; the session is shown all the same.
         with suppress(LoomError):
-            for event in self._events(self._parts(turn), record, "call", (), ()):
+            for event in self._events(self._parts(turn), record, call.call_id, (), ()):
                 family.heard(event)
-        return family.end("call")
+        return family.end(call.call_id)
 
     def _parts(self, turn: Turn) -> list[str]:
         """The turns of one utterance, the last one first."""
@@ -86,6 +89,14 @@ class PastFamily:
     def _events(
         self, parts: list[str], record: GateRecord, call_id: str, path: tuple[str, ...], calls: tuple[str, ...]
     ) -> Iterator[events.ChildEvent]:
+        if isinstance(record.call_id, str):
+            for child in [cast for part in reversed(parts) for cast in self._casts.get(part, ())]:
+                if child.parent_call_id == record.call_id and child.id not in self._shown and self._left > 0:
+                    self._shown.add(child.id)
+                    place = child.parent_call_index if isinstance(child.parent_call_index, int) else None
+                    yield from self._child(child, (*path, child.entity_id), (*calls, call_id), place)
+            return
+        # A loom of an earlier version: the children of a call are those that were asked what it asked for.
         args: Any = record.args if isinstance(record.args, dict) else {}
         several = isinstance(args.get("requests"), list)
         for index, each in enumerate(args["requests"] if several else [args]):
@@ -126,12 +137,14 @@ class PastFamily:
                 if call.gate in ("bash", "python"):
                     yield told(_command(ids, call.gate, call.args))
             for number, record in enumerate(turn.observation.results):
-                call_id = f"{turn_id}.{number}"
-                yield told(events.GateCalled(**ids, call_id=call_id, gate=record.gate, args=record.args))
+                call_id = record.call_id or f"{turn_id}.{number}"
+                title = record.title or ""
+                yield told(events.GateCalled(**ids, call_id=call_id, gate=record.gate, args=record.args, title=title))
                 if record.gate in SPAWNING:
                     yield from self._events(parts, record, call_id, path, calls)
-                if record.is_error:
-                    more: dict[str, Any] = {"result": record.result, "is_error": True}
+                diffs = tuple(diffs_of(record.diffs or (), record.args))
+                if record.is_error or diffs:
+                    more: dict[str, Any] = {"result": record.result, "is_error": record.is_error, "diffs": diffs}
                     yield told(events.GateFinished(**ids, call_id=call_id, gate=record.gate, **more))
             if isinstance(turn.observation.output, Output):
                 yield from map(told, _output(ids, turn_id, turn.observation.output))
@@ -157,7 +170,7 @@ def _command(ids: dict[str, Any], tool: str, args: str) -> events.CommandStarted
 
 
 def _output(ids: dict[str, Any], call_id: str, output: Output) -> Iterator[events.Event]:
-    text = output.stdout + output.stderr
+    text = output.printed
     if text:
         yield events.CommandOutput(**ids, call_id=call_id, stream="stdout", data=text)
     yield events.CommandFinished(**ids, call_id=call_id, exit_code=output.exit_code, error=output.error)

@@ -24,6 +24,10 @@ OUTPUT_LIMIT = 100_000
 """Characters of a command's output that its ``rawOutput`` holds."""
 
 
+STOPPED = "[stopped before it had ended]"
+"""What is shown of a program that left nothing."""
+
+
 class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
     """A call runs in a terminal of the client's, which shows it there."""
 
@@ -73,6 +77,10 @@ class _Call:
         if not text:
             return None
         return [as_content(as_code(ended(text)))]
+
+    def stopped(self) -> list[acp.ToolContent] | None:
+        """The content of a call whose end nobody told."""
+        return self.shown() or ([as_content(STOPPED)] if self.command else None)
 
 
 def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
@@ -145,7 +153,7 @@ class Translator:
                 acp.ToolCallUpdate(
                     tool_call_id=call_id,
                     status="failed",
-                    content=self._family.end(call_id) or (None if call.terminal else call.shown()),
+                    content=self._family.end(call_id) or (None if call.terminal else call.stopped()),
                     meta={"terminal_exit": exit_info} if call.terminal else None,
                 )
             )

@@ -23,9 +23,10 @@ from cantrip_acp import events, spans, telemetry
 from cantrip_acp.errors import GateError, describe, interrupts
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
+from cantrip_acp.gates.file_changes import changes_of
 from cantrip_acp.gates.overlay import Overlay
 from cantrip_acp.json_data import NotJson, encodable, freeze, plain, thaw
-from cantrip_acp.loom.turn import GateRecord
+from cantrip_acp.loom.turn import FileChange, GateRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
@@ -57,6 +58,7 @@ class GateExecutor:
         self._gates = circle.gates
         self.overlay = Overlay(circle)
         self._sessions: dict[str, GateSession] = {}
+        self._unanswered: dict[str, events.GateCalled] = {}
         self._hub = hub
         self._redactor = redactor
         self._depth = depth
@@ -102,8 +104,10 @@ class GateExecutor:
         )
         # A copy of its own: the handler may change what it is given.
         kept = self._recorded(gate, parsed)
+        called = self._called(gate, name, parsed, kept, context, via)
+        self._unanswered[call_id] = called
         if hub.active:
-            await self._announce(gate, name, parsed, kept, context, via)
+            await hub.send(called)
         if problem is not None or gate is None:
             reply = GateReply(None if problem is None else encodable(problem), is_error=True)
         else:
@@ -120,14 +124,18 @@ class GateExecutor:
                 reply = await self._settle(invocation)
                 if span is not None:
                     span.ended(reply.result, "gate_error" if reply.is_error else None)
+        title = self._redactor.text(reply.title) if reply.title else None
+        locations = self._placed(reply.locations)
         record = GateRecord(
             name,
-            self._masked_data(kept),
+            called.args,
             self._masked_data(reply.result),
             reply.is_error,
             tool_call_id,
             self._masked_data(reply.annotations) if reply.annotations else msgspec.UNSET,
+            **_shown(called, title, locations, changes_of(reply.diffs, called.args, self._redactor.text)),
         )
+        del self._unanswered[call_id]
         if hub.active:
             finished = events.GateFinished(
                 entity_id=entity_id,
@@ -137,8 +145,8 @@ class GateExecutor:
                 gate=name,
                 result=record.result,
                 is_error=reply.is_error,
-                title=reply.title,
-                locations=reply.locations,
+                title=title,
+                locations=locations,
                 diffs=self._masked(reply.diffs),
                 via=via,
             )
@@ -246,11 +254,12 @@ class GateExecutor:
     def _constructed(self, name: str) -> Gate | None:
         return self._circle.construction.get(name) if name in registry.CONSTRUCTED else None
 
-    def recorded(self, name: str, args: Mapping[str, Any] | str) -> Any:
-        """The arguments of a call that has no record of its own, as one would keep them."""
-        gate = self._gates.get(name) or self._constructed(name)
-        parsed, problem = _parse(args)
-        return self._masked_data(self._recorded(gate if problem is None else None, parsed))
+    def interrupted(self, call_id: str, gate: str, why: str, tool_call_id: str | None) -> GateRecord:
+        """The record of a call that was cancelled: ``why`` stands in the place of its result."""
+        called = self._unanswered.pop(call_id, None)
+        if called is None:
+            return GateRecord(gate, {}, why, True, tool_call_id, call_id=call_id)
+        return GateRecord(called.gate, called.args, why, True, tool_call_id, **_shown(called, None, (), ()))
 
     def _unavailable(self, name: str) -> str:
         if name in registry.DELEGATION | registry.CONSTRUCTED and self._circle.wards.max_depth == 0:
@@ -290,9 +299,9 @@ class GateExecutor:
                 break
         return f"arguments do not fit gate {gate.signature()}: " + "; ".join(p[:500] for p in problems)
 
-    async def _announce(
+    def _called(
         self, gate: Gate | None, name: str, args: Any, kept: Any, context: GateContext, via: str | None
-    ) -> None:
+    ) -> events.GateCalled:
         title, locations = name, ()
         if gate is not None and gate.preview is not None:
             try:
@@ -303,7 +312,7 @@ class GateExecutor:
                 if interrupts(error):
                     raise
                 self._log_failure(f"no preview of {name}")
-        called = events.GateCalled(
+        return events.GateCalled(
             entity_id=context.entity_id,
             cast_id=context.cast_id,
             depth=self._depth,
@@ -311,11 +320,38 @@ class GateExecutor:
             gate=name,
             args=self._masked_data(kept),
             kind=gate.kind if gate is not None else "other",
-            title=title,
-            locations=locations,
+            title=self._redactor.text(title),
+            locations=self._placed(locations),
             via=via,
         )
-        await self._hub.send(called)
+
+    def _placed(self, locations: tuple[events.Location, ...]) -> tuple[events.Location, ...]:
+        """Locations as a reader may see them."""
+        if not self._redactor.active:
+            return locations
+        return tuple(events.Location(self._redactor.text(place.path), place.line) for place in locations)
+
+
+def _shown(
+    called: events.GateCalled,
+    title: str | None,
+    locations: tuple[events.Location, ...],
+    diffs: tuple[FileChange, ...],
+) -> dict[str, Any]:
+    """What readers were shown of a call, as keys of its record; what says nothing is left out."""
+    shown: dict[str, Any] = {"call_id": called.call_id}
+    title, locations = title or called.title, locations or called.locations
+    if called.via is not None:
+        shown["parent_call_id"] = called.via
+    if title != called.gate:
+        shown["title"] = title
+    if called.kind != "other":
+        shown["kind"] = called.kind
+    if locations:
+        shown["locations"] = locations
+    if diffs:
+        shown["diffs"] = diffs
+    return shown
 
 
 class _Failed(Exception):

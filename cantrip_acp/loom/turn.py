@@ -50,11 +50,39 @@ class Utterance(msgspec.Struct, frozen=True):
     provider: Any = msgspec.UNSET
 
 
+class Location(msgspec.Struct, frozen=True):
+    """A place in a file: an absolute path, and a line counted from 1 or None."""
+
+    path: str
+    line: int | None = None
+
+
+class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A change of one file as a gate record keeps it (`gates.file_changes` writes and reads it).
+
+    ``old_text`` is None where the file was new. The new text is ``new_text`` between the first ``shared[0]`` and the last
+    ``shared[1]`` characters of ``old_text``. ``new_argument`` names the argument of the call that holds the whole new text.
+    ``excerpt``: the file was too large, and only the changed lines are kept. ``omitted``: these too were too large.
+    """
+
+    path: str
+    old_text: str | None = None
+    new_text: str = ""
+    shared: tuple[int, int] = (0, 0)
+    new_argument: str | None = None
+    excerpt: bool = False
+    omitted: bool = False
+
+
 class GateRecord(msgspec.Struct, frozen=True):
     """One gate call and what came of it (D-005). ``result`` is JSON data; of a failure, the error's text.
 
     ``annotations`` is what interceptors added to the record; the key is absent where none did. ``via`` is the place (from 0)
     among the utterance's tool calls of the program that made this call; the key is absent where the utterance has one program.
+
+    The other keys are what readers were shown of the call. Looms of earlier versions lack them. ``call_id`` is its id among
+    events, ``parent_call_id`` that of the program that made it. ``title``, ``kind``, ``locations`` and ``diffs`` are absent
+    where they are the gate's name, ``other`` or empty.
     """
 
     gate: str
@@ -64,6 +92,12 @@ class GateRecord(msgspec.Struct, frozen=True):
     tool_call_id: str | None = None
     annotations: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
     via: int | msgspec.UnsetType = msgspec.UNSET
+    call_id: str | msgspec.UnsetType = msgspec.UNSET
+    parent_call_id: str | msgspec.UnsetType = msgspec.UNSET
+    title: str | msgspec.UnsetType = msgspec.UNSET
+    kind: str | msgspec.UnsetType = msgspec.UNSET
+    locations: tuple[Location, ...] | msgspec.UnsetType = msgspec.UNSET
+    diffs: tuple[FileChange, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +108,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     ``truncated``: output beyond ``*_max_output_bytes`` was dropped.
     ``unfinished``: the program went on after a delegation, and the next turn's first output is the rest of its own; the key
     is absent of a program that ended.
+    ``timed_out``, where it is true: the program was stopped because its time was over.
+    ``order``, where both streams were printed to in turns: the lengths of the pieces in that order, negative for stderr.
     """
 
     stdout: str = ""
@@ -83,6 +119,24 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     truncated: bool = False
     unfinished: bool | msgspec.UnsetType = msgspec.UNSET
+    timed_out: bool | msgspec.UnsetType = msgspec.UNSET
+    order: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def printed(self) -> str:
+        """What was printed to both streams, in order where the order is known."""
+        order = self.order or ()
+        if sum(n for n in order if n > 0) != len(self.stdout) or -sum(n for n in order if n < 0) != len(self.stderr):
+            return self.stdout + self.stderr
+        pieces, at, error_at = list[str](), 0, 0
+        for length in order:
+            if length > 0:
+                pieces.append(self.stdout[at : at + length])
+                at += length
+            else:
+                pieces.append(self.stderr[error_at : error_at - length])
+                error_at -= length
+        return "".join(pieces)
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -193,6 +247,8 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     """The start or the end of a cast. At the start: ``intent``; at the end: the rest.
 
     ``withdrawn``, where it is true: no provider took the intent, and it was taken out of what the crystal sees.
+    ``parent_call_id`` is the gate call that started a child's cast, ``parent_call_index`` its place in that call's batch; the
+    keys are absent of casts that are no child's or no part of a batch, and in looms of earlier versions.
     """
 
     id: str
@@ -213,6 +269,8 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     turns: int = 0
     usage: Mapping[str, Any] = {}
     withdrawn: bool | msgspec.UnsetType = msgspec.UNSET
+    parent_call_id: str | msgspec.UnsetType = msgspec.UNSET
+    parent_call_index: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"):

@@ -83,6 +83,7 @@ def together(outputs: Sequence[Output]) -> Output | None:
         error=next((o.error for o in reversed(outputs) if o.error), None),
         truncated=any(o.truncated for o in outputs),
         unfinished=last.unfinished,
+        timed_out=True if any(o.timed_out is True for o in outputs) else msgspec.UNSET,
     )
 
 

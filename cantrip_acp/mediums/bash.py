@@ -152,7 +152,7 @@ class BashSession:
         try:
             outcome = await self.sandbox.run(
                 command,
-                listener=report.output if turn.listening else None,
+                listener=report.output,
                 environment=self._environment(turn),
                 call=gate,
                 started=running.append,
@@ -165,10 +165,11 @@ class BashSession:
             return output
         except anyio.get_cancelled_exc_class():
             if running:
-                turn.interrupted(_output(running[0].partial(), "the command was stopped by a cancel"))
+                partial = _output(running[0].partial(), "the command was stopped by a cancel")
+                turn.interrupted(report.ordered(partial))
             raise
         output = _output(outcome, _why(outcome, turn))
-        await report.end(output, timed_out=outcome.timed_out)
+        output = await report.end(output)
         if turn.wards.bash_submit and output.exit_code == 0 and outcome.last_line.startswith(_SUBMIT.rstrip()):
             await self._submit(outcome.last_line, call, turn)
         return output
@@ -332,6 +333,7 @@ def _output(outcome: Outcome, error: str | None) -> Output:
         exit_code=outcome.exit_code,
         error=error,
         truncated=outcome.truncated,
+        timed_out=outcome.timed_out or msgspec.UNSET,
     )
 
 

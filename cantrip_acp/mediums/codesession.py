@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from cantrip_acp.circle import NOTHING
 from cantrip_acp.errors import SandboxError, SandboxMissing
@@ -133,7 +134,7 @@ class CodeSession:
             raise
         self._count += 1
         self._unused = None
-        cell = Cell(self._count, worker, call, turn, report.output if turn.listening else None)
+        cell = Cell(self._count, worker, call, turn, report.output)
         self._cell = cell
         try:
             await self._attend(cell, worker, code, turn)
@@ -142,7 +143,7 @@ class CodeSession:
             lost = await self._settle(cell, worker, cancelled=True, once=once)
             if isinstance(failure, anyio.get_cancelled_exc_class()):
                 lost = None if once else lost
-                turn.interrupted(self._output(cell, turn, lost, "the cell was stopped by a cancel"))
+                turn.interrupted(report.ordered(self._output(cell, turn, lost, "the cell was stopped by a cancel")))
             elif lost is not None:
                 self._note = lost
             if isinstance(failure, SandboxError) and not isinstance(failure, SandboxMissing):
@@ -155,8 +156,7 @@ class CodeSession:
         lost = await self._settle(cell, worker)
         await cell.report(last=True)
         output = self._output(cell, turn, lost, None)
-        await report.end(output, timed_out=cell.timed_out)
-        return output
+        return await report.end(output)
 
     async def _attend(self, cell: Cell, worker: Worker, code: str, turn: TurnContext) -> None:
         """Let the cell run to its end, and answer its gate calls beside it."""
@@ -295,6 +295,7 @@ class CodeSession:
             value=clean(ended.value) if ended is not None and ended.value is not None else None,
             error="\n\n".join(errors) or None,
             truncated=truncated,
+            timed_out=cell.timed_out or msgspec.UNSET,
         )
 
     def so_far(self) -> Output | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from cantrip_acp import events
 from cantrip_acp.redaction import shared
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.loom.turn import Output
     from cantrip_acp.mediums.contract import TurnContext
+
+_MOST_PIECES = 1000
+"""Pieces of both streams whose order is kept."""
 
 _HELD = 4096
 """Characters of an unfinished line that are held back from readers while a secret could begin in it."""
@@ -28,6 +33,7 @@ class Report:
         self._tool = tool
         self._redactor = shared()
         self._held = {"stdout": "", "stderr": ""}
+        self._order: list[int] = []
 
     async def start(self, command: str, circle: Circle) -> None:
         if self._turn.listening:
@@ -51,15 +57,29 @@ class Report:
         await self._send(stream, text)
 
     async def _send(self, stream: str, text: str) -> None:
-        if text and self._turn.listening:
+        if text:
             name: Any = stream
-            await self._turn.emit(
-                events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=self._redactor.text(text))
-            )
+            text = self._redactor.text(text)
+            length = len(text) if stream == "stdout" else -len(text)
+            if self._order and self._order[-1] * length > 0:
+                self._order[-1] += length
+            elif len(self._order) <= _MOST_PIECES:
+                self._order.append(length)
+            if self._turn.listening:
+                await self._turn.emit(events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=text))
 
-    async def end(self, output: Output, *, timed_out: bool = False) -> None:
+    def ordered(self, output: Output) -> Output:
+        """The output with the order in which readers saw its streams, where that is not stdout and then stderr."""
+        order = self._order
+        if len(order) < 2 or len(order) > _MOST_PIECES or (len(order) == 2 and order[0] > 0):
+            return output
+        return msgspec.structs.replace(output, order=tuple(order))
+
+    async def end(self, output: Output) -> Output:
+        """Tell of the end. Returns the output with the order of its streams, as the loom is to keep it."""
         for stream, rest in self._held.items():
             await self._send(stream, rest)
+        ordered = self.ordered(output)
         exit_code = output.exit_code
         if self._tool == "python":
             # A cell has no status and a command no value: readers of either see what a terminal would show.
@@ -74,10 +94,11 @@ class Report:
                     exit_code=exit_code,
                     signal=signal_name(exit_code),
                     truncated=output.truncated,
-                    timed_out=timed_out,
+                    timed_out=output.timed_out is True,
                     error=self._redactor.text(output.error) if output.error is not None else None,
                 )
             )
+        return ordered
 
 
 def signal_name(exit_code: int | None) -> str | None:

@@ -1,5 +1,6 @@
 """What a client is shown of a session that is loaded is what it was shown while it happened, in the same order."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,11 +76,6 @@ def seen(agent: RawClient) -> tuple[list[tuple[str, str]], dict[str, dict[str, A
             spoken = None
         elif kind == "tool_call_update":
             calls[update["toolCallId"]].update(update)
-    for call in calls.values():
-        # How a change looked in its file is in no record; nor is it known whether an error was that of a time limit.
-        call.pop("locations", None)
-        if isinstance(call.get("rawOutput"), dict):
-            call["rawOutput"].pop("timed_out", None)
     return order, calls
 
 
@@ -141,12 +137,148 @@ def test_a_file_that_was_replaced_is_not_shown_as_a_new_one(
     assert [[part["type"] for part in call["content"]] for call in live.values()] == [
         ["diff"], ["content"], ["diff"], ["diff"],
     ]  # fmt: skip
-    replaced, same, new, edited = loaded
+    assert [call["content"] for call in loaded] == [call["content"] for call in live.values()]
+    (loom,) = (tmp_path / "state" / "looms").glob("*.loom.jsonl")
+    _as_an_older_version_wrote(loom)
+    agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+    try:
+        agent.initialize()
+        agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        replaced, same, new, edited = agent.updates("tool_call")
+    finally:
+        agent.close()
     assert replaced["content"][0]["content"]["text"].startswith("updated old at line 7.txt (3 lines")
     assert same["content"][0]["content"]["text"].startswith("unchanged: old at line 7.txt")
     assert (new["content"][0]["oldText"], new["content"][0]["newText"]) == (None, "n\n")
     assert (edited["content"][0]["oldText"], edited["content"][0]["newText"]) == ("2\n", "zwei\n")
     assert edited["locations"] == [{"path": str(folder / "old at line 7.txt"), "line": 2}]
+
+
+def _as_an_older_version_wrote(loom: Path) -> None:
+    """Take out of a loom what gate records did not keep once."""
+    lines = []
+    for line in loom.read_text().splitlines():
+        record = json.loads(line)
+        record.pop("sum", None)
+        for call in record.get("observation", {}).get("results", []):
+            for key in ("call_id", "parent_call_id", "title", "kind", "locations", "diffs"):
+                call.pop(key, None)
+        lines.append(json.dumps(record))
+    loom.write_text("".join(f"{line}\n" for line in lines))
+    loom.with_name(f"{loom.name}.index").unlink(missing_ok=True)
+
+
+def write(path: str, text: str) -> str:
+    return f"write_file({path!r}, {text!r})"
+
+
+BESIDE = "from threading import Thread\nboth = [Thread(target=write_file, args=a) for a in [('a.txt', 'x'), ('b.txt', 'y')]]\n"
+BESIDE += "[t.start() for t in both]\n[t.join() for t in both]"
+
+ASKED: dict[str, list[dict[str, Any]]] = {
+    "conversation": [
+        {"tool_calls": [
+            {"gate": "write_file", "args": {"path": "a.txt", "content": "x"}},
+            {"gate": "write_file", "args": {"path": "b.txt", "content": "y"}},
+            {"gate": "edit_file", "args": {"path": "long.txt", "old_text": "line 500", "new_text": "line five hundred"}},
+            {"gate": "call_agent_batch", "args": {"requests": ["Look.", "Look."]}},
+        ]},
+        {"content": "Done."},
+        {"tool_calls": [{"gate": "write_file", "args": {"path": "c.txt", "content": "z"}}]},
+    ],
+    "bash": [
+        {"bash": "cantrip_write_file a.txt x & cantrip_write_file b.txt y & wait"},
+        {"bash": "cantrip_edit_file long.txt 'line 500' 'line five hundred'"},
+        {"bash": "cantrip_call_agent_batch '[\"Look.\", \"Look.\"]'"},
+        {"content": "Done."},
+        {"bash": "echo before; cantrip_write_file c.txt z"},
+    ],
+    "code": [
+        {"code": BESIDE},
+        {"code": "edit_file('long.txt', 'line 500', 'line five hundred')"},
+        {"code": "call_agent_batch(['Look.', 'Look.'])"},
+        {"content": "Done."},
+        {"code": "print('before')\nwrite_file('c.txt', 'z')"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
+@pytest.mark.parametrize("medium", list(ASKED))
+def test_calls_beside_each_other_refused_and_cancelled_are_shown_again(
+    recipe: Callable[..., str], folder: Path, tmp_path: Path, medium: str, store: str, request: pytest.FixtureRequest
+) -> None:
+    loom: dict[str, Any] = {}
+    if store == "sqlite":
+        loom = {"store": f"sqlite:{tmp_path}/looms.db"}
+    elif store == "postgres":
+        loom = {"store": request.getfixturevalue("postgres").url(f"calls-{medium}")}
+    (folder / "long.txt").write_text("".join(f"line {number}\n" for number in range(1000)))
+    path = recipe(
+        ASKED[medium], medium=medium, gates=["done", "write_file", "edit_file", "call_agent_batch"], loom=loom,
+        wards=[{"max_turns": 9}, {"max_depth": 1}],
+        crystal={"children": [{"responses": [{"content": "Slow.", "delay_ms": 500}]}, {"responses": [{"content": "Quick."}]}]},
+    )  # fmt: skip
+    agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"), permit=None)
+    try:
+        agent.initialize()
+        session = agent.session(folder)
+        prompt = agent.start_prompt(session, "Go.")
+        writes: list[dict[str, Any]] = []
+        while "answered" not in writes[-1:] and len(writes) < 3:
+            message = agent.next()
+            if message.get("id") == prompt and "method" not in message:
+                break
+            if message.get("method") != "session/request_permission":
+                continue
+            if "write_file" not in str(message["params"]["toolCall"].get("name", message["params"]["toolCall"])):
+                agent.decide(message, "allow_once")
+                continue
+            writes.append(message)
+            if medium == "conversation":
+                # The second is refused.
+                agent.decide(message, "reject_once" if len(writes) == 2 else "allow_once")
+            elif len(writes) == 2:
+                # The call that came first ends last.
+                agent.decide(writes[1], "reject_once")
+                refused = writes[1]["params"]["toolCall"]["toolCallId"]
+                agent.until(lambda m, refused=refused: refused in str(m) and "failed" in str(m))
+                agent.decide(writes[0], "allow_once")
+            if len(writes) == 2:
+                agent.permit = "allow_once"
+                agent.answer(prompt)
+                break
+        assert len(writes) == 2
+        agent.permit = None
+        prompt = agent.start_prompt(session, "Once more.")
+        while True:
+            message = agent.until(lambda m: m.get("method") == "session/request_permission")
+            if (
+                "c.txt" in str(message["params"])
+                and "echo" not in str(message["params"])
+                and "print" not in str(message["params"])
+            ):
+                break
+            agent.decide(message, "allow_once")
+        agent.tell("session/cancel", {"sessionId": session})
+        agent.decide(message, "cancelled")
+        assert agent.answer(prompt)["result"]["stopReason"] == "cancelled"
+        live = seen(agent)
+    finally:
+        agent.close()
+    again = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+    try:
+        again.initialize()
+        again.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+        order, calls = seen(again)
+    finally:
+        again.close()
+    assert order == live[0]
+    assert calls == live[1]
+    edits = [c for c in calls.values() if c["name"] == "edit_file"]
+    assert edits[0]["content"][0]["newText"].splitlines()[500] == "line five hundred"
+    assert edits[0]["locations"][0]["line"] == 501
 
 
 @pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])

@@ -57,8 +57,9 @@ async def test_records_have_the_promised_shape(tmp_path: Path) -> None:
     assert set(first["utterance"]) == {"content", "thinking", "tool_calls", "code"}
     assert set(first["observation"]) == {"results", "output"}
     assert first["observation"]["results"] == [
-        {"gate": "echo", "args": {"text": "hi"}, "result": "hi", "is_error": False, "tool_call_id": "tc_1_1"}
-    ]
+        {"gate": "echo", "args": {"text": "hi"}, "result": "hi", "is_error": False, "tool_call_id": "tc_1_1",
+         "call_id": f"{first['id']}.g0"}
+    ]  # fmt: skip
     meta = first["metadata"]
     assert (meta["tokens_prompt"], meta["tokens_completion"], meta["tokens_cached"]) == (5, 2, 1)
     assert meta["duration_ms"] > 0

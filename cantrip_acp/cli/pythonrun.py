@@ -43,7 +43,6 @@ class LoneTurn:
         self.depth = 0
         self.finished = False
         self.listening = False
-        self.timed_out = False
         self.context: tuple[ContextBlock, ...] = ()
         self.answers: list[Any] = []
         self._trace = telemetry.trace_from(None)
@@ -72,10 +71,7 @@ class LoneTurn:
         return record
 
     async def emit(self, event: Event) -> None:
-        from cantrip_acp import events
-
-        if isinstance(event, events.CommandFinished):
-            self.timed_out = event.timed_out
+        return None
 
     def interrupted(self, output: Output) -> None:
         return None
@@ -101,10 +97,12 @@ async def run(circle: Circle, code: str, printer: Printer) -> int:
     printer.finish()
     if printer.reader_left:
         return 1
+    if output.value is not None:
+        click.echo(f"=> {output.value}")
     if turn.answers:
         click.echo(as_text(turn.answers[0]))
         return 0
     if output.error is None:
         return 0
     click.echo(output.error, err=True)
-    return 124 if turn.timed_out else 1
+    return 124 if output.timed_out is True else 1

@@ -169,7 +169,7 @@ class Permissions:
             raw_input=invocation.args,
             entity_id=context.entity_id,
             cast_id=context.cast_id,
-            text=_command_of(invocation),
+            text=await _command_of(invocation),
             locations=locations,
             # Raises what the call would fail with in any case; nobody is asked then.
             diffs=await _proposed(invocation),
@@ -242,9 +242,12 @@ def _seen(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
         return gate.name, ()
 
 
-def _command_of(invocation: GateInvocation) -> str:
-    """The command line of a gate that runs one, to be shown whole."""
-    command = invocation.args.get("command") if invocation.gate.kind == "execute" else None
+async def _command_of(invocation: GateInvocation) -> str:
+    """The command line that a call would run, to be shown whole. Raises `GateError` where it would fail whoever allowed it."""
+    gate = invocation.gate
+    if gate.runs is not None:
+        return await anyio.to_thread.run_sync(gate.runs, invocation.args, invocation.context)
+    command = invocation.args.get("command") if gate.kind == "execute" else None
     return command if isinstance(command, str) else ""
 
 

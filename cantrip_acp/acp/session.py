@@ -143,7 +143,13 @@ class Session:
             raise RpcError(
                 INTERNAL_ERROR,
                 f"The prompt failed: {text}",
-                {"error": type(problem).__name__, "details": text, "cantrip_trace_id": trace_id},
+                {
+                    "error": type(problem).__name__,
+                    "details": text,
+                    # The provider's status: by it a client says what its user can do.
+                    **({} if (status := getattr(problem, "status", None)) is None else {"status": status}),
+                    "cantrip_trace_id": trace_id,
+                },
             ) from None
         finally:
             self.running = False

@@ -222,6 +222,11 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     return GateReply(None, title=f"Run the tests{by}{': ' + what[:120] if what else ''}", locations=places)
 
 
+def _runs(args: Mapping[str, Any], context: GateContext) -> str:
+    """The command that a call runs. Raises `GateError` where there is none: the call would fail with the same."""
+    return _command(args, context)[1]
+
+
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
     """Tests are the workspace's own code, whichever of them are named."""
     return "*", "(any of the workspace's tests)"
@@ -257,6 +262,7 @@ RUN_TESTS = Gate(
     writes=True,
     kind="execute",
     preview=_preview,
+    runs=_runs,
     covers=_covers,
     opens=_opens,
 )

@@ -126,6 +126,7 @@ class Gate:
     it would make, for whoever is asked whether it may; one that is no coroutine function is called in a thread. It raises
     `GateError` where the call would fail whoever allowed it (outside of its root, protected, not there): that is then the
     call's error, and nobody is asked.
+    ``runs`` gives the command line that a call would run, which is shown whole to whoever is asked; it is called in a thread.
     ``covers`` says what a user's word for good on a call holds for, where that is no folder: a pattern that is the same for all
     calls that it holds for, and its words for people ("from example.org").
     ``opens`` makes the session of a gate that keeps something for each entity; its `call` then is the handler.
@@ -149,6 +150,7 @@ class Gate:
     blocking: bool = False
     preview: Callable[[Mapping[str, Any], GateContext], GateReply] | None = None
     proposes: Callable[[Mapping[str, Any], GateContext], tuple[Diff, ...] | Awaitable[tuple[Diff, ...]]] | None = None
+    runs: Callable[[Mapping[str, Any], GateContext], str] | None = None
     covers: Callable[[Mapping[str, Any]], tuple[str, str]] | None = None
     opens: Callable[[Overlay, Circle], GateSession] | None = None
     warded: Callable[[Gate, Wards], Gate] | None = None

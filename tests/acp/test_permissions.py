@@ -1,6 +1,7 @@
 """Permissions: what asks in which mode, what is shown, what is remembered, and how a question ends."""
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -298,4 +299,7 @@ def test_always_to_run_tests_and_to_commit(start: Start, folder: Path) -> None:
     agent.permit = "allow_always"
     agent.answer(agent.start_prompt(agent.session(folder)), 3 * PATIENCE)
     words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
+    shown = [c["content"]["text"] for c in asked(agent)[0]["toolCall"]["content"]]
+    assert len(shown) == 1
+    assert re.fullmatch(r"```sh\n.*pytest.*\n```", shown[0]), "the command that is allowed is shown"
     assert words == ["Always allow run_tests (any of the workspace's tests)", "Always allow git_commit (any call)"]

@@ -1,35 +1,74 @@
+import { diffWordsWithSpace } from 'diff'
 import type { DiffPart } from '../../src/chat/items'
-import { el, icon, iconButton } from './dom'
+import { el, icon, iconButton, seen } from './dom'
 import { host } from './host'
 
-/** A change of a file: its lines with their numbers, and a way to the diff editor. */
+const MOST_COMPARED = 2000
+
+/** A change of a file: its lines with their numbers, where a line differs from the one that it replaces, and a way to the diff editor. */
 export function change(itemId: string, part: DiffPart): HTMLElement {
   const open = (): void => { host.postMessage({ type: 'diff', item: itemId, path: part.path }) }
   const rows = part.hunks.flatMap((hunk, at) => {
     let before = hunk.oldStart
     let after = hunk.newStart
-    const lines = hunk.lines.map((line) => {
+    const texts = compared(hunk.lines)
+    const lines = hunk.lines.map((line, index) => {
       const sign = line.charAt(0)
       const number = sign === '-' ? before : after
       if (sign !== '+') before += 1
       if (sign !== '-') after += 1
       const kind = sign === '+' ? 'added' : sign === '-' ? 'removed' : 'same'
-      return el('div', { class: `row ${kind}` }, el('span', { class: 'number', 'aria-hidden': 'true' }, String(number)), el('span', { class: 'sign' }, sign === ' ' ? ' ' : sign), el('span', { class: 'text' }, line.slice(1)))
+      const text = texts.get(index) ?? seen(line.slice(1))
+      return el('div', { class: `row ${kind}` }, el('span', { class: 'number', 'aria-hidden': 'true' }, String(number)), el('span', { class: 'sign' }, sign === ' ' ? ' ' : sign), el('span', { class: 'text' }, ...text))
     })
     return at === 0 ? lines : [el('div', { class: 'gap', 'aria-hidden': 'true' }, '⋯'), ...lines]
   })
+  const missing = [part.left > 0 ? `${part.left.toLocaleString('en')} more lines` : '', part.cut ? `${part.cut.toLocaleString('en')} more characters of long lines` : ''].filter(Boolean).join(', ')
   return el(
     'div',
-    { class: 'change', role: 'group', 'aria-label': `Change of ${part.shown}, ${part.added} lines added, ${part.removed} removed` },
+    { class: 'change', role: 'group', 'aria-label': `${part.isNew ? 'New file' : 'Change of'} ${part.shown}, ${part.added} lines added, ${part.removed} removed` },
     el(
       'div',
       { class: 'change-bar' },
       icon(part.isNew ? 'diff-added' : 'diff-modified'),
-      el('button', { class: 'path', type: 'button', title: `Open ${part.path}`, onclick: () => { host.postMessage({ type: 'location', path: part.path }) } }, part.shown),
+      el('button', { class: 'path', type: 'button', title: `Open ${part.path}`, onclick: () => { host.postMessage({ type: 'location', path: part.path }) } }, ...seen(part.shown, 'command')),
       el('span', { class: 'counts' }, el('span', { class: 'plus' }, `+${part.added}`), ' ', el('span', { class: 'minus' }, `−${part.removed}`)),
-      iconButton('diff', 'Open in the diff editor', open, 'open-diff'),
+      iconButton('diff', `Open the change of ${part.shown} in the diff editor`, open, 'open-diff'),
     ),
-    el('div', { class: 'rows', tabindex: 0, role: 'document' }, el('div', { class: 'rows-inner' }, ...rows)),
-    part.left > 0 && el('button', { class: 'more-lines', type: 'button', onclick: open }, `${part.left} more lines: open the diff editor`),
+    rows.length > 0 && el('div', { class: 'rows', tabindex: 0, role: 'document', 'aria-label': `Lines of ${part.shown}` }, ...rows),
+    missing !== '' && el('button', { class: 'more-lines', type: 'button', onclick: open }, `${missing} are not shown here. Open the diff editor to read them.`),
   )
+}
+
+/** Lines that replace as many others, with what is different in them marked: index of the line to what stands in it. */
+function compared(lines: readonly string[]): Map<number, (Node | string)[]> {
+  const made = new Map<number, (Node | string)[]>()
+  for (let at = 0; at < lines.length; at += 1) {
+    let removed = at
+    while (lines[removed]?.startsWith('-')) removed += 1
+    let added = removed
+    while (lines[added]?.startsWith('+')) added += 1
+    const count = removed - at
+    if (count > 0 && added - removed === count) {
+      for (let each = 0; each < count; each += 1) {
+        const pair = differing(lines[at + each]?.slice(1) ?? '', lines[removed + each]?.slice(1) ?? '')
+        if (!pair) continue
+        made.set(at + each, pair[0])
+        made.set(removed + each, pair[1])
+      }
+    }
+    if (added > at) at = added - 1
+  }
+  return made
+}
+
+/** Both lines with marks where they differ; nothing where they have hardly anything in common. */
+function differing(before: string, after: string): [(Node | string)[], (Node | string)[]] | undefined {
+  if (before.length + after.length > MOST_COMPARED) return undefined
+  const parts = diffWordsWithSpace(before, after)
+  const common = parts.reduce((sum, part) => sum + (part.added || part.removed ? 0 : part.value.trim().length), 0)
+  if (common * 4 < Math.min(before.trim().length, after.trim().length)) return undefined
+  const side = (other: 'added' | 'removed'): (Node | string)[] =>
+    parts.filter((part) => !part[other]).flatMap((part) => (part.added || part.removed ? [el('span', { class: 'differs' }, ...seen(part.value))] : seen(part.value)))
+  return [side('added'), side('removed')]
 }

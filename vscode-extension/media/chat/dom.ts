@@ -1,3 +1,5 @@
+import { pieces } from '../../src/chat/visible'
+
 /** Elements are made by hand: text is always text, and nothing that an agent wrote is ever read as markup. */
 
 type Child = Node | string | undefined | false
@@ -23,4 +25,9 @@ export function icon(name: string, more = ''): HTMLElement {
 /** A button that is only an icon. */
 export function iconButton(name: string, label: string, press: () => void, more = ''): HTMLButtonElement {
   return el('button', { class: `icon-button ${more}`.trim(), type: 'button', title: label, 'aria-label': label, onclick: press }, icon(name))
+}
+
+/** Text that the user decides by: each character that would mislead the eye is spelled out. */
+export function seen(text: string, kind: 'command' | 'code' = 'code'): (Node | string)[] {
+  return pieces(text, kind).map((piece) => (typeof piece === 'string' ? piece : el('mark', { class: 'spelled', title: piece.why }, piece.shown)))
 }

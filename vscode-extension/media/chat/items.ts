@@ -144,6 +144,7 @@ function fold(item: FoldItem): HTMLElement {
 
 const ACTIONS = {
   restart: ['restart', 'Restart the Agent'],
+  retry: ['retry', 'Try Again'],
   signIn: ['signIn', 'Give a Key…'],
   setUp: ['setUp', 'Set Up Cantrip…'],
   newSession: ['new', 'New Session'],

@@ -1,13 +1,20 @@
 import type { Item, Op } from '../../src/chat/items'
-import { el, icon, iconButton } from './dom'
+import { el, icon } from './dom'
 import { host } from './host'
 import { type ItemView, viewOf } from './items'
 
-const NEAR_END = 60
+const NEAR_END = 24
+/** A scroll that comes so soon after the user's own wheel, touch or key is the user's. */
+const OWN_MS = 250
+const UP_KEYS = new Set(['ArrowUp', 'PageUp', 'Home'])
+const SCROLL_KEYS = new Set([...UP_KEYS, 'ArrowDown', 'PageDown', 'End', ' '])
 
 /**
  * The conversation. Items are added at the end and changed in place, never made anew; those far from what is seen cost no layout
  * (`content-visibility`), and the past beyond the last of them is fetched as one scrolls up.
+ *
+ * The view follows the end, or the question that waits. Only the user's own wheel, touch, keys or scroll bar stop that: a
+ * layout that changes makes scroll events too. Back at the end, it follows again.
  */
 export class Log {
   readonly element = el('div', { class: 'log', role: 'log', 'aria-live': 'off', 'aria-label': 'Conversation', tabindex: 0 })
@@ -16,18 +23,35 @@ export class Log {
   private readonly down: HTMLButtonElement
   private readonly views = new Map<string, ItemView>()
   private open: { id: string; view: ItemView } | undefined
-  private stuck = true
+  private following = true
+  /** Until when a scroll is the user's own. */
+  private own = 0
+  private lastTop = 0
+  private dragging = false
   private more = false
   private fetching = false
 
   constructor(private readonly empty: HTMLElement) {
     this.element.append(this.earlier, this.empty, this.list)
-    this.down = iconButton('arrow-down', 'Go to the end', () => { this.toEnd(true) }, 'to-end')
-    this.down.hidden = true
-    this.element.addEventListener('scroll', () => { this.scrolled() }, { passive: true })
-    this.element.addEventListener('keydown', (event) => { this.key(event) })
-    new ResizeObserver(() => { if (this.stuck) this.toEnd() }).observe(this.list)
-    new ResizeObserver(() => { if (this.stuck) this.toEnd() }).observe(this.element)
+    this.down = el('button', { class: 'to-end', type: 'button', hidden: true, onclick: () => { this.follow() } })
+    const scroller = this.element
+    const own = (): void => { this.own = performance.now() + OWN_MS }
+    scroller.addEventListener('wheel', own, { passive: true })
+    scroller.addEventListener('touchmove', own, { passive: true })
+    scroller.addEventListener('keydown', (event) => {
+      if (SCROLL_KEYS.has(event.key)) own()
+      this.key(event)
+    })
+    // The scroll bar is the log's own, beside what it shows.
+    scroller.addEventListener('pointerdown', (event) => { this.dragging = event.target === scroller && event.offsetX >= scroller.clientWidth })
+    window.addEventListener('pointerup', () => { this.dragging = false })
+    scroller.addEventListener('scroll', () => { this.scrolled() }, { passive: true })
+    const settled = (): void => {
+      this.keepUp()
+      this.showDown()
+    }
+    new ResizeObserver(settled).observe(this.list)
+    new ResizeObserver(settled).observe(this.element)
   }
 
   /** The button that leads to the end; it stands over the log. */
@@ -35,14 +59,15 @@ export class Log {
     return this.down
   }
 
-  reset(items: readonly Item[], more: boolean, running: boolean): void {
+  /** Shows a conversation; `same`: the one that is shown, which the user may be reading. */
+  reset(items: readonly Item[], more: boolean, running: boolean, same = false): void {
     this.views.clear()
     this.open = undefined
     this.list.replaceChildren(...items.map((item, at) => this.make(item, running && at === items.length - 1)))
     this.setMore(more)
     this.empty.hidden = items.length > 0
-    this.stuck = true
-    this.toEnd()
+    if (!same) this.following = true
+    this.keepUp()
   }
 
   prepend(items: readonly Item[], more: boolean): void {
@@ -60,18 +85,35 @@ export class Log {
         this.finish()
         this.empty.hidden = true
         this.list.append(this.make(op.item, true))
-        if (op.item.type === 'user') this.toEnd(true)
-        return
+        if (op.item.type === 'user') this.follow()
+        break
       case 'set':
         this.views.get(op.item.id)?.set(op.item)
-        return
+        break
       case 'text':
         this.views.get(op.id)?.text(op.text)
-        return
+        break
       case 'output':
         this.views.get(op.id)?.output(op.text)
-        return
+        break
     }
+  }
+
+  /** What came together is in its place: the view goes along. */
+  applied(): void {
+    this.keepUp()
+    this.showDown()
+  }
+
+  /** Brings the question that waits into view; whether it was there already. */
+  showQuestion(): boolean {
+    const buttons = this.question()?.querySelector('.buttons')
+    if (!buttons) return true
+    const view = this.element.getBoundingClientRect()
+    const place = buttons.getBoundingClientRect()
+    if (place.top >= view.top && place.bottom <= view.bottom + 1) return true
+    this.follow()
+    return false
   }
 
   /** No more text comes for what was said last. */
@@ -94,9 +136,17 @@ export class Log {
   }
 
   private scrolled(): void {
-    const { scrollTop, clientHeight, scrollHeight } = this.element
-    this.stuck = scrollTop + clientHeight >= scrollHeight - NEAR_END
-    this.down.hidden = this.stuck
+    const { scrollTop } = this.element
+    if (this.dragging || performance.now() < this.own) {
+      // A momentum goes on after the finger.
+      if (!this.dragging) this.own = performance.now() + OWN_MS
+      if (this.atEnd()) this.following = true
+      else if (scrollTop < this.lastTop) this.following = false
+    } else {
+      this.keepUp()
+    }
+    this.lastTop = this.element.scrollTop
+    this.showDown()
     const first = this.list.firstElementChild
     if (this.more && !this.fetching && scrollTop < 400 && first instanceof HTMLElement && first.dataset.id) {
       this.fetching = true
@@ -104,9 +154,47 @@ export class Log {
     }
   }
 
-  private toEnd(force = false): void {
-    if (force) this.stuck = true
-    this.element.scrollTop = this.element.scrollHeight
+  /** The question that waits: the first one, where there are several. */
+  private question(): HTMLElement | null {
+    return this.list.querySelector<HTMLElement>('.question')
+  }
+
+  /** Where the view belongs: at the end, or so that the question that waits is whole in it as far as there is room. */
+  private goal(): number {
+    const { scrollHeight, clientHeight, scrollTop } = this.element
+    const end = Math.max(0, scrollHeight - clientHeight)
+    const question = this.question()
+    if (!question) return end
+    const bottom = question.getBoundingClientRect().bottom - this.element.getBoundingClientRect().top + scrollTop
+    return Math.min(end, Math.max(0, bottom + 16 - clientHeight))
+  }
+
+  private atEnd(): boolean {
+    return this.element.scrollTop >= this.goal() - NEAR_END
+  }
+
+  private keepUp(): void {
+    if (!this.following) return
+    const goal = this.goal()
+    if (Math.abs(this.element.scrollTop - goal) > 1) this.element.scrollTop = goal
+    this.lastTop = this.element.scrollTop
+  }
+
+  private follow(): void {
+    this.following = true
+    this.keepUp()
+    this.showDown()
+  }
+
+  private showDown(): void {
+    this.down.hidden = this.following || this.atEnd()
+    const asks = this.question() !== null
+    const label = asks ? 'Cantrip asks: show the question' : 'Go to the end'
+    if (this.down.getAttribute('aria-label') === label) return
+    this.down.setAttribute('aria-label', label)
+    this.down.title = label
+    this.down.classList.toggle('asking-below', asks)
+    this.down.replaceChildren(icon(asks ? 'shield' : 'arrow-down'), ...(asks ? [el('span', {}, 'Cantrip asks')] : []))
   }
 
   /** Alt with the arrows goes from message to message. */
@@ -118,7 +206,7 @@ export class Log {
     const at = now < 0 ? items.length - 1 : now + (event.key === 'ArrowUp' ? -1 : 1)
     const next = items[Math.max(0, Math.min(items.length - 1, at))]
     if (next instanceof HTMLElement) {
-      next.focus()
+      next.focus({ preventScroll: true })
       next.scrollIntoView({ block: 'nearest' })
     }
   }

@@ -5,6 +5,7 @@ import { el, icon } from './dom'
 import { host } from './host'
 import { Log } from './log'
 import { Sessions } from './sessions'
+import { asks } from './tool'
 
 const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'polite' })
 const empty = el('div', { class: 'empty' })
@@ -13,6 +14,7 @@ const composer = new Composer(say)
 const sessions = new Sessions(() => { composer.focus() })
 const plan = el('details', { class: 'plan', hidden: true, open: true })
 let running = false
+const asked = new Set<string>()
 
 function say(words: string): void {
   live.textContent = ''
@@ -80,14 +82,19 @@ window.addEventListener('message', (event: MessageEvent<ToPanel>) => {
   const message = event.data
   switch (message.type) {
     case 'reset':
-      log.reset(message.items, message.more, message.state.running)
+      log.reset(message.items, message.more, message.state.running, message.same)
       setState(message.state)
       return
     case 'ops':
       for (const op of message.ops) {
         log.apply(op)
-        if (op.op === 'set' && op.item.type === 'tool' && op.item.question) say(`Cantrip asks for your permission: ${op.item.title}. Alt A allows, Alt R rejects.`)
+        if (op.op !== 'set' || op.item.type !== 'tool' || !op.item.question) continue
+        const { id } = op.item.question
+        // A call may be told of again while its question is open.
+        if (!asked.has(id)) say(`Cantrip asks: ${asks(op.item)} ${op.item.title}. Alt A allows, Alt R rejects.`)
+        asked.add(id)
       }
+      log.applied()
       return
     case 'earlier':
       log.prepend(message.items, message.more)
@@ -118,6 +125,8 @@ window.addEventListener('keydown', (event) => {
   const button = kind && document.querySelector<HTMLButtonElement>(`.question button[data-kind="${kind}"]:not(:disabled)`)
   if (button) {
     event.preventDefault()
+    // Nobody answers what is out of sight: the first press shows it.
+    if (!log.showQuestion()) return
     button.click()
     composer.focus()
   } else if (event.key === 'Escape' && running && !event.defaultPrevented) {

@@ -99,7 +99,7 @@ function block(token: Token, final: boolean): HTMLElement | undefined {
       return el('p', {}, (token as Tokens.HTML).text)
     case 'text': {
       const { tokens, text } = token as Tokens.Text
-      return el('span', {}, ...(tokens ? inline(tokens) : [decoded(text)]))
+      return el('span', {}, ...(tokens ? inline(tokens) : withPlaces(decoded(text))))
     }
     default:
       return el('p', {}, token.raw)
@@ -116,8 +116,15 @@ export function codeBlock(text: string, language: string, final = true): HTMLEle
   return el(
     'div',
     { class: 'code-block' },
-    el('div', { class: 'code-bar' }, el('span', { class: 'language' }, name), iconButton('copy', 'Copy', () => { host.postMessage({ type: 'copy', text }) })),
-    el('pre', { tabindex: 0 }, code),
+    el(
+      'div',
+      { class: 'code-bar' },
+      el('span', { class: 'language' }, name),
+      el('span', { class: 'space' }),
+      iconButton('copy', 'Copy', () => { host.postMessage({ type: 'copy', text }) }),
+      iconButton('insert', 'Insert at the cursor', () => { host.postMessage({ type: 'insert', text }) }),
+    ),
+    el('pre', { tabindex: 0, 'aria-label': name ? `Code (${name})` : 'Code' }, code),
   )
 }
 
@@ -143,22 +150,22 @@ function table(token: Tokens.Table): HTMLElement {
   )
 }
 
-function inline(tokens: readonly Token[] | undefined): (Node | string)[] {
+function inline(tokens: readonly Token[] | undefined, inLink = false): (Node | string)[] {
   return (tokens ?? []).map((token): Node | string => {
     switch (token.type) {
       case 'strong':
-        return el('strong', {}, ...inline((token as Tokens.Strong).tokens))
+        return el('strong', {}, ...inline((token as Tokens.Strong).tokens, inLink))
       case 'em':
-        return el('em', {}, ...inline((token as Tokens.Em).tokens))
+        return el('em', {}, ...inline((token as Tokens.Em).tokens, inLink))
       case 'del':
-        return el('del', {}, ...inline((token as Tokens.Del).tokens))
+        return el('del', {}, ...inline((token as Tokens.Del).tokens, inLink))
       case 'codespan':
-        return el('code', {}, (token as Tokens.Codespan).text)
+        return el('code', {}, ...(inLink ? [(token as Tokens.Codespan).text] : withPlaces((token as Tokens.Codespan).text)))
       case 'br':
         return el('br')
       case 'link': {
         const { href, tokens: said } = token as Tokens.Link
-        return link(href, inline(said))
+        return link(href, inline(said, true))
       }
       case 'image': {
         const { href, text } = token as Tokens.Image
@@ -168,12 +175,33 @@ function inline(tokens: readonly Token[] | undefined): (Node | string)[] {
         return decoded((token as Tokens.Escape).text)
       case 'text': {
         const { tokens: inner, text } = token as Tokens.Text
-        return inner ? el('span', {}, ...inline(inner)) : decoded(text)
+        if (inner) return el('span', {}, ...inline(inner, inLink))
+        const made = inLink ? [decoded(text)] : withPlaces(decoded(text))
+        return made.length === 1 && made[0] !== undefined ? made[0] : el('span', {}, ...made)
       }
       default:
         return token.raw
     }
   })
+}
+
+// A file with a line, such as `src/app.py:12` or `Makefile:3:1`; no time, no address with a port.
+const PLACE = /(?<![\w/.:@~-])((?:~\/|\.{0,2}\/)?(?:[\w@.+-]+\/)*(?:[\w@+-][\w@.+-]*\.[A-Za-z]\w{0,9}|Makefile|Dockerfile|Justfile|Rakefile|Gemfile)):(\d{1,7})(?::\d{1,5})?(?![\w/])/g
+const HOST_ENDINGS = /^[^/]*\.(?:com|org|net|io|dev|local|localhost)$/
+
+/** Text in which places of files are links. */
+export function withPlaces(text: string): (Node | string)[] {
+  const made: (Node | string)[] = []
+  let at = 0
+  for (const match of text.matchAll(PLACE)) {
+    const [found, path = ''] = match
+    if (HOST_ENDINGS.test(path)) continue
+    if (match.index > at) made.push(text.slice(at, match.index))
+    made.push(link(found, [found]))
+    at = match.index + found.length
+  }
+  if (at < text.length || made.length === 0) made.push(text.slice(at))
+  return made
 }
 
 /** A link without an address of its own: the extension host looks at where it leads. */

@@ -3,14 +3,24 @@ import { createAnsiSequenceParser } from 'ansi-sequence-parser'
 import { el } from './dom'
 
 const MOST_LINES = 4000
+/** Lines of a long output's end that are shown at first; the same number is in the style sheet. */
+const SHOWN_LINES = 16
 // Escape sequences that are no colours: cursor, titles, character sets.
 const OTHERS = /\u001b(?:\[[0-?]*[ -/]*[@-ln-~]|\][^\u0007\u001b]*(?:\u0007|\u001b\\)|[()*+][0-9A-Z]|[=>78MDEHcNO])/g
 // The beginning of one at the end of a piece: its rest is still to come.
 const UNFINISHED = /\u001b(?:\[[0-?]*[ -/]*|\][^\u0007\u001b]{0,200}|[()*+])?$/
 
-/** What a command prints, in its colours. Lines are added as they come; the oldest of very long outputs go. */
+/**
+ * What a command prints, in its colours: the end of it, with what came before folded away and counted. Lines are added as they
+ * come; the oldest of very long outputs go.
+ */
 export class TerminalView {
-  readonly element = el('pre', { class: 'terminal', tabindex: 0, 'aria-label': 'Output' })
+  readonly element: HTMLElement
+  private readonly lines = el('pre', { class: 'terminal folded', tabindex: 0, 'aria-label': 'Output' })
+  private readonly count = el('span')
+  private readonly toggle = el('button', { class: 'text-button', type: 'button', onclick: () => { this.unfold() } })
+  private readonly fold = el('div', { class: 'output-fold', hidden: true }, this.count, this.toggle)
+  private dropped = 0
   private readonly parser = createAnsiSequenceParser()
   private line = el('span', { class: 'line' })
   private waiting = ''
@@ -18,12 +28,14 @@ export class TerminalView {
   private returned = false
 
   constructor(text = '') {
-    this.element.append(this.line)
+    this.element = el('div', { class: 'output' }, this.fold, this.lines)
+    this.lines.append(this.line)
+    this.told()
     if (text) this.append(text)
   }
 
   append(data: string): void {
-    const stuck = this.element.scrollTop + this.element.clientHeight >= this.element.scrollHeight - 24
+    const stuck = this.lines.scrollTop + this.lines.clientHeight >= this.lines.scrollHeight - 24
     let text = this.waiting + data
     const cut = UNFINISHED.exec(text)
     this.waiting = cut?.[0] ?? (text.endsWith('\r') ? '\r' : '')
@@ -33,15 +45,36 @@ export class TerminalView {
       else if (piece === '\r') this.returned = true
       else if (piece) this.write(piece)
     }
-    if (stuck) this.element.scrollTop = this.element.scrollHeight
+    this.told()
+    if (stuck) this.lines.scrollTop = this.lines.scrollHeight
+  }
+
+  private unfold(): void {
+    this.lines.classList.toggle('folded')
+    this.told()
+    this.lines.scrollTop = this.lines.classList.contains('folded') ? this.lines.scrollHeight : 0
+  }
+
+  /** How much is folded away. The last line is empty where the output ends with a line's end. */
+  private told(): void {
+    const folded = this.lines.classList.contains('folded')
+    const all = this.lines.childElementCount
+    const earlier = all - SHOWN_LINES + this.dropped
+    this.fold.hidden = all <= SHOWN_LINES
+    const gone = this.dropped > 0 ? ` The first ${this.dropped.toLocaleString('en')} are not kept here.` : ''
+    this.count.textContent = folded ? `${earlier.toLocaleString('en')} earlier lines.${gone}` : `${(all + this.dropped).toLocaleString('en')} lines.${gone}`
+    this.toggle.textContent = folded ? 'Open all' : 'Fold'
   }
 
   private newLine(): void {
     this.returned = false
     this.line.append('\n')
     this.line = el('span', { class: 'line' })
-    this.element.append(this.line)
-    while (this.element.childElementCount > MOST_LINES) this.element.firstElementChild?.remove()
+    this.lines.append(this.line)
+    while (this.lines.childElementCount > MOST_LINES) {
+      this.lines.firstElementChild?.remove()
+      this.dropped += 1
+    }
   }
 
   private write(text: string): void {

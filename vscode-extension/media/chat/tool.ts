@@ -1,8 +1,9 @@
-import type { ToolItem, ToolPart } from '../../src/chat/items'
+import type { Answer, TestReport, ToolItem, ToolPart } from '../../src/chat/items'
+import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
-import { el, icon } from './dom'
+import { el, icon, seen } from './dom'
 import { host } from './host'
-import { codeBlock, link, MarkdownView } from './markdown'
+import { codeBlock, link, MarkdownView, withPlaces } from './markdown'
 import { TerminalView } from './terminal'
 
 const ICONS: Readonly<Record<string, string>> = {
@@ -22,9 +23,10 @@ const STATUS: Readonly<Record<string, readonly [string, string]>> = {
   in_progress: ['loading codicon-modifier-spin', 'running'],
   completed: ['check', 'done'],
   failed: ['error', 'failed'],
+  rejected: ['circle-slash', 'not done'],
 }
 
-/** A tool call: what it is about, how it stands, and what came of it, which can be folded away. */
+/** A tool call: what it is about, how it stands, and what came of it, which can be folded away; or the question whether it may be made. */
 export class ToolView {
   readonly element: HTMLElement
   private readonly details = el('details', { class: 'tool' })
@@ -34,6 +36,7 @@ export class ToolView {
   private terminal: TerminalView | undefined
   private touched = false
   private made = ''
+  private asked = ''
   private item: ToolItem
 
   constructor(item: ToolItem) {
@@ -46,28 +49,32 @@ export class ToolView {
 
   set(item: ToolItem): void {
     this.item = item
-    const [sign, words] = STATUS[item.status] ?? ['circle-large', item.status]
-    const command = item.kind === 'execute'
+    const state = stateOf(item)
+    const [sign, words] = STATUS[state] ?? ['circle-large', state]
+    const { program } = item
+    const command = program !== undefined && item.tests === undefined
     this.summary.replaceChildren(
       icon('chevron-right', 'chevron'),
       icon(ICONS[item.kind] ?? 'tools', 'kind'),
-      el('span', { class: command ? 'title command' : 'title' }, item.title),
-      el('span', { class: `status ${item.status}`, title: words }, icon(sign), el('span', { class: 'hidden-words' }, words)),
+      command ? el('span', { class: 'title command' }, ...seen(program.text, 'command'), left(program.left)) : el('span', { class: 'title' }, ...seen(item.title, 'command')),
+      el('span', { class: `status ${state}`, title: words }, icon(sign), el('span', { class: 'hidden-words' }, words)),
     )
     this.element.classList.toggle('nested', item.parent !== undefined)
     // What these lead to stands elsewhere: the answer in words, the plan above the place to type.
     this.element.hidden = (item.name === 'done' || item.name === 'plan') && item.status !== 'failed' && !item.question
     this.element.setAttribute('aria-label', `${item.title}, ${words}`)
+    // While the question is open it says itself what it is about, once.
+    this.details.hidden = item.question !== undefined
     // Making its content anew would fold what the user opened and lose places in it: only where it is another one.
-    const shape = JSON.stringify([item.parts, item.input, item.exit, item.question !== undefined, item.locations, item.status === 'failed'])
+    const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.status === 'failed'])
     if (shape !== this.made) {
       this.made = shape
       this.fill(item)
     }
     this.ask(item)
-    const wanted = item.question !== undefined || item.parts.some((part) => part.type === 'diff') || (command && item.status === 'in_progress') || item.status === 'failed'
-    if (!this.touched) this.details.open = wanted && this.body.childElementCount > 0
-    this.details.classList.toggle('bare', this.body.childElementCount === 0)
+    const wanted = item.parts.some((part) => part.type === 'diff') || (command && item.status === 'in_progress') || state === 'failed'
+    if (!this.touched) this.details.open = wanted && !item.question && this.body.childElementCount > 0
+    this.bare()
   }
 
   output(text: string): void {
@@ -78,22 +85,29 @@ export class ToolView {
       this.body.append(this.terminal.element)
     }
     if (!this.touched && this.item.status === 'in_progress') this.details.open = true
-    this.details.classList.remove('bare')
+    this.bare()
+  }
+
+  /** Whether there is nothing to unfold: a command that has no room in one line can be. */
+  private bare(): void {
+    this.details.classList.toggle('bare', this.body.childElementCount === 0 && (this.item.program?.text.length ?? 0) < SHORT && !this.item.program?.text.includes('\n'))
   }
 
   private fill(item: ToolItem): void {
+    if (item.question) {
+      this.body.replaceChildren()
+      return
+    }
     const parts: Node[] = []
     const elsewhere = item.locations.filter((at) => !item.parts.some((part) => part.type === 'diff' && part.path === at.path))
     if (elsewhere.length > 0) parts.push(el('div', { class: 'locations' }, ...elsewhere.slice(0, 20).map(location)))
-    const program = item.kind === 'execute' && item.input
-    // What is asked for is shown whole, whatever of it stands in the title.
-    if (program && (item.question !== undefined || program.length > SHORT || !sameText(program, item.title))) parts.push(codeBlock(program, item.name === 'python' ? 'python' : 'bash'))
+    if (item.tests) parts.push(...tests(item.tests, item.program?.text))
     else if (item.input && item.kind === 'other') parts.push(codeBlock(item.input, 'json'))
-    parts.push(...item.parts.filter((part) => !(item.question && program && part.type === 'text')).map((part) => this.part(part)))
+    if (!item.tests) parts.push(...item.parts.map((part) => this.part(part)))
     if (item.output !== undefined && !this.terminal) this.terminal = new TerminalView(item.output)
     if (this.terminal) parts.push(this.terminal.element)
     const { exit } = item
-    if (exit && (exit.code !== 0 || exit.signal)) parts.push(el('div', { class: 'exit' }, exit.signal ? `ended by ${exit.signal}` : `exit code ${exit.code ?? 'unknown'}`))
+    if (exit && (exit.code !== 0 || exit.signal)) parts.push(el('div', { class: 'exit' }, exit.signal ? `Ended by ${exit.signal}` : `Exit code ${exit.code ?? 'unknown'}`))
     this.body.replaceChildren(...parts)
   }
 
@@ -105,6 +119,8 @@ export class ToolView {
         return picture(part.mime, part.data)
       case 'link':
         return el('p', {}, link(part.uri, [part.name]))
+      case 'output':
+        return new TerminalView(part.text).element
       case 'text':
         return new MarkdownView(part.text).element
     }
@@ -112,38 +128,134 @@ export class ToolView {
 
   private ask(item: ToolItem): void {
     const { question, answer } = item
+    const shape = JSON.stringify([question, answer, item.parts, item.program, item.input, item.title])
+    // Buttons that are made anew would lose the focus.
+    if (shape === this.asked) return
+    this.asked = shape
     this.asking.replaceChildren()
     this.element.classList.toggle('asks', question !== undefined)
     if (question) {
       const press = (option: string): void => {
-        for (const button of this.asking.querySelectorAll('button')) button.disabled = true
+        for (const button of this.asking.querySelectorAll('.buttons button, .always button')) (button as HTMLButtonElement).disabled = true
         host.postMessage({ type: 'answer', question: question.id, option })
       }
       const once = question.options.filter((option) => !option.kind.endsWith('always'))
       const always = question.options.filter((option) => option.kind.endsWith('always'))
+      const words = asks(item)
       this.asking.append(
         el(
           'div',
-          { class: 'question', role: 'group', 'aria-label': `Permission: ${item.title}` },
-          el('div', { class: 'words' }, icon('shield'), el('span', {}, 'Cantrip asks for your permission')),
+          { class: 'question', role: 'group', 'aria-label': words },
+          el('div', { class: 'words' }, icon('shield'), el('span', {}, words)),
+          el('div', { class: 'subject' }, ...this.subject(item)),
           el(
             'div',
             { class: 'buttons' },
-            ...once.map((option) => el('button', { class: option.kind === 'allow_once' ? 'primary' : 'secondary', type: 'button', 'data-kind': option.kind, title: HINTS[option.kind] ?? '', onclick: () => { press(option.id) } }, option.name)),
+            ...once.map((option) => el('button', { class: option.kind === 'allow_once' ? 'primary' : 'secondary', type: 'button', 'data-kind': option.kind, title: HINTS[option.kind] ?? '', onclick: () => { press(option.id) } }, ...seen(option.name, 'command'))),
+            size(item),
           ),
           always.length > 0 &&
-            el('div', { class: 'always' }, ...always.map((option) => el('button', { class: 'text-button', type: 'button', 'data-kind': option.kind, onclick: () => { press(option.id) } }, icon(option.kind === 'allow_always' ? 'check-all' : 'circle-slash'), el('span', {}, option.name.replace(/`/g, ''))))),
+            el('div', { class: 'always' }, ...always.map((option) => el('button', { class: 'text-button', type: 'button', 'data-kind': option.kind, onclick: () => { press(option.id) } }, icon(option.kind === 'allow_always' ? 'check-all' : 'circle-slash'), el('span', {}, ...seen(option.name.replace(/`/g, ''), 'command'))))),
         ),
       )
-    } else if (answer && answer !== 'Allow') {
-      this.asking.append(el('div', { class: 'answered' }, `Your answer: ${answer.replace(/`/g, '')}`))
+    } else if (answer === 'unanswered') {
+      this.asking.append(el('div', { class: 'answered' }, el('span', {}, 'Not answered. '), el('button', { class: 'text-button again', type: 'button', onclick: () => { host.postMessage({ type: 'askAgain', item: item.id }) } }, 'Ask again?')))
+    } else {
+      const said = answered(item, answer)
+      if (said) this.asking.append(el('div', { class: 'answered' }, said))
     }
+  }
+
+  /** What the user decides about, whole. */
+  private subject(item: ToolItem): Node[] {
+    const { program } = item
+    if (program) {
+      const found = pieces(program.text, 'command')
+      return [
+        el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': program.language === 'python' ? 'Code' : 'Command' }, el('code', {}, ...seen(program.text, 'command')), left(program.left)),
+        ...(isMarked(found) ? [el('div', { class: 'careful' }, icon('warning'), el('span', {}, 'Some characters here cannot be seen or look like others. They are marked.'))] : []),
+      ]
+    }
+    const made = item.parts.map((part) => this.part(part))
+    if (item.parts.some((part) => part.type === 'diff')) return made
+    return [el('div', { class: 'about' }, ...seen(item.title, 'command')), ...(item.input ? [el('pre', { class: 'code-block command', tabindex: 0, 'aria-label': 'Arguments' }, el('code', {}, ...seen(item.input, 'command')))] : []), ...made]
   }
 }
 
-/** Characters of a command that are sure to be seen in a title. */
-const SHORT = 40
+/** Characters of a command that are sure to be seen in one line. */
+const SHORT = 30
+/** Lines that are read at a glance. */
+const GLANCE = 12
 const HINTS: Readonly<Record<string, string>> = { allow_once: 'Alt+A', reject_once: 'Alt+R' }
+
+/** How a call stands for its user: tests that fail are no success, and what the user rejected is no failure. */
+function stateOf(item: ToolItem): string {
+  if (item.answer === 'reject_once' || item.answer === 'reject_always' || item.answer === 'stopped' || item.answer === 'unanswered' || item.answer === 'passed') return 'rejected'
+  if (item.status === 'completed' && (item.tests?.ok === false || (item.exit && (item.exit.signal !== null || (item.exit.code ?? 0) !== 0)))) return 'failed'
+  return item.status
+}
+
+/** The question in a user's words. */
+export function asks(item: ToolItem): string {
+  const diffs = item.parts.filter((part) => part.type === 'diff')
+  if (item.name === 'run_tests') return item.program ? 'Run the tests with this command?' : 'Run the tests?'
+  if (item.program) return item.program.language === 'python' ? 'Run this code?' : 'Run this command?'
+  if (diffs.length > 0 && diffs.every((part) => part.isNew)) return diffs.length > 1 ? 'Create these files?' : 'Create this file?'
+  if (diffs.length > 1) return 'Make these edits?'
+  if (item.kind === 'edit') return 'Make this edit?'
+  if (item.kind === 'delete') return 'Delete this?'
+  if (item.kind === 'move') return 'Move this?'
+  if (item.kind === 'fetch') return 'Open this address?'
+  return 'Allow this?'
+}
+
+function answered(item: ToolItem, answer: Answer | undefined): string {
+  const what = item.program ? (item.program.language === 'python' ? 'code' : 'command') : item.kind === 'edit' ? 'change' : 'request'
+  switch (answer) {
+    case 'allow_always':
+      return 'You allowed this for the session.'
+    case 'reject_once':
+      return `You rejected this ${what}.`
+    case 'reject_always':
+      return `You rejected this ${what}, for the whole session.`
+    case 'stopped':
+      return 'Stopped by you.'
+    case 'passed':
+      return 'Not answered.'
+    default:
+      return ''
+  }
+}
+
+/** What is easily missed of a question that is long. */
+function size(item: ToolItem): HTMLElement | false {
+  const lines = item.program ? item.program.text.split('\n').length : item.parts.reduce((sum, part) => sum + (part.type === 'diff' ? part.hunks.reduce((all, hunk) => all + hunk.lines.length, 0) : 0), 0)
+  const missing = (item.program?.left ?? 0) > 0 || item.parts.some((part) => part.type === 'diff' && part.left > 0)
+  if (lines <= GLANCE && !missing) return false
+  return el('span', { class: 'size' }, missing ? 'Not all of it is shown here.' : `${lines} lines: read them from the start.`)
+}
+
+function left(count: number): HTMLElement | false {
+  return count > 0 && el('mark', { class: 'spelled' }, `${count.toLocaleString('en')} more characters are not shown`)
+}
+
+/** What failed and why; then all that the command printed. */
+function tests(report: TestReport, command: string | undefined): Node[] {
+  return [
+    ...(command ? [el('pre', { class: 'code-block command' }, el('code', {}, ...seen(command, 'command')))] : []),
+    ...(report.note ? [el('p', { class: 'note' }, report.note)] : []),
+    ...(report.failures.length > 0
+      ? [
+          el(
+            'ul',
+            { class: 'failures' },
+            ...report.failures.map((failure) => el('li', {}, el('div', { class: 'name' }, icon('error'), el('span', {}, failure.name)), failure.cause !== '' && el('div', { class: 'cause' }, ...withPlaces(failure.cause)))),
+          ),
+        ]
+      : []),
+    ...(report.output ? [new TerminalView(report.output).element] : []),
+  ]
+}
 
 function location(at: { path: string; shown: string; line?: number }): HTMLElement {
   const go = (): void => { host.postMessage({ type: 'location', path: at.path, ...(at.line === undefined ? {} : { line: at.line }) }) }
@@ -153,8 +265,4 @@ function location(at: { path: string; shown: string; line?: number }): HTMLEleme
 export function picture(mime: string, data: string): HTMLElement {
   if (!/^image\/(png|jpeg|gif|webp|bmp)$/.test(mime)) return el('span', {}, `[${mime}]`)
   return el('img', { src: `data:${mime};base64,${data}`, alt: 'picture' })
-}
-
-function sameText(a: string, b: string): boolean {
-  return a.replace(/\s+/g, ' ').trim() === b.replace(/\s+/g, ' ').trim()
 }

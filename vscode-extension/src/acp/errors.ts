@@ -6,7 +6,7 @@ import { AgentGone } from "./connection";
 export interface Told {
   readonly title: string;
   readonly detail: string;
-  readonly action: "restart" | "signIn" | "setUp" | "newSession" | "none";
+  readonly action: "restart" | "retry" | "signIn" | "setUp" | "newSession" | "none";
 }
 
 const AUTH_REQUIRED = -32000;
@@ -20,26 +20,69 @@ export function wantsSignIn(problem: unknown): boolean {
 export function told(problem: unknown): Told {
   if (problem instanceof AgentGone) {
     return {
-      title: `The agent ${problem.how}`,
-      detail: problem.lastWords.filter((line) => line.trim()).slice(-6).join("\n") || "It said nothing about the reason.",
+      title: problem.how.startsWith("could not be started") ? "Cantrip could not be started" : "Cantrip stopped unexpectedly",
+      detail: [`The agent ${problem.how}.`, ...problem.lastWords.filter((line) => line.trim()).slice(-6)].join("\n"),
       action: problem.how.startsWith("could not be started") ? "setUp" : "restart",
     };
   }
-  if (problem instanceof RequestError) {
-    const data = problem.data as Record<string, unknown> | undefined;
-    const more = ["details", "howTo", "hint"].map((key) => data?.[key]).find((text) => typeof text === "string" && !problem.message.includes(text));
-    const detail = typeof more === "string" ? `${problem.message}\n${more}` : problem.message;
-    if (problem.code === AUTH_REQUIRED) return { title: "A model's key is needed", detail: keyless(problem.message), action: "signIn" };
-    if (problem.code === NOT_FOUND) return { title: "This session is gone", detail, action: "newSession" };
-    return { title: "The agent refused", detail, action: "none" };
-  }
+  if (problem instanceof RequestError) return refusal(problem);
   const text = problem instanceof Error ? problem.message : String(problem);
   const [title = "Something went wrong", ...rest] = text.split("\n");
   return { title, detail: rest.join("\n"), action: problem instanceof NoProgram ? "setUp" : "none" };
 }
 
+/** What a provider said, by its status or its words, and what its user can do. */
+const PROVIDER: readonly (readonly [statuses: readonly number[], words: RegExp, title: string, action: Told["action"]])[] = [
+  [[402], /insufficient_quota|no credit left|exceeded your current quota|billing/i, "The account has no credit left", "retry"],
+  [[401, 403], /\banswered 40[13]\b|invalid (?:x-)?api.?key|incorrect api key|authentication_error|api key not valid|unauthori[sz]ed/i, "The key was not accepted", "signIn"],
+  [[404], /\banswered 404\b|model_not_found|no such model|model .{1,80} not found/i, "The model was not found", "none"],
+  [[429, 529], /\banswered (?:429|529)\b|rate.?limit|overloaded/i, "The provider asks to wait", "retry"],
+  [[413], /do not fit the model's context|context window/i, "This conversation is too long for the model", "newSession"],
+  [[500, 502, 503, 504], /\banswered 5\d\d\b/i, "The provider has a problem", "retry"],
+  [[], /no connection|connection (?:refused|reset|error)|cannot be reached|time-out|timed out|name resolution|getaddrinfo|ECONNREFUSED|stream was cut|no answer/i, "The model could not be reached", "retry"],
+];
+
+const REASONS: Readonly<Record<string, readonly [title: string, action: Told["action"]]>> = {
+  prompt_in_progress: ["Cantrip is still at work here", "none"],
+  session_in_use: ["This session is open elsewhere", "newSession"],
+  untrusted_recipe: ["The recipe is not trusted", "none"],
+};
+
+const KINDS: Readonly<Record<string, readonly [title: string, action: Told["action"]]>> = {
+  ContextLimitError: ["This conversation is too long for the model", "newSession"],
+  SandboxMissing: ["The sandbox is not installed", "retry"],
+  SandboxError: ["The sandbox could not be started", "retry"],
+  LoomWriteError: ["The session could not be saved", "retry"],
+  LoomLocked: ["This session is open elsewhere", "newSession"],
+  RecipeError: ["The recipe has a mistake", "none"],
+  UntrustedRecipe: ["The recipe is not trusted", "none"],
+  MalformedResponse: ["The model's answer could not be read", "retry"],
+};
+
+function refusal(problem: RequestError): Told {
+  const data = (problem.data ?? {}) as Record<string, unknown>;
+  if (problem.code === AUTH_REQUIRED) return { title: "A key is needed for the model", detail: keyless(problem.message), action: "signIn" };
+  const more = ["details", "howTo", "hint"].map((key) => data[key]).find((text) => typeof text === "string" && !problem.message.includes(text));
+  const said = problem.message.replace(/^(?:The prompt failed|Invalid request|Invalid params|Internal error|Resource not found): /, "");
+  const detail = capital(typeof more === "string" ? `${said}\n${more}` : said);
+  if (problem.code === NOT_FOUND) return { title: "This session is gone", detail, action: "newSession" };
+  const reason = REASONS[String(data.reason)];
+  if (reason !== undefined) return { title: reason[0], detail, action: reason[1] };
+  const kind = KINDS[String(data.error)];
+  if (kind !== undefined) return { title: kind[0], detail, action: kind[1] };
+  const status = typeof data.status === "number" ? data.status : undefined;
+  const provider =
+    PROVIDER.find(([statuses]) => status !== undefined && statuses.includes(status) && (status !== 429 || !PROVIDER[0]?.[1].test(detail))) ?? PROVIDER.find(([, words]) => words.test(detail));
+  if (provider !== undefined) return { title: provider[2], detail, action: provider[3] };
+  return { title: "That did not work", detail, action: data.error === undefined ? "none" : "retry" };
+}
+
+function capital(text: string): string {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
+}
+
 /** Why there is no key, without all the ways to set one elsewhere: the button beside it leads to one. */
 function keyless(message: string): string {
   const why = message.replace(/^Authentication required: /, "").split(/\.\s/)[0] ?? "";
-  return `${why.charAt(0).toUpperCase()}${why.slice(1)}.\nGive a key here; “cantrip doctor” in a terminal shows what was found.`;
+  return `${capital(why)}.\nGive a key here; “cantrip doctor” in a terminal shows what was found.`;
 }

@@ -1,10 +1,12 @@
 import { structuredPatch } from "diff";
 import type { DiffPart, Hunk } from "./items";
 
-const MOST_LINES = 240;
+/** Lines of a change that a conversation shows: whoever is asked sees all of any edit that a person reads. */
+const MOST_LINES = 3000;
+const MOST_IN_LINE = 20_000;
 const TOO_LARGE = 2_000_000;
 
-/** A change of a file as hunks that can be shown in a conversation; the whole of it is for the diff editor. */
+/** A change of a file as hunks that can be shown in a conversation; what is left out is counted. */
 export function changed(path: string, shown: string, before: string | null, after: string): DiffPart {
   const base = { type: "diff", path, shown, isNew: before === null } as const;
   if ((before?.length ?? 0) + after.length > TOO_LARGE) return { ...base, added: 0, removed: 0, hunks: [], left: after.split("\n").length };
@@ -13,6 +15,7 @@ export function changed(path: string, shown: string, before: string | null, afte
   let removed = 0;
   let shownLines = 0;
   let left = 0;
+  let cut = 0;
   const hunks: Hunk[] = [];
   for (const hunk of patch?.hunks ?? []) {
     const lines = hunk.lines.filter((line) => !line.startsWith("\\"));
@@ -22,8 +25,12 @@ export function changed(path: string, shown: string, before: string | null, afte
     }
     const room = Math.max(0, MOST_LINES - shownLines);
     left += Math.max(0, lines.length - room);
-    if (room > 0) hunks.push({ oldStart: hunk.oldStart, newStart: hunk.newStart, lines: lines.slice(0, room).map((line) => line.slice(0, 2000)) });
-    shownLines += Math.min(room, lines.length);
+    const fitting = lines.slice(0, room);
+    for (const line of fitting) cut += Math.max(0, line.length - MOST_IN_LINE);
+    if (room > 0) hunks.push({ oldStart: hunk.oldStart, newStart: hunk.newStart, lines: fitting.map((line) => line.slice(0, MOST_IN_LINE)) });
+    shownLines += fitting.length;
   }
-  return { ...base, added, removed, hunks, left };
+  // A change that takes too long to compare is shown by its size alone.
+  if (patch === undefined) left = after.split("\n").length;
+  return { ...base, added, removed, hunks, left, ...(cut > 0 ? { cut } : {}) };
 }

@@ -34,6 +34,11 @@ export class Conversation {
     return this.current?.settings ?? { options: [], commands: [] };
   }
 
+  /** Whether its user stopped the prompt that runs, or ran last. */
+  get stopped(): boolean {
+    return this.stopping;
+  }
+
   /** Whether somebody said something in it. */
   get used(): boolean {
     return this.transcript.items.length > 0;

@@ -41,13 +41,40 @@ export interface ToolItem {
   parent?: string;
   parts: ToolPart[];
   locations: { path: string; shown: string; line?: number }[];
+  /** The command or the code that it runs, whole. */
+  program?: Program;
+  /** Its arguments, where they are no program. */
   input?: string;
   /** What a command printed, with its escape codes. */
   output?: string;
   exit?: { code: number | null; signal: string | null };
+  /** What a run of tests came to. */
+  tests?: TestReport;
   question?: Question;
-  answer?: string;
+  answer?: Answer;
 }
+
+export interface Program {
+  readonly text: string;
+  readonly language: "bash" | "python";
+  /** Characters at its end that are not in `text`. */
+  readonly left: number;
+}
+
+export interface TestReport {
+  readonly ok: boolean;
+  /** `3 passed, 1 failed`. */
+  readonly summary: string;
+  readonly note: string;
+  readonly failures: readonly { readonly name: string; readonly cause: string; readonly text: string }[];
+  readonly output: string;
+}
+
+/**
+ * What the user said to a question. `stopped`: the user stopped the agent while it was open; `unanswered`: it was closed by
+ * something else, such as a reload, and can be asked again; `passed`: so too, and the conversation went on since.
+ */
+export type Answer = "allow_once" | "allow_always" | "reject_once" | "reject_always" | "stopped" | "unanswered" | "passed";
 
 export interface Question {
   readonly id: string;
@@ -56,6 +83,8 @@ export interface Question {
 
 export type ToolPart =
   | { readonly type: "text"; readonly text: string }
+  /** What a command printed, of a time that is over. */
+  | { readonly type: "output"; readonly text: string }
   | { readonly type: "image"; readonly mime: string; readonly data: string }
   | { readonly type: "link"; readonly name: string; readonly uri: string }
   | DiffPart;
@@ -70,6 +99,8 @@ export interface DiffPart {
   readonly hunks: readonly Hunk[];
   /** Lines that were left out of the hunks. */
   readonly left: number;
+  /** Characters that were left out at the ends of very long lines. */
+  readonly cut?: number;
 }
 
 export interface Hunk {
@@ -100,8 +131,10 @@ export interface ErrorItem {
   readonly id: string;
   readonly title: string;
   readonly detail: string;
-  readonly action: "restart" | "signIn" | "setUp" | "newSession" | "none";
+  readonly action: ErrorAction;
 }
+
+export type ErrorAction = "restart" | "retry" | "signIn" | "setUp" | "newSession" | "none";
 
 /** The end of an answer. `turn` is where a fork would go on from. */
 export interface EndItem {

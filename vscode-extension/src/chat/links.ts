@@ -1,3 +1,4 @@
+import { homedir } from "node:os";
 import { isAbsolute, resolve } from "node:path";
 import * as vscode from "vscode";
 
@@ -10,14 +11,16 @@ export async function follow(href: string, folder: string): Promise<void> {
     await vscode.env.openExternal(vscode.Uri.parse(href, true));
     return;
   }
-  const scheme = /^([A-Za-z][A-Za-z0-9+.-]+):/.exec(href)?.[1]?.toLowerCase();
+  // `app.py:12` is a file's line and no scheme.
+  const isPlace = /^[^:]+:\d{1,9}(?::\d+)?$/.test(href);
+  const scheme = isPlace ? undefined : /^([A-Za-z][A-Za-z0-9+.-]+):/.exec(href)?.[1]?.toLowerCase();
   if (scheme !== undefined && scheme !== "file") return;
   const [, path = "", fragment = ""] = /^([^#]*)#?(.*)$/s.exec(href) ?? [];
   const line = /^L?(\d{1,9})/.exec(fragment)?.[1] ?? /:(\d{1,9})(?::\d+)?$/.exec(path)?.[1];
   const bare = path.replace(/:(\d{1,9})(?::\d+)?$/, "");
   let file: string;
   try {
-    file = scheme === "file" ? vscode.Uri.parse(bare, true).fsPath : decodeURIComponent(bare);
+    file = scheme === "file" ? vscode.Uri.parse(bare, true).fsPath : decodeURIComponent(bare).replace(/^~(?=\/)/, homedir());
   } catch {
     return;
   }

@@ -33,7 +33,7 @@ export interface SessionLine {
 }
 
 export type ToPanel =
-  | { readonly type: "reset"; readonly items: readonly Item[]; readonly more: boolean; readonly state: State }
+  | { readonly type: "reset"; readonly items: readonly Item[]; readonly more: boolean; readonly same?: boolean; readonly state: State }
   | { readonly type: "ops"; readonly ops: readonly Op[] }
   | { readonly type: "earlier"; readonly items: readonly Item[]; readonly more: boolean }
   | { readonly type: "state"; readonly state: State }
@@ -46,7 +46,7 @@ export type ToPanel =
 export type FromPanel =
   | { readonly type: "ready" }
   | { readonly type: "send"; readonly text: string; readonly attachments: readonly Attachment[] }
-  | { readonly type: "stop" | "new" | "sessions" | "restart" | "signIn" | "setUp" | "trust" | "openFolder" }
+  | { readonly type: "stop" | "new" | "sessions" | "restart" | "retry" | "signIn" | "setUp" | "trust" | "openFolder" }
   | { readonly type: "earlier"; readonly before: string }
   | { readonly type: "open" | "delete"; readonly id: string; readonly cwd?: string }
   | { readonly type: "option"; readonly id: string; readonly value: string | boolean }
@@ -57,7 +57,8 @@ export type FromPanel =
   | { readonly type: "link"; readonly href: string }
   | { readonly type: "mention"; readonly ask: number; readonly query: string }
   | { readonly type: "dropped"; readonly uris: readonly string[] }
-  | { readonly type: "copy"; readonly text: string };
+  | { readonly type: "askAgain"; readonly item: string }
+  | { readonly type: "copy" | "insert"; readonly text: string };
 
 /** Checks what comes from the webview: it shows what strangers wrote, so nothing it says is taken unseen. */
 export function fromPanel(value: unknown): FromPanel | undefined {
@@ -70,6 +71,7 @@ export function fromPanel(value: unknown): FromPanel | undefined {
     case "new":
     case "sessions":
     case "restart":
+    case "retry":
     case "signIn":
     case "setUp":
     case "trust":
@@ -98,7 +100,10 @@ export function fromPanel(value: unknown): FromPanel | undefined {
       return texts("query") && typeof fields.ask === "number" ? (fields as unknown as FromPanel) : undefined;
     case "dropped":
       return Array.isArray(fields.uris) && fields.uris.every((uri) => typeof uri === "string") ? (fields as unknown as FromPanel) : undefined;
+    case "askAgain":
+      return texts("item") ? (fields as unknown as FromPanel) : undefined;
     case "copy":
+    case "insert":
       return texts("text") ? (fields as unknown as FromPanel) : undefined;
     default:
       return undefined;

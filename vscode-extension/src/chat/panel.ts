@@ -110,9 +110,9 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
     this.reset(conversation);
   }
 
-  private reset(conversation: Conversation): void {
+  private reset(conversation: Conversation, same = false): void {
     const { items } = conversation.transcript;
-    this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, state: this.state() });
+    this.send({ type: "reset", items: items.slice(-AT_ONCE), more: items.length > AT_ONCE, same, state: this.state() });
   }
 
   /** Pieces that come close together go out together, text that continues text as one. */
@@ -132,7 +132,7 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       const ops = this.ops;
       this.ops = [];
       if (ops.length === 0) return;
-      if (ops.length > 4 * AT_ONCE) this.reset(this.service.current);
+      if (ops.length > 4 * AT_ONCE) this.reset(this.service.current, true);
       else this.send({ type: "ops", ops });
     }, BATCH_MS);
   }
@@ -245,6 +245,12 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       }
       case "copy":
         return vscode.env.clipboard.writeText(message.text);
+      case "insert":
+        return insert(message.text);
+      case "askAgain":
+        return service.askAgain(message.item);
+      case "retry":
+        return service.retry();
       case "restart":
         return service.restart();
       case "signIn":
@@ -274,6 +280,18 @@ export class ChatPanel implements vscode.WebviewViewProvider, vscode.Disposable 
       this.tellState();
     }
   }
+}
+
+/** Puts text at the cursor of the editor that was used last, in place of what is selected; in a new file where there is none. */
+async function insert(text: string): Promise<void> {
+  const editor = vscode.window.activeTextEditor ?? vscode.window.visibleTextEditors[0];
+  if (editor === undefined) {
+    await vscode.window.showTextDocument(await vscode.workspace.openTextDocument({ content: text }));
+    return;
+  }
+  const { selections } = editor;
+  const done = await editor.edit((edit) => { for (const each of selections) edit.replace(each, text); });
+  if (!done) void vscode.window.showWarningMessage("The code could not be inserted: this editor is read-only.");
 }
 
 function complain(problem: unknown): void {

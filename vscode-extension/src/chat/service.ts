@@ -6,11 +6,19 @@ import type { Place, Session } from "../acp/session";
 import { Signal } from "../acp/signal";
 import { contentOf } from "./attachments";
 import { Conversation } from "./conversation";
-import type { Attachment } from "./items";
+import type { Attachment, ToolItem } from "./items";
 import type { Pending, Permissions } from "./permissions";
 import { signIn } from "./signin";
 
 const LAST = "cantrip.chat.session";
+/** Questions that wait, with their calls: what is not answered when the window closes is shown again. */
+const WAITING = "cantrip.chat.waiting";
+const MOST_WAITING = 20;
+
+interface Waiting {
+  readonly session: string;
+  readonly item: ToolItem;
+}
 
 /** The conversations of this window, and which of them the panel shows. */
 export class ChatService implements vscode.Disposable {
@@ -21,6 +29,7 @@ export class ChatService implements vscode.Disposable {
   private readonly conversations = new Map<string, Conversation>();
   private conversation: Conversation | undefined;
   private readonly running = new Set<Conversation>();
+  private readonly last = new WeakMap<Conversation, { text: string; attachments: Attachment[] }>();
 
   constructor(
     readonly agent: Agent,
@@ -30,8 +39,13 @@ export class ChatService implements vscode.Disposable {
   ) {
     permissions.asked.on((pending) => { this.question(pending); });
     permissions.settled.on(({ pending, option }) => {
-      const chosen = pending.request.options.find((each) => each.optionId === option);
-      this.of(pending.request.sessionId)?.transcript.answered(pending.request.toolCall.toolCallId, chosen?.name ?? "Not answered");
+      const { sessionId, toolCall, options } = pending.request;
+      const chosen = options.find((each) => each.optionId === option);
+      const conversation = this.of(sessionId);
+      const answer = chosen?.kind ?? (conversation?.stopped === true ? "stopped" : "unanswered");
+      conversation?.transcript.answered(toolCall.toolCallId, answer);
+      // A window that closes answers nothing: the question is found again when the session is opened anew.
+      if (answer !== "unanswered") this.forget(sessionId, toolCall.toolCallId);
     });
     agent.ended.on((problem) => {
       for (const conversation of this.running) this.permissions.cancel(conversation.session?.id ?? "");
@@ -53,6 +67,8 @@ export class ChatService implements vscode.Disposable {
     const where = place();
     if (where === undefined) throw new Error("Open a folder first: a session works in one.");
     const conversation = this.current;
+    if (conversation.session !== undefined) this.forget(conversation.session.id);
+    this.last.set(conversation, { text, attachments });
     await conversation.prompt(
       text,
       attachments,
@@ -60,6 +76,21 @@ export class ChatService implements vscode.Disposable {
       () => this.begin(conversation, where),
       () => signIn(this.agent, this.agentProgram),
     );
+  }
+
+  /** Sends what was sent last once more; where nothing was, the session is opened again. */
+  async retry(): Promise<void> {
+    const last = this.last.get(this.current);
+    if (last === undefined) return this.prepare();
+    await this.send(last.text, last.attachments);
+  }
+
+  /** Lets the agent ask once more what was not answered. */
+  async askAgain(itemId: string): Promise<void> {
+    const what = this.current.transcript.unansweredTitle(itemId);
+    if (what === undefined) return;
+    const [line = "", ...more] = what.split("\n");
+    await this.send(`I did not answer your question about “${line.slice(0, 200)}${more.length > 0 || line.length > 200 ? " …" : ""}”. Ask me again.`, []);
   }
 
   /** Opens a session for what is shown, so that its options and commands are there before the first prompt. */
@@ -109,6 +140,7 @@ export class ChatService implements vscode.Disposable {
         this.conversations.set(id, conversation);
       });
       conversation.transcript.replayed();
+      for (const each of this.waiting()) if (each.session === id) conversation.transcript.unanswered(each.item);
       this.remember(id);
     } catch (problem) {
       this.conversations.delete(id);
@@ -202,7 +234,23 @@ export class ChatService implements vscode.Disposable {
   private question(pending: Pending): void {
     const { request } = pending;
     const options = request.options.map((each) => ({ id: each.optionId, name: each.name, kind: each.kind }));
-    this.of(request.sessionId)?.transcript.question({ id: pending.id, options }, request.toolCall);
+    const transcript = this.of(request.sessionId)?.transcript;
+    transcript?.question({ id: pending.id, options }, request.toolCall);
+    const item = transcript?.call(request.toolCall.toolCallId);
+    if (item === undefined) return;
+    const kept: Waiting = { session: request.sessionId, item: { ...item, question: undefined } };
+    void this.memory.update(WAITING, [...this.waiting(), kept].slice(-MOST_WAITING));
+  }
+
+  private waiting(): Waiting[] {
+    return this.memory.get<Waiting[]>(WAITING, []);
+  }
+
+  /** Nothing waits any more: of a call, or of a whole session. */
+  private forget(session: string, callId?: string): void {
+    const all = this.waiting();
+    const left = all.filter((each) => each.session !== session || (callId !== undefined && each.item.callId !== callId));
+    if (left.length !== all.length) void this.memory.update(WAITING, left);
   }
 
   private remember(id: string): void {

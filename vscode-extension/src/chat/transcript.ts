@@ -3,10 +3,10 @@ import { isAbsolute, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
 import { changed } from "./changes";
-import type { Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
+import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
+import { exitOf, failureOf, inputOf, isRejection, program, programOf, testsOf, unfenced } from "./results";
 
 const MOST_OUTPUT = 200_000;
-const MOST_INPUT = 20_000;
 
 type Fields<T extends Item> = Omit<T, "id" | "type">;
 
@@ -50,6 +50,8 @@ export class Transcript {
       this.plan = [];
       this.planned.fire(this.plan);
     }
+    // The conversation goes on: what was not answered is not asked for any more.
+    for (const item of this.items) if (item.type === "tool" && item.answer === "unanswered") this.change(item, { answer: "passed" });
     this.add<UserItem>("user", { text, attachments });
   }
 
@@ -110,12 +112,39 @@ export class Transcript {
   question(question: Question, call: acp.ToolCallUpdate): void {
     this.tool(call);
     const item = this.tools.get(call.toolCallId);
-    if (item) this.change(item, { question });
+    if (item === undefined) return;
+    // A gate that runs a command (a run of the tests) shows it with its question alone.
+    const text = item.kind === "execute" && item.program === undefined ? item.parts.find((part) => part.type === "text" || part.type === "output")?.text : undefined;
+    const shown = text === undefined ? undefined : program(unfenced(text) ?? text, "bash");
+    // What runs stands in the question already.
+    const parts = item.kind === "execute" ? item.parts.filter((part) => part.type !== "text" && part.type !== "output") : item.parts;
+    this.change(item, { question, parts, ...(shown === undefined ? {} : { program: shown }) });
   }
 
-  answered(callId: string, answer: string): void {
+  answered(callId: string, answer: Answer): void {
     const item = this.tools.get(callId);
     if (item) this.change(item, { question: undefined, answer });
+  }
+
+  /** A question that an earlier process asked and nobody answered, with the call as it was shown then. */
+  unanswered(asked: ToolItem): void {
+    const known = this.tools.get(asked.callId);
+    // What went on was answered by somebody, elsewhere.
+    if (known?.status === "completed" || (known !== undefined && known.answer !== undefined)) return;
+    const parts = asked.parts.map((part) => part);
+    if (known !== undefined) return this.change(known, { status: "failed", answer: "unanswered", parts, program: asked.program, input: asked.input, title: asked.title, kind: asked.kind });
+    this.tools.set(asked.callId, this.add<ToolItem>("tool", { ...asked, parts, question: undefined, status: "failed", answer: "unanswered" }));
+  }
+
+  /** The call of an item whose question nobody answered, in the words of its question. */
+  unansweredTitle(itemId: string): string | undefined {
+    const item = this.items.find((each) => each.id === itemId);
+    return item?.type === "tool" && item.answer === "unanswered" ? (item.program?.text ?? item.title) : undefined;
+  }
+
+  /** A call as it is now. */
+  call(callId: string): ToolItem | undefined {
+    return this.tools.get(callId);
   }
 
   /** Output of a terminal that the editor runs for the agent. */
@@ -186,8 +215,21 @@ export class Transcript {
     if (update.locations) {
       change.locations = update.locations.map((at) => ({ path: at.path, shown: this.shown(at.path), line: at.line ?? undefined }));
     }
-    if (update.content) change.parts = this.parts(item, update.content);
-    if (update.rawInput !== undefined && update.rawInput !== null) change.input = inputOf(update.rawInput);
+    if (update.rawInput !== undefined && update.rawInput !== null) {
+      change.program = programOf(update.rawInput) ?? item.program;
+      if (change.program === undefined) change.input = inputOf(update.rawInput);
+    }
+    if (update.content) change.parts = this.parts(item, update.content, { ...item, ...change });
+    const tests = testsOf(update.rawOutput);
+    if (tests !== undefined) {
+      change.tests = tests.report;
+      change.title = `Tests: ${tests.report.summary}`;
+      if (tests.command !== undefined) change.program = program(tests.command, "bash");
+    }
+    const exit = exitOf(update.rawOutput);
+    if (exit !== undefined) change.exit = exit;
+    const refused = meta?.cantrip?.permission === "refused" || update.content?.some((each) => each.type === "content" && isRejection(textOf(each.content)));
+    if (update.status === "failed" && refused === true && item.answer === undefined) change.answer = "reject_once";
     const via = meta?.cantrip?.via;
     if (typeof via === "string") change.parent = via;
     if (meta?.terminal_exit) change.exit = { code: meta.terminal_exit.exit_code ?? null, signal: meta.terminal_exit.signal ?? null };
@@ -212,7 +254,8 @@ export class Transcript {
     return item;
   }
 
-  private parts(item: ToolItem, content: readonly acp.ToolCallContent[]): ToolPart[] {
+  /** What a call shows; `now` is the call as it will be. */
+  private parts(item: ToolItem, content: readonly acp.ToolCallContent[], now: ToolItem): ToolPart[] {
     const parts: ToolPart[] = [];
     for (const each of content) {
       if (each.type === "diff") {
@@ -226,7 +269,12 @@ export class Transcript {
         parts.push({ type: "link", name: each.content.name, uri: each.content.uri });
       } else {
         const text = textOf(each.content);
-        if (text) parts.push({ type: "text", text });
+        const printed = now.kind === "execute" ? unfenced(text) : undefined;
+        if (printed !== undefined) parts.push({ type: "output", text: printed });
+        else if (now.status !== "failed") parts.push(...(text ? [{ type: "text", text } as const] : []));
+        // An error is written for the model; what was rejected needs no more words.
+        else if (now.program !== undefined) parts.push(...(text && !isRejection(text) ? [{ type: "text", text } as const] : []));
+        else if (!isRejection(text) && failureOf(text)) parts.push({ type: "text", text: failureOf(text) });
       }
     }
     return parts;
@@ -254,7 +302,11 @@ export class Transcript {
   /** Calls that never ended will not do so any more. */
   private settle(): void {
     this.speaking = undefined;
-    for (const item of this.open) this.change(item, { status: "failed", question: undefined });
+    for (const item of this.open) {
+      // Its question was closed by no answer.
+      const answer = item.question === undefined ? item.answer : "unanswered";
+      this.change(item, { status: "failed", question: undefined, answer });
+    }
     this.open.clear();
   }
 
@@ -282,14 +334,14 @@ interface Meta {
   readonly terminal_info?: { readonly terminal_id?: string };
   readonly terminal_output?: { readonly data?: unknown };
   readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
-  readonly cantrip?: { readonly via?: unknown };
+  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown };
 }
 
 const WORDS: Readonly<Record<string, string>> = {
-  cancelled: "Stopped.",
-  max_tokens: "Ended: the limit of tokens or cost is reached.",
-  max_turn_requests: "Ended: the limit of turns or time is reached. Say “go on” to continue.",
-  refusal: "The model refused to go on.",
+  cancelled: "Stopped by you.",
+  max_tokens: "Stopped: the limit of tokens or cost is reached.",
+  max_turn_requests: "Stopped: the limit of turns or time is reached. Send “Go on” to continue.",
+  refusal: "The model declined to answer.",
 };
 
 function isOpen(status: ToolItem["status"]): boolean {
@@ -321,15 +373,4 @@ function nameOf(uri: string): string {
   } catch {
     return uri;
   }
-}
-
-function inputOf(raw: unknown): string {
-  if (raw !== null && typeof raw === "object") {
-    const fields = raw as Record<string, unknown>;
-    const program = fields.command ?? fields.code;
-    if (typeof program === "string" && Object.keys(fields).length === 1) return program.slice(0, MOST_INPUT);
-    if (Object.keys(fields).length === 0) return "";
-  }
-  const text = typeof raw === "string" ? raw : JSON.stringify(raw, null, 2);
-  return text.length > MOST_INPUT ? `${text.slice(0, MOST_INPUT)}…` : text;
 }

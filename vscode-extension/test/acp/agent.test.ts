@@ -137,14 +137,14 @@ describe("an agent that cannot be started", () => {
 
   it("is named, with what to do", async () => {
     await assert.rejects(named("/nowhere/cantrip", "acp").connection(), (problem) => {
-      const { title, action } = told(problem);
-      return title.includes("/nowhere/cantrip acp") && action === "setUp";
+      const { title, detail, action } = told(problem);
+      return title.includes("Cantrip") && detail.includes("/nowhere/cantrip acp") && action === "setUp";
     });
   });
 
   it("tells its last words", async () => {
     const script = "process.stderr.write('No module named cantrip_acp\\n'); process.exit(1)";
-    await assert.rejects(named(process.execPath, "-e", script).connection(), (problem) => /exit code 1/.test(told(problem).title) && told(problem).detail.includes("No module named"));
+    await assert.rejects(named(process.execPath, "-e", script).connection(), (problem) => /exit code 1/.test(told(problem).detail) && told(problem).detail.includes("No module named"));
   });
 
   it("is ended where it never answers", async () => {

@@ -59,7 +59,58 @@ describe("a transcript", () => {
     transcript.ended({ stopReason: "cancelled" });
     const [call, end] = transcript.items;
     assert.deepEqual(call?.type === "tool" && [call.status, call.question], ["failed", undefined]);
-    assert.deepEqual(end?.type === "end" && [end.reason, end.words], ["cancelled", "Stopped."]);
+    assert.deepEqual(end?.type === "end" && [end.reason, end.words], ["cancelled", "Stopped by you."]);
+  });
+
+  it("shows a command whole, whatever its title says", () => {
+    const transcript = new Transcript("/p");
+    const text = `ls -la${" ".repeat(60)}; rm -rf ${"x".repeat(50_000)}END`;
+    transcript.question({ id: "q", options: [] }, { toolCallId: "t", title: "ls -la …", kind: "execute", status: "pending", rawInput: { command: text } });
+    assert.deepEqual((transcript.items[0] as ToolItem).program, { text, language: "bash", left: 0 });
+    // A gate that runs one shows it with its question.
+    transcript.question({ id: "q", options: [] }, { toolCallId: "u", title: "Run the tests", name: "run_tests", kind: "execute", rawInput: { targets: ["a"] }, content: [{ type: "content", content: { type: "text", text: "```sh\npytest -q a\n```" } }] });
+    assert.equal((transcript.items[1] as ToolItem).program?.text, "pytest -q a");
+    assert.deepEqual((transcript.items[1] as ToolItem).parts, []);
+  });
+
+  it("knows tests that failed, however their result is wrapped", () => {
+    const result = { ok: false, passed: 3, failed: 1, errors: 0, skipped: 0, failures: [{ name: "test_a.py::test_b", text: "    def test_b():\n>       assert f() == 4\nE       assert 3 == 4\n\ntest_a.py:7: AssertionError" }], exit_code: 1, command: "pytest -q", output: "1 failed" };
+    for (const rawOutput of [result, { output: result }]) {
+      const transcript = new Transcript("/p");
+      transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "Run the tests", name: "run_tests", kind: "execute", status: "pending", rawInput: {} });
+      transcript.heard({ sessionUpdate: "tool_call_update", toolCallId: "t", status: "completed", rawOutput });
+      const item = transcript.items[0] as ToolItem;
+      assert.equal(item.title, "Tests: 3 passed, 1 failed");
+      assert.equal(item.tests?.ok, false);
+      assert.deepEqual(item.tests.failures.map((each) => [each.name, each.cause]), [["test_a.py::test_b", "assert 3 == 4\ntest_a.py:7"]]);
+      assert.equal(item.program?.text, "pytest -q");
+    }
+  });
+
+  it("says to the user what happened, and not what the model is told to do", () => {
+    const failed = (text: string): ToolItem => {
+      const transcript = new Transcript("/p");
+      transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", kind: "edit", status: "failed", content: [{ type: "content", content: { type: "text", text } }] });
+      return transcript.items[0] as ToolItem;
+    };
+    assert.deepEqual(failed("old_text was not found in a.py. Read the file again and copy the text exactly.").parts, [{ type: "text", text: "Old_text was not found in a.py." }]);
+    const rejected = failed("the user refused this: Edit a.py. Do not try the same in another way; go on without it, or say what you would need");
+    assert.deepEqual([rejected.parts, rejected.answer], [[], "reject_once"]);
+  });
+
+  it("brings back a question that nobody answered", () => {
+    const before = new Transcript("/p");
+    before.question({ id: "q", options: [] }, { toolCallId: "t.g0", title: "Edit a.py", kind: "edit", status: "pending", content: [{ type: "diff", path: "/p/a.py", oldText: "a\nb\n", newText: "a\nc\n" }] });
+    const asked = structuredClone(before.items[0] as ToolItem);
+    for (const known of [true, false]) {
+      const after = new Transcript("/p");
+      if (known) after.heard({ sessionUpdate: "tool_call", toolCallId: "t.g0", title: "Edit a.py", kind: "edit", status: "failed" });
+      after.unanswered(asked);
+      const [item] = after.items as [ToolItem];
+      assert.deepEqual([item.answer, item.question, item.parts.length, after.unansweredTitle(item.id)], ["unanswered", undefined, 1, "Edit a.py"]);
+      after.asked("Something else.", []);
+      assert.equal((after.items[0] as ToolItem).answer, "passed");
+    }
   });
 
   it("takes ten thousand messages without looking back", () => {

@@ -120,6 +120,7 @@ class Host:
         else:
             request.after.append(lambda: _tell_commands(session))
         request.after.append(lambda: connection.beside(session.warm))
+        request.after.append(lambda: connection.beside(lambda: self._options.look_for_local_servers(session)))
 
     def state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:
         entity, opened = session.entity, session.opened

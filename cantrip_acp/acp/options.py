@@ -270,6 +270,16 @@ class Options:
                 INVALID_REQUEST, "The recipes changed while they were asked about; look at them and try again"
             )
 
+    async def look_for_local_servers(self, session: Session) -> None:
+        """Offer what local servers serve: the client is told once, and only where there is something new."""
+        from cantrip_acp.crystals import local_servers
+
+        before = local_servers.known()
+        found = await anyio.to_thread.run_sync(local_servers.running, abandon_on_cancel=True)
+        # A session that was opened after they were found has them in its reply.
+        if found != before and not session.closing and session.opened.recipe is not None:
+            session.show(acp.ConfigOptionsChanged(self.listed(session)))
+
     async def before(self, session: Session) -> Sequence[ContextBlock]:
         """Ahead of a cast: what was chosen takes effect, and the entity is told what it has to know of it."""
         if session.pending:

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cantrip_acp.crystals import keys
+from cantrip_acp.crystals import keys, local_servers
 from cantrip_acp.folders import private
-from cantrip_acp.recipes.crystals import KEYS
+from cantrip_acp.recipes.crystals import KEYS, VARIABLE
 
 MARK: Final = "# set by cantrip-acp --sign-in"
 _KEY = re.compile(r"[!$-&(-~]{8,4096}\Z")
@@ -32,8 +32,16 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
     for number, (name, variable) in enumerate(providers, 1):
         there = " (a key is set)" if keys.find((variable,)) is not None else ""
         out.write(f"  {number}  {name}{there}\n")
+    local: dict[str, str] = {}
+    for server in local_servers.running():
+        crystal = f"{server.provider}:{server.models[0].name}"
+        number = len(providers) + len({*local.values()}) + 1
+        local |= {str(number): crystal, server.provider: crystal}
+        out.write(f"  {number}  {crystal}, which runs on this machine and needs no key\n")
     try:
         chosen = ask("Number or name: ").strip().lower()
+        if chosen in local:
+            return _use(local[chosen])
         names = {str(number): pair for number, pair in enumerate(providers, 1)} | {p[0]: p for p in providers}
         if chosen not in names:
             out.write(f"There is no {chosen!r} here; nothing was changed.\n")
@@ -56,6 +64,19 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
     out.write(f"{variable} is kept in {path}, for you alone to read. The agent finds it with its next session.\n")
     if os.environ.get(variable, "").strip():
         out.write(f"{variable} is set in this environment too, and that one is taken where the agent has it.\n")
+    return 0
+
+
+def _use(crystal: str) -> int:
+    """Make a local server's model the crystal where a recipe names none."""
+    try:
+        path = keep(VARIABLE, crystal)
+    except OSError as problem:
+        sys.stderr.write(f"{keys.dotenv_file()} cannot be written: {problem.strerror or problem}\n")
+        return 1
+    sys.stderr.write(f"{VARIABLE}={crystal} is kept in {path}. The agent uses it with its next session.\n")
+    if os.environ.get(VARIABLE, "").strip():
+        sys.stderr.write(f"{VARIABLE} is set in this environment too, and that one is taken where the agent has it.\n")
     return 0
 
 

@@ -10,6 +10,8 @@ import click
 from cantrip_acp.cli.commands import examples, unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cantrip_acp.crystals.models import ModelInfo
 
 _ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
@@ -18,17 +20,19 @@ _ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
 @click.command(
     "models",
     short_help="What is known of models: windows, limits, prices, abilities.",
-    **examples("cantrip models", "cantrip models anthropic", "cantrip models openai --json"),
+    **examples("cantrip models", "cantrip models anthropic", "cantrip models local", "cantrip models openai --json"),
 )
 @click.argument("provider", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: the table's date, its models, the defaults.")
 def models(provider: str | None, as_json: bool) -> int:
     """List the models of PROVIDER, or of all: context window, longest answer, price, abilities.
 
-    A model that is not listed works all the same; PROVIDER:MODEL shows what is assumed of one. What you write into
-    models.toml of your configuration folder stands over what ships.
+    PROVIDER local asks the servers of this machine (Ollama, LM Studio, vLLM, llama.cpp) which models they serve now; ollama,
+    lmstudio, vllm or llamacpp asks that one. A model that is not listed works all the same; PROVIDER:MODEL shows what is
+    assumed of one. What you write into models.toml of your configuration folder stands over what ships.
     """
     from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.presets import LOCAL
     from cantrip_acp.recipes.names import MODEL_PROVIDERS
 
     name, _, model = (provider or "").partition(":")
@@ -36,6 +40,8 @@ def models(provider: str | None, as_json: bool) -> int:
     known = sorted({*MODEL_PROVIDERS, *(row[0] for row in table.listed())})
     if name and name not in known:
         raise click.UsageError(unknown("provider", name, known))
+    if name == "local" or name in LOCAL:
+        return _local(LOCAL if name == "local" else (name,), model, as_json)
     about = table.about()
     defaults = {p: m for p in known if (m := table.default(p))}
     if as_json:
@@ -44,6 +50,58 @@ def models(provider: str | None, as_json: bool) -> int:
         return 0
     _show(rows, about, defaults)
     return 0
+
+
+def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
+    """What the servers of this machine serve. 1 where one was asked for by name and does not answer."""
+    import msgspec
+
+    from cantrip_acp.cli.screen import Screen
+    from cantrip_acp.crystals import local_servers
+    from cantrip_acp.crystals.presets import PRESETS
+
+    servers: list[local_servers.LocalServer] = []
+    problems: dict[str, str] = {}
+    for provider in providers:
+        try:
+            servers.append(local_servers.ask(provider))
+        except local_servers.NoServer as problem:
+            problems[provider] = str(problem)
+    if as_json:
+        found = [
+            {
+                "provider": server.provider,
+                "base_url": server.base_url,
+                "models": [msgspec.to_builtins(m) for m in server.models if model in ("", m.name)],
+            }
+            for server in servers
+        ]
+        click.echo(json.dumps({"servers": found, "not_running": problems}, indent=2))
+        return 1 if len(providers) == 1 and problems else 0
+    screen = Screen()
+    for server in servers:
+        screen.line((f"{server.provider} at {server.base_url}", "bold"), whole=True)
+        for served in server.models:
+            if model not in ("", served.name):
+                continue
+            able = [word for word in ("tools", "images", "reasoning") if getattr(served, word)]
+            parts = [
+                f"window {_count(served.context_window)}" if served.context_window else "",
+                ", ".join(able),
+                "loaded" if served.loaded else "",
+            ]
+            about = "; ".join(part for part in parts if part)
+            screen.line(f"  {server.provider}:{served.name}{f'  ({about})' if about else ''}", whole=True)
+        if not server.models:
+            screen.line("  it serves no model that can hold a conversation")
+    for provider, why in problems.items():
+        start = PRESETS[provider].start.format(model="MODEL")
+        address = local_servers.address(provider)
+        screen.line((f"{provider}: no server at {address} ({why}); start it with: {start}", "dim"), whole=True)
+    if servers:
+        screen.blank()
+        screen.line(("Use one as a recipe's crystal, or set CANTRIP_CRYSTAL to it.", "dim"))
+    return 1 if len(providers) == 1 and problems else 0
 
 
 def _as_json(provider: str, model: str, info: ModelInfo) -> dict[str, Any]:
@@ -55,6 +113,7 @@ def _as_json(provider: str, model: str, info: ModelInfo) -> dict[str, Any]:
 def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str, str]) -> None:
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.presets import PRESETS
 
     screen = Screen()
     width = max((len(model) for _, model, _ in rows), default=0) + 2
@@ -75,7 +134,7 @@ def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str
         ]
         takes = ", ".join(ability for ability in _ABILITIES if getattr(info, ability))
         longer = f"; beyond {_count(price.above)} tokens dearer" if price is not None and price.above else ""
-        assumed = "" if info.known or provider in ("ollama", "local") else "  (assumed: no table has it)"
+        assumed = "" if info.known or provider in ("local", *PRESETS) else "  (assumed: no table has it)"
         screen.line(f"{model + mark:<{width}}{''.join(cells)}  {takes}{longer}{assumed}", whole=True)
     if not rows:
         screen.line("nothing is listed: every model of it works, with what is assumed of models nobody knows")

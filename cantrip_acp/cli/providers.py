@@ -93,12 +93,14 @@ def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
     """Ask each provider that has a key, and the chosen one, at the same time."""
     from concurrent.futures import ThreadPoolExecutor
 
-    asked = list(dict.fromkeys([*providers, chosen.partition(":")[0], "ollama"]))
-    asked = [p for p in asked if p in ("anthropic", "openai", "google", "openrouter", "ollama", "local")]
+    from cantrip_acp.crystals.presets import LOCAL
+    from cantrip_acp.recipes.names import MODEL_PROVIDERS
+
+    asked = [p for p in dict.fromkeys([*providers, chosen.partition(":")[0], *LOCAL]) if p in MODEL_PROVIDERS]
     with ThreadPoolExecutor(max_workers=len(asked)) as pool:
         for provider, finding in zip(asked, pool.map(_asked, asked), strict=True):
             wanted = provider in providers or provider == chosen.partition(":")[0]
-            # Nobody need have Ollama; it is told of only where it is there.
+            # Nobody need have a local server; one is reported only where it answers.
             if wanted or finding.state == "ok":
                 yield finding
 

@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -35,7 +34,6 @@ LONGEST_EVENT = 16 * 1024 * 1024
 MOST_LINES = 1000
 """Lines of one event, which has two; the SDK copies what it has of the event with each."""
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CLOSE_S = 2.0
 _REST_S = 0.25
 _END: Any = object()
@@ -235,7 +233,7 @@ class AnthropicCrystal:
         except anthropic.APIConnectionError as error:
             if isinstance(error.__cause__, CrystalError):
                 raise error.__cause__ from None
-            raise failures.broken(who, error.__cause__ or error, sent=sent) from None
+            raise failures.broken(who, error.__cause__ or error, sent=sent, address=endpoint.address()) from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise failures.broken(who, error, sent=sent) from None
         except Exception as error:  # noqa: BLE001
@@ -289,7 +287,7 @@ class AnthropicCrystal:
             headers["Authorization"] = anthropic.Omit()
         silence, connect = endpoint.silence_s, endpoint.connect_s
         straight: dict[str, Any] = {}
-        if urlsplit(address or "").hostname in _LOOPBACK:
+        if failures.is_loopback(address or ""):
             # A proxy of the environment knows nothing of this machine's own ports.
             straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=self._tls)}
         return anthropic.AsyncAnthropic(

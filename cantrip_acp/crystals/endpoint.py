@@ -14,8 +14,11 @@ BASE_URL_VARIABLES = {
     "anthropic": "ANTHROPIC_BASE_URL",
     "openai": "OPENAI_BASE_URL",
     "google": "GOOGLE_GEMINI_BASE_URL",
+    "vllm": "VLLM_BASE_URL",
+    "lmstudio": "LMSTUDIO_BASE_URL",
+    "llamacpp": "LLAMACPP_BASE_URL",
 }
-"""The variable of each official SDK that names another address for its provider."""
+"""The variable that names another address for a provider; the first three are those of the official SDKs."""
 
 CONNECT_S = 15.0
 """Seconds to wait for a connection."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from cantrip_acp.errors import ContextLimitError, CrystalError
 from cantrip_acp.redaction import shared
@@ -66,8 +67,15 @@ def refused(
     )
 
 
-def broken(who: str, error: BaseException, *, sent: bool = False) -> CrystalError:
-    """A connection that could not be made or that was lost. ``sent``: part of a response had come already."""
+def broken(who: str, error: BaseException, *, sent: bool = False, address: str | None = None) -> CrystalError:
+    """A connection that could not be made or that was lost. ``sent``: part of a response had come already.
+
+    ``address`` is where the request went: a refused connection to this machine is not tried again.
+    """
+    if not sent and type(error).__name__ == "ConnectError" and is_loopback(address or ""):
+        return CrystalError(
+            f"{who}: no server answers at {address}; start it, or change the address ({said(error)})", retryable=False
+        )
     words = said(str(error)) or type(error).__name__
     what = "the stream was cut before the response's end" if sent else "no connection, or it was lost"
     return CrystalError(f"{who}: {what}: {words}", retryable=True)
@@ -99,6 +107,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
             return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is this machine's own."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def said(message: Any) -> str:

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -170,7 +169,7 @@ class GoogleCrystal:
         http = httpx2.AsyncClient(
             verify=tls,
             # A proxy of the environment knows nothing of this machine's own ports.
-            trust_env=urlsplit(base).hostname not in ("127.0.0.1", "localhost", "::1"),
+            trust_env=not failures.is_loopback(base),
             follow_redirects=False,
             event_hooks={"request": [self._patience], "response": [_noted]},
         )
@@ -211,7 +210,7 @@ class GoogleCrystal:
         except httpx2.TimeoutException:
             raise failures.silent(who, self._endpoint.silence_s) from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            raise failures.broken(who, error, sent=reading.begun) from None
+            raise failures.broken(who, error, sent=reading.begun, address=self._endpoint.address()) from None
         except Exception as error:  # noqa: BLE001
             # The SDK parses and validates as it reads: what is not Gemini's JSON raises whatever the parser raises.
             status = responses[-1].status_code if responses else None

@@ -1,40 +1,30 @@
-"""Servers of one's own: Ollama, vLLM, LM Studio, llama.cpp, and whatever else speaks Chat Completions, with a key or without.
+"""Every server that speaks Chat Completions, with a key or without: the ones of `presets`, and any address (``local``).
 
-Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. ``base_url`` is ``http://localhost:11434/v1`` where none
-is given, or what ``$OLLAMA_HOST`` says.
+Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Without a ``base_url`` Ollama is asked.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.chat import ChatCrystal, priced
 from cantrip_acp.crystals.chat_messages import Dialect
 from cantrip_acp.crystals.chat_stream import ChatAnswer
 from cantrip_acp.crystals.contract import Query, Usage
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.openai_sdk import shown
+from cantrip_acp.crystals.presets import LOCAL, PRESETS, Preset, ollama_address
 from cantrip_acp.crystals.window import least_tokens
 from cantrip_acp.errors import ContextLimitError, CrystalError
 
-OLLAMA_PORT = 11434
 _CHARS_PER_TOKEN = 4
 _CUT_FROM = 1000
 """Below this many tokens no window is full; such a count is of what an old version had not in its cache."""
 _CLEARLY_MORE = 1.25
-
-_STARTS = {
-    OLLAMA_PORT: "start it with: ollama serve",
-    1234: "start LM Studio's server: lms server start",
-    8000: "start it, for example: vllm serve {model}",
-    8080: "start it, for example: llama-server --jinja --port 8080 -m MODEL.gguf",
-}
-"""What usually answers at a port."""
 
 
 class LocalCrystal(ChatCrystal):
@@ -58,17 +48,18 @@ class LocalCrystal(ChatCrystal):
 
     def explained(self, error: CrystalError) -> CrystalError:
         text = str(error)
-        ollama = self.endpoint.provider == "ollama" or _port(self.base_url) == OLLAMA_PORT
+        server = _server(self.endpoint.provider, self.base_url)
         if error.status is None and "no connection to" in text:
-            start = (
-                _STARTS[OLLAMA_PORT] if ollama else _STARTS.get(_port(self.base_url) or 0, "start the model's server")
-            )
+            if server is None or not server.local:
+                start = "start the model's server"
+            else:
+                start = f"start it with: {server.start.format(model=self.model)}"
             return CrystalError(
-                f"{self.sdk.who}: no server answers at {shown(self.base_url)}; {start.format(model=self.model)}, "
-                f"or set crystal.base_url to where it runs ({text.rpartition(': ')[2]})",
-                retryable=True,
+                f"{self.sdk.who}: no server answers at {shown(self.base_url)}; {start}; or set crystal.base_url to where it "
+                f"runs ({text.rpartition(': ')[2]})",
+                retryable=error.may_retry(None),
             )
-        if error.status == 404 and ollama:
+        if error.status == 404 and server is PRESETS["ollama"]:
             return CrystalError(f"{text}; get the model with: ollama pull {self.model}", status=404)
         return error
 
@@ -104,32 +95,17 @@ class LocalCrystal(ChatCrystal):
 def local_address(endpoint: Endpoint) -> str:
     """Where the server is: the endpoint's base_url, completed with ``/v1`` where it names a host alone, else Ollama's."""
     if not endpoint.base_url:
-        return ollama_address(os.environ.get("OLLAMA_HOST", ""))
+        return ollama_address(keys.setting("OLLAMA_HOST"))
     parts = urlsplit(endpoint.base_url)
     return urlunsplit(parts._replace(path="/v1")) if parts.path in ("", "/") else endpoint.base_url
 
 
-def ollama_address(host: str) -> str:
-    """Ollama's address by ``$OLLAMA_HOST``: ``host``, ``host:port``, ``:port`` or a URL; empty is this machine."""
-    text = host.strip().strip("\"'")
-    if not text:
-        return f"http://localhost:{OLLAMA_PORT}/v1"
-    scheme, found, rest = text.rpartition("://")
-    scheme = scheme if found else "http"
-    rest, _, path = rest.partition("/")
-    if rest.count(":") > 1 and not rest.startswith("["):
-        rest = f"[{rest}]"
-    matched = re.fullmatch(r"(\[.*\]|[^:]*)(?::(\d*))?", rest)
-    name, port = (matched.group(1), matched.group(2) or "") if matched is not None else (rest, "")
-    # What a server listens on with these, a client cannot ask.
-    name = "127.0.0.1" if name in ("", "0.0.0.0") else "[::1]" if name == "[::]" else name
-    default = OLLAMA_PORT if not found else 443 if scheme == "https" else 80
-    base = f"{scheme}://{name}:{port or default}"
-    return f"{base}/{path.strip('/')}/v1" if path.strip("/") else f"{base}/v1"
-
-
-def _port(url: str) -> int | None:
+def _server(provider: str, url: str) -> Preset | None:
+    """The preset of a provider; of ``local``, the one whose usual port this is."""
+    if provider in PRESETS:
+        return PRESETS[provider]
     try:
-        return urlsplit(url).port
+        port = urlsplit(url).port
     except ValueError:
         return None
+    return next((PRESETS[name] for name in LOCAL if port == urlsplit(PRESETS[name].base_url).port), None)

@@ -33,7 +33,6 @@ _AFTERWARDS_S = 5.0
 """Seconds that an answer which has ended may take to close its stream."""
 MAX_BYTES = 256_000_000
 """More bytes than any answer has, with all that the protocol puts around its tokens."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class OpenAISdk:
@@ -123,7 +122,8 @@ class OpenAISdk:
             if not sent and type(cause).__name__ == "ConnectError":
                 return CrystalError(
                     f"{self.who}: no connection to {shown(self.base_url)}: {failures.said(cause) or 'refused'}",
-                    retryable=True,
+                    # Waiting starts no server on this machine.
+                    retryable=not failures.is_loopback(self.base_url),
                 )
             return failures.broken(self.who, cause, sent=sent)
         if isinstance(error, openai.APIError):
@@ -168,7 +168,9 @@ class OpenAISdk:
             default_headers=headers,
             max_retries=0,
             timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
-            http_client=_straight(endpoint) if _is_loopback(self.base_url) else None,
+            http_client=_straight(endpoint)
+            if self.base_url.startswith("http:") and failures.is_loopback(self.base_url)
+            else None,
         )
         if not own:
             client.organization = client.project = None
@@ -322,11 +324,6 @@ def _plain(text: str) -> str:
         return text
     text = re.sub(r"<(script|style)\b.*?</\1>", " ", text[:20_000], flags=re.DOTALL | re.IGNORECASE)
     return " ".join(re.sub(r"<[^>]*>", " ", text).split())
-
-
-def _is_loopback(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "http" and parts.hostname in _LOOPBACK
 
 
 def _straight(endpoint: Endpoint) -> Any:

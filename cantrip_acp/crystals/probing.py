@@ -28,9 +28,9 @@ _ASKED = {
     "google": ("https://generativelanguage.googleapis.com", "/v1beta/models?pageSize=1"),
     # Its list of models needs no key, so it is asked for what the key may do.
     "openrouter": ("https://openrouter.ai/api/v1", "/key"),
-    "ollama": ("http://127.0.0.1:11434/v1", "/models"),
-    "local": ("", "/models"),
 }
+_LISTED = ("", "/models")
+"""Of every server that speaks Chat Completions: its endpoint has the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def probe(
     timeout: float = TIMEOUT_S,
 ) -> Answer:
     """Ask once. Blocks for at most ``timeout`` seconds a step; never raises for what a network or a server does."""
-    own, path = _ASKED[provider]
+    own, path = _ASKED.get(provider, _LISTED)
     request = urllib.request.Request((base_url or own).rstrip("/") + path, headers={"accept": "application/json"})
     request.add_header("user-agent", "cantrip-acp")
     for name, value in _signed(provider, key).items():

@@ -27,6 +27,7 @@ import msgspec
 
 from cantrip_acp import shapes
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
+from cantrip_acp.crystals.presets import LOCAL, PRESETS
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.folders import config_dir
 
@@ -60,7 +61,7 @@ def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
             known = True
     if provider == "ollama" and "price" not in found and "cloud" not in model.partition(":")[2]:
         found["price"] = {}  # it runs on a machine of one's own: nothing is charged for tokens
-    if not known and remark and provider not in ("ollama", "local"):
+    if not known and remark and provider not in ("local", *LOCAL):
         _remark(provider, model)
     return shapes.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
 
@@ -92,7 +93,7 @@ def users_file() -> Path:
 def names(provider: str, model: str) -> Iterator[str]:
     """The names under which a model may stand in a table, the nearest first."""
     yield model
-    if provider in ("ollama", "local"):
+    if provider in ("local", *PRESETS):
         base = model.partition(":")[0]
         yield base
         yield base.rpartition("/")[2].lower()
@@ -122,7 +123,7 @@ def _entry(table: Mapping[str, Any], provider: str, model: str) -> Mapping[str, 
             name = name.partition(":")[0]
             plain = _entry(table, maker, name)
             return plain if plain is not None else _entry(table, maker, name.replace(".", "-"))
-    if provider == "local":
+    if provider == "local" or provider in LOCAL[1:]:
         return _entry(table, "ollama", model) if table is not users_own() else None
     return None
 

@@ -134,12 +134,13 @@ def _legacy(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advi
 
 def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
     from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.presets import PRESETS
     from cantrip_acp.errors import DefinitionError
     from cantrip_acp.recipes import names
     from cantrip_acp.recipes.values import nearest
 
     for path, provider, model in crystals(data):
-        if provider not in names.MODEL_PROVIDERS or provider in ("ollama", "local"):
+        if provider not in names.MODEL_PROVIDERS or provider in ("local", *PRESETS):
             continue
         try:
             if table.look_up(provider, model, remark=False).known:

@@ -1,7 +1,8 @@
 """Which crystals and recipes a session can be switched to, and the crystal of a choice.
 
 A choice is a text: the name of one of the recipe's ``crystals``, or ``PROVIDER:MODEL``. Offered are the recipe's own, its
-named ones, and the models that the table knows of providers whose key is at hand; any other ``PROVIDER:MODEL`` is taken too.
+named ones, what local servers serve, and the models that the table knows of providers whose key is at hand; any other
+``PROVIDER:MODEL`` is taken too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.errors import DefinitionError, MissingKey
+from cantrip_acp.errors import DefinitionError
 from cantrip_acp.recipes import crystals
 from cantrip_acp.recipes.crystals import KEYS, VARIABLE, Need
 from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
 
 OFFERED = 12
@@ -56,6 +58,12 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
                 break
             value = f"{provider}:{model}"
             found.setdefault(value, Choice(value, model, provider))
+    from cantrip_acp.crystals import local_servers
+
+    for server in local_servers.known():
+        for served in server.models[:OFFERED]:
+            value = f"{server.provider}:{served.name}"
+            found.setdefault(value, Choice(value, served.name, f"{server.provider}, on this machine"))
     found.setdefault(now, Choice(now, current.model, current.name))
     return list(found.values())
 
@@ -64,7 +72,7 @@ def own_value(recipe: Recipe) -> str | None:
     """The choice that is the recipe's own crystal; None where it has none and the environment says nothing either."""
     given = recipe.data.get("crystal")
     try:
-        options = crystals.options_of(given) if given is not None else _of_environment(recipe)[0]
+        options = crystals.options_of(given) if given is not None else _of_environment(ask=False)[0]
     except DefinitionError:
         return None
     provider = options["provider"]
@@ -80,7 +88,7 @@ def efforts_of(crystal: Crystal) -> tuple[str, ...]:
     """How much thinking can be asked of a crystal; none where its model is not known to think."""
     from cantrip_acp.crystals import table
 
-    if crystal.name not in (*KEYS, "ollama", "local"):
+    if crystal.name not in MODEL_PROVIDERS:
         return ()
     info = table.look_up(crystal.name, crystal.model, remark=False)
     return EFFORTS if info.reasoning else ()
@@ -98,11 +106,11 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
     if value is not None and value in named:
         options, where = crystals.options_of(named[value]), recipe.folder
     else:
-        options, where = (crystals.options_of(given), recipe.folder) if given is not None else _of_environment(recipe)
+        options, where = (crystals.options_of(given), recipe.folder) if given is not None else _of_environment()
         if value is not None and value != own_value(recipe):
             provider, colon, model = value.partition(":")
-            if not colon or not model.strip() or provider not in (*KEYS, "ollama"):
-                known = ", ".join((*named, *(f"{name}:MODEL" for name in (*KEYS, "ollama"))))
+            if not colon or not model.strip() or provider not in MODEL_PROVIDERS or provider == "local":
+                known = ", ".join((*named, *(f"{name}:MODEL" for name in MODEL_PROVIDERS if name != "local")))
                 raise DefinitionError(f"{value[:100]!r} is no crystal that can be chosen (known: {known})")
             options = {"provider": provider, "model": model.strip()}
     if effort is not None and options["provider"] not in ("scripted", "human"):
@@ -116,20 +124,17 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
     return crystals.made(options, Need(where, Files(), recipe.state_dir, error, limited))
 
 
-def _of_environment(recipe: Recipe) -> tuple[dict[str, Any], Path]:
-    """What the recipe without a crystal gets: ``$CANTRIP_CRYSTAL``, or the first provider with a key."""
+def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
+    """What a recipe without a crystal gets: ``$CANTRIP_CRYSTAL``, or `crystals.default_options`."""
     from cantrip_acp.crystals import keys, table
 
     setting = keys.setting(VARIABLE)
     if setting and setting.partition(":")[2].strip():
         return crystals.options_of(setting), Path.cwd()
-    provider = setting.partition(":")[0] if setting else ""
-    if not provider:
-        found = keys.first(KEYS)
-        if found is None:
-            raise MissingKey("no crystal: the recipe names none, and the environment has no provider's key")
-        provider = found[0]
-    return {"provider": provider, "model": table.default(provider) or ""}, Path.cwd()
+    if setting:
+        provider = setting.partition(":")[0]
+        return {"provider": provider, "model": table.default(provider) or ""}, Path.cwd()
+    return crystals.default_options(ask=ask), Path.cwd()
 
 
 def is_file(name_or_path: str) -> bool:

@@ -7,30 +7,24 @@ A factory is a function ``(options, need) -> Crystal``: ``options`` is the cryst
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.errors import DefinitionError, MissingKey
 from cantrip_acp.gates.registry import load_entry
+from cantrip_acp.recipes import names
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.places import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
 
-BUILT_IN: dict[str, str] = {
-    "scripted": "cantrip_acp.recipes.crystals:scripted",
-    "anthropic": "cantrip_acp.recipes.providers:anthropic",
-    "openai": "cantrip_acp.recipes.providers:openai",
-    "google": "cantrip_acp.recipes.providers:google",
-    "openrouter": "cantrip_acp.recipes.providers:openrouter",
-    "ollama": "cantrip_acp.recipes.providers:ollama",
-    "local": "cantrip_acp.recipes.providers:local",
-    "human": "cantrip_acp.recipes.providers:human",
-}
-"""Provider to its factory; the families of `names.PROVIDERS` that are missing here are refused by name."""
+if TYPE_CHECKING:
+    from cantrip_acp.crystals.local_servers import LocalServer
+
+BUILT_IN: tuple[str, ...] = names.PROVIDERS
+"""Every provider of this package."""
 
 AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
 """In place of Anthropic's key: sent as ``Authorization: Bearer``."""
@@ -63,7 +57,7 @@ Factory = Callable[[Mapping[str, Any], Need], Crystal]
 
 
 def crystal_for(recipe: Recipe) -> Crystal:
-    """The recipe's crystal, else ``$CANTRIP_CRYSTAL``'s, else one of the first provider whose key is set.
+    """The recipe's crystal, else ``$CANTRIP_CRYSTAL``'s, else `default_options`.
 
     A new value each time: two sessions never share a script's position. Raises `MissingKey` where there is none.
     """
@@ -83,29 +77,44 @@ def crystal_for(recipe: Recipe) -> Crystal:
     chosen = keys.setting(VARIABLE)
     if chosen:
         return _from_environment(chosen, recipe)
+    options = default_options()
+
+    def error(path: KeyPath, message: str) -> DefinitionError:
+        return DefinitionError(
+            message, where=f"the crystal {options['provider']}:{options['model']}, chosen by default"
+        )
+
+    return made(options, Need(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
+
+
+def default_options(*, ask: bool = True) -> dict[str, Any]:
+    """The crystal where nobody names one: of the first provider whose key is set, else of the only local server that runs.
+
+    ``ask`` false looks at the servers that were found before, and asks none. Raises `MissingKey` where there is none.
+    """
+    from cantrip_acp.crystals import keys
+
     found = keys.first(KEYS)
     if found is not None:
-        return _of_key(found[0], recipe)
-    raise MissingKey(_how_to_get_one())
+        from cantrip_acp.crystals import table
+
+        model = table.default(found[0])
+        if model is None:
+            raise MissingKey(f"no model of {found[0]} is chosen; set {VARIABLE}={found[0]}:MODEL")
+        return {"provider": found[0], "model": model}
+    if keys.setting("CANTRIP_BASE_URL"):
+        # Whatever runs on this machine is not what the gateway serves.
+        raise MissingKey(_how_to_get_one())
+    from cantrip_acp.crystals import local_servers
+
+    servers = local_servers.running() if ask else local_servers.known()
+    if len(servers) != 1:
+        raise MissingKey(_how_to_get_one(servers))
+    return {"provider": servers[0].provider, "model": servers[0].models[0].name}
 
 
 def _cost_limited(recipe: Recipe) -> bool:
     return any("max_cost_usd" in ward for ward in recipe.data["circle"]["wards"])
-
-
-def _of_key(provider: str, recipe: Recipe) -> Crystal:
-    """A crystal of the first provider whose key is set, with the model that the table names for it."""
-    from cantrip_acp.crystals import table
-
-    model = table.default(provider)
-    if model is None:
-        raise MissingKey(f"no model of {provider} is chosen; set {VARIABLE}={provider}:MODEL")
-
-    def error(path: KeyPath, message: str) -> DefinitionError:
-        return DefinitionError(message, where=f"the crystal {provider}:{model}, chosen by its key")
-
-    options = {"provider": provider, "model": model}
-    return made(options, Need(Path.cwd(), Files(), recipe.state_dir, error, _cost_limited(recipe)))
 
 
 def named(recipe: Recipe, name: str) -> Crystal:
@@ -149,15 +158,16 @@ def made(options: Mapping[str, Any], need: Need) -> Crystal:
     """A crystal from its mapping. Raises `DefinitionError` where this version has no such provider."""
     rest = dict(options)
     provider = str(rest.pop("provider"))
-    target = BUILT_IN.get(provider)
-    if target is not None:
-        module, _, attribute = target.partition(":")
-        factory: Factory = getattr(importlib.import_module(module), attribute)
-        return factory(rest, need)
+    if provider == "scripted":
+        return scripted(rest, need)
+    if provider in BUILT_IN:
+        from cantrip_acp.recipes import providers
+
+        return providers.crystal(provider, rest, need)
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="cantrip_acp.crystals", name=provider):
-        factory = load_entry(entry)
+        factory: Factory = load_entry(entry)
         return factory(rest, need)
     here = ", ".join(available())
     raise need.error(
@@ -233,12 +243,18 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
     return made(options_of(chosen), need)
 
 
-def _how_to_get_one() -> str:
+def _how_to_get_one(servers: Sequence[LocalServer] = ()) -> str:
     from cantrip_acp.crystals import keys
 
-    names = ", ".join(names[0] for names in KEYS.values())
+    if servers:
+        choices = " or ".join(f"{VARIABLE}={s.provider}:{s.models[0].name}" for s in servers)
+        return (
+            f"no crystal: the recipe names none, {VARIABLE} is not set, and {len(servers)} local servers run. Choose one: set "
+            f"{choices} (`cantrip models local` lists them)"
+        )
+    variables = ", ".join(variables[0] for variables in KEYS.values())
     return (
-        f"no crystal: the recipe names none, {VARIABLE} is not set, and no provider's key was found. Set one of {names} in "
-        f"the environment or in {keys.dotenv_file()}, or {VARIABLE}=PROVIDER:MODEL (ollama:qwen3 needs no key, "
-        "scripted:FILE plays a script)"
+        f"no crystal: the recipe names none, {VARIABLE} is not set, no provider's key was found, and no local server answers. "
+        f"Set one of {variables} in the environment or in {keys.dotenv_file()}, or {VARIABLE}=PROVIDER:MODEL (ollama:qwen3 "
+        "needs no key, scripted:FILE plays a script)"
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from cantrip_acp.crystals.presets import PRESETS
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.mediums import registry as mediums
 
-MODEL_PROVIDERS = ("anthropic", "openai", "google", "openrouter", "ollama", "local")
+MODEL_PROVIDERS = ("anthropic", "openai", "google", "openrouter", "local", *PRESETS)
 """Providers that serve models under a name."""
 
 PROVIDERS = (*MODEL_PROVIDERS, "scripted", "human")

@@ -16,7 +16,6 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +28,7 @@ from cantrip_acp.crystals import keys, table
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
 from cantrip_acp.crystals.models import ModelInfo, Price
+from cantrip_acp.crystals.presets import PRESETS, ollama_address
 from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import DefinitionError, MissingKey
 from cantrip_acp.recipes.crystals import AUTH_TOKEN, KEYS, Need
@@ -38,55 +38,26 @@ BASE_URL = "CANTRIP_BASE_URL"
 API_KEY = "CANTRIP_API_KEY"
 HEADERS = "CANTRIP_HEADERS"
 
-OLLAMA = "http://127.0.0.1:11434/v1"
-"""Where Ollama listens unless ``OLLAMA_HOST`` says otherwise."""
-
 _CLASSES = {
     "anthropic": "cantrip_acp.crystals.anthropic:AnthropicCrystal",
     "openai": "cantrip_acp.crystals.openai:OpenAICrystal",
     "google": "cantrip_acp.crystals.google:GoogleCrystal",
     "openrouter": "cantrip_acp.crystals.openrouter:OpenRouterCrystal",
-    "ollama": "cantrip_acp.crystals.local:LocalCrystal",
-    "local": "cantrip_acp.crystals.local:LocalCrystal",
     "human": "cantrip_acp.crystals.human:HumanCrystal",
 }
+_CHAT = "cantrip_acp.crystals.local:LocalCrystal"
+"""Of ``local`` and of every preset."""
 _SIGNING = ("authorization", "x-api-key", "x-goog-api-key")
 """Headers that stand in a key's place."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
 
 
-def anthropic(options: Mapping[str, Any], need: Need) -> Crystal:
-    return _crystal("anthropic", options, need)
-
-
-def openai(options: Mapping[str, Any], need: Need) -> Crystal:
-    return _crystal("openai", options, need)
-
-
-def google(options: Mapping[str, Any], need: Need) -> Crystal:
-    return _crystal("google", options, need)
-
-
-def openrouter(options: Mapping[str, Any], need: Need) -> Crystal:
-    return _crystal("openrouter", options, need)
-
-
-def ollama(options: Mapping[str, Any], need: Need) -> Crystal:
-    return _crystal("ollama", options, need)
-
-
-def local(options: Mapping[str, Any], need: Need) -> Crystal:
-    return _crystal("local", options, need)
-
-
-def human(options: Mapping[str, Any], need: Need) -> Crystal:
-    """You are the model."""
-    crystal: Crystal = _class("human")()
-    return crystal
-
-
-def _crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
+def crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
+    """The crystal of a built-in provider. ``options`` is the recipe's mapping without ``provider``."""
+    if provider == "human":
+        human: Crystal = _class(provider)()
+        return human
     end = endpoint(provider, options, need)
     if need.cost_limited and end.info.price is None and provider != "openrouter":
         # OpenRouter says what each query cost; of any other model without a price, nobody would know.
@@ -96,14 +67,14 @@ def _crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
             f"({{input: …, output: …}}, US dollars for a million tokens), or the model one in {table.users_file()}",
         )
     try:
-        crystal: Crystal = _class(provider)(end)
+        made: Crystal = _class(provider)(end)
     except DefinitionError as error:
         raise need.error((), str(error)) from None
-    return crystal
+    return made
 
 
 def _class(provider: str) -> Any:
-    module, _, name = _CLASSES[provider].partition(":")
+    module, _, name = _CLASSES.get(provider, _CHAT).partition(":")
     return getattr(importlib.import_module(module), name)
 
 
@@ -122,8 +93,12 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
         base_url, authorization = address(base_url, BASE_URL if gateway else None, need)
         if authorization is not None:
             headers.setdefault("Authorization", authorization)
-    elif provider == "ollama":
-        base_url = _ollama_address()
+    elif provider in PRESETS:
+        base_url = (
+            ollama_address(keys.setting("OLLAMA_HOST"))
+            if provider == "ollama"
+            else environment_address(provider) or PRESETS[provider].base_url
+        )
     elif provider == "local":
         raise need.error(
             (),
@@ -140,7 +115,8 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
         hint = "no key is sent to a recipe's base_url: name one with api_key_env" if found is None else ""
     else:
         signed = any(name.lower() in _SIGNING for name in headers)
-        needed = not signed and environment_address(provider) is None
+        local = provider in PRESETS and PRESETS[provider].local
+        needed = not signed and not local and environment_address(provider) is None
         found = _key(provider, variable, needed=needed)
     key = found.secret if found is not None else None
     if found is not None and found.name == AUTH_TOKEN:
@@ -164,10 +140,16 @@ def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Mo
 def _key(provider: str, variable: str | None, *, needed: bool) -> keys.Found | None:
     """The key of a provider at its own address, or at the one that the environment names for it."""
     if variable or needed:
-        names = (variable,) if variable else KEYS.get(provider, ())
+        names = (variable,) if variable else key_names(provider)
         return _found(provider, names) if names else None
     # A server of the user's own may need no key, so the keyring is not asked for one.
-    return keys.find(KEYS.get(provider, ()), keyring=False)
+    return keys.find(key_names(provider), keyring=False)
+
+
+def key_names(provider: str) -> tuple[str, ...]:
+    """The variables that may hold a provider's key."""
+    preset = PRESETS.get(provider)
+    return KEYS.get(provider, (preset.key,) if preset is not None else ())
 
 
 def _found(provider: str, names: tuple[str, ...]) -> keys.Found:
@@ -184,21 +166,6 @@ def no_key(provider: str, names: tuple[str, ...]) -> str:
         f"no key for {provider}: set {' or '.join(names)} in the environment, or write {names[0]}=… into "
         f"{keys.dotenv_file()}{or_else}"
     )
-
-
-def _ollama_address() -> str:
-    host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
-    if not host:
-        return OLLAMA
-    parts = urlsplit(host if "://" in host else f"http://{host}")
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80 if "://" in host else 11434)
-    except ValueError:
-        return OLLAMA
-    name = parts.hostname or "127.0.0.1"
-    # What a server listens on everywhere is asked here.
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
-    return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}{parts.path}/v1"
 
 
 def address(url: str, variable: str | None, need: Need) -> tuple[str, Secret | None]:

@@ -18,6 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cantrip_acp.cli.app import cantrip
+from cantrip_acp.crystals.presets import PRESETS
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.recipes import check
 from cantrip_acp.recipes.document import parse
@@ -199,8 +200,8 @@ def test_every_environment_variable_is_documented() -> None:
     """Each name in the package that looks like a variable of Cantrip, of a provider or of OpenTelemetry is in the table."""
     table = (ROOT / "docs/environment.md").read_text()
     shape = re.compile(r"(CANTRIP|OTEL|XDG|ANTHROPIC|OPENAI|GEMINI|GOOGLE|OPENROUTER|OLLAMA)_[A-Z_]+")
-    # Of the doctor's own check that a variable of the host does not reach a sandbox.
-    own = {"CANTRIP_CANARY"}
+    # Set by us: for the doctor's check that no variable of the host reaches a sandbox, and for each cell inside one.
+    own = {"CANTRIP_CANARY", "CANTRIP_CELL"}
     named = {
         node.value
         for path in (ROOT / "cantrip_acp").rglob("*.py")
@@ -208,4 +209,5 @@ def test_every_environment_variable_is_documented() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and shape.fullmatch(node.value)
     }
     assert {"CANTRIP_CRYSTAL", "OPENAI_BASE_URL"} <= named, "the search finds what it is to find"
+    named |= {preset.key for preset in PRESETS.values()}
     assert [name for name in sorted(named - own) if f"`{name}`" not in table] == []

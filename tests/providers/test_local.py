@@ -10,8 +10,9 @@ from cantrip_acp import Cantrip, Circle
 from cantrip_acp.call import Call
 from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.local import LocalCrystal, local_address, ollama_address
+from cantrip_acp.crystals.local import LocalCrystal, local_address
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
+from cantrip_acp.crystals.presets import ollama_address
 from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
 from tests.providers.openai import (
@@ -59,7 +60,7 @@ async def test_without_a_key_nothing_is_sent_for_one(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("host", "address"),
     [
-        ("", "http://localhost:11434/v1"),
+        ("", "http://127.0.0.1:11434/v1"),
         ("box", "http://box:11434/v1"),
         ("box:99", "http://box:99/v1"),
         (":99", "http://127.0.0.1:99/v1"),

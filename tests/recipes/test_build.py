@@ -177,11 +177,11 @@ def test_the_environment_names_a_crystal(tmp_path: Path, monkeypatch: pytest.Mon
     ("value", "says"),
     [
         ("nonsense", "CANTRIP_CRYSTAL: 'nonsense' names no crystal"),
-        ("nonsense:m", "names no crystal; write PROVIDER:MODEL.*providers: anthropic, google, .*openai"),
+        ("nonsense:m", "names no crystal; write PROVIDER:MODEL.*providers: alibaba, anthropic, .*openai"),
         ("antropic:claude-x", "names no crystal; did you mean anthropic:claude-x?"),
         ("scripted:", "CANTRIP_CRYSTAL: 'scripted:' lacks what comes after the colon"),
         ("scripted:none.yaml", "CANTRIP_CRYSTAL: the script .*none.yaml: no such file"),
-        ("anthropic:claude", "no key for anthropic: set ANTHROPIC_API_KEY in the environment"),
+        ("anthropic:claude", "no key for anthropic: set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN in the environment"),
     ],
 )
 def test_a_bad_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, says: str) -> None:

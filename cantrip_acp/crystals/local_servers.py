@@ -1,0 +1,236 @@
+"""Which servers of the user's own run on this machine, and what they serve.
+
+Each of `presets.LOCAL` is asked at its usual address (or the one that the environment names) for its list of models, over
+plain HTTP without an SDK: a port where nothing listens answers at once. Beyond the list, each kind of server is asked in its
+own way for windows and abilities: Ollama ``/api/show``, LM Studio ``/api/v0/models``, llama.cpp ``/props``, vLLM its list.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from cantrip_acp.crystals import keys
+from cantrip_acp.crystals.endpoint import environment_address
+from cantrip_acp.crystals.presets import LOCAL, PRESETS, ollama_address
+
+TIMEOUT_S = 1.0
+"""Seconds for one request to a server on this machine."""
+FRESH_S = 30.0
+"""Seconds for which what was found is not asked for again."""
+MOST_MODELS = 50
+"""Models of one server that are asked about one by one."""
+_MAX_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that a server offers. What the server does not report is None. ``context_window`` is in tokens."""
+
+    name: str
+    context_window: int | None = None
+    tools: bool | None = None
+    images: bool | None = None
+    reasoning: bool | None = None
+    loaded: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A server that answered, with the models that can hold a conversation, loaded ones first."""
+
+    provider: str
+    base_url: str
+    models: tuple[ServedModel, ...]
+
+
+class NoServer(Exception):
+    """Nothing that lists models answers at this address."""
+
+
+def address(provider: str) -> str:
+    """Where a local server is asked: ``OLLAMA_HOST``, ``VLLM_BASE_URL`` and their like, else its usual port."""
+    named = environment_address(provider)
+    if provider == "ollama":
+        named = ollama_address(keys.setting("OLLAMA_HOST"))
+    return named or PRESETS[provider].base_url
+
+
+def ask(provider: str, *, timeout: float = TIMEOUT_S) -> LocalServer:
+    """What one server serves. Blocks for a few ``timeout`` seconds at most. Raises `NoServer`, with the reason."""
+    base_url = address(provider)
+    root = base_url.rstrip("/").removesuffix("/v1")
+    get = _Getter(provider, timeout)
+    listed = get(f"{base_url.rstrip('/')}/models")
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(entries, list):
+        raise NoServer("what answers there lists no models")
+    found = [entry for entry in entries if isinstance(entry, dict) and _is_name(entry.get("id"))]
+    describe = _DESCRIBERS.get(provider, _as_listed)
+    models = [model for model in describe(get, root, found) if model is not None]
+    models.sort(key=lambda model: not model.loaded)
+    return LocalServer(provider, base_url, tuple(models))
+
+
+_lock = Lock()
+_cache: tuple[float, tuple[str, ...], tuple[LocalServer, ...]] | None = None
+
+
+def running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> tuple[LocalServer, ...]:
+    """The servers that run now and serve a model, asked at the same time; remembered for `FRESH_S`. Never raises."""
+    global _cache
+    wanted = tuple(f"{provider} {address(provider)}" for provider in providers)
+    with _lock:
+        if _cache is not None and _cache[1] == wanted and time.monotonic() - _cache[0] < FRESH_S:
+            return _cache[2]
+
+    def one(provider: str) -> LocalServer | None:
+        try:
+            return ask(provider, timeout=timeout)
+        except NoServer:
+            return None
+
+    with ThreadPoolExecutor(max_workers=len(providers)) as pool:
+        found = tuple(server for server in pool.map(one, providers) if server is not None and server.models)
+    with _lock:
+        _cache = (time.monotonic(), wanted, found)
+    return found
+
+
+def known() -> tuple[LocalServer, ...]:
+    """What `running` found last, without asking anybody; empty where it was not called yet."""
+    with _lock:
+        return _cache[2] if _cache is not None else ()
+
+
+# --- one server ---------------------------------------------------------------------------------------------------------
+
+
+class _Staying(urllib.request.HTTPRedirectHandler):
+    """A redirect is not followed: it would lead off this machine."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+class _Getter:
+    """JSON from a server, with its key where the user has one for it. Raises `NoServer`."""
+
+    def __init__(self, provider: str, timeout: float) -> None:
+        found = keys.find((PRESETS[provider].key,), keyring=False)
+        self._headers = {"accept": "application/json", "user-agent": "cantrip-acp"}
+        if found is not None:
+            self._headers["authorization"] = f"Bearer {found.secret.reveal()}"
+        self._timeout = timeout
+        # No proxy: it knows nothing of this machine's own ports.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Staying)
+
+    def __call__(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
+        data = json.dumps(body).encode() if body is not None else None
+        headers = self._headers | ({"content-type": "application/json"} if data is not None else {})
+        try:
+            with self._opener.open(urllib.request.Request(url, data, headers), timeout=self._timeout) as reply:
+                return json.loads(reply.read(_MAX_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise NoServer(f"it answers {error.code}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            reason = getattr(error, "reason", error)
+            raise NoServer(getattr(reason, "strerror", None) or str(reason) or type(reason).__name__) from None
+
+    def maybe(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
+        """As above; None where it has no answer."""
+        try:
+            return self(url, body)
+        except NoServer:
+            return None
+
+
+def _is_name(value: Any) -> bool:
+    """Whether this can be shown, and written as the name of a model."""
+    return isinstance(value, str) and 0 < len(value) <= 300 and value.isprintable() and value == value.strip()
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _as_listed(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
+    """vLLM and SGLang give the window with the list."""
+    return [ServedModel(entry["id"], _number(entry.get("max_model_len")), loaded=True) for entry in entries]
+
+
+def _of_llamacpp(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
+    """llama.cpp serves one model and describes it in ``/props``."""
+    props = get.maybe(f"{root}/props")
+    props = props if isinstance(props, dict) else {}
+    settings, modalities = props.get("default_generation_settings"), props.get("modalities")
+    caps = props.get("chat_template_caps")
+    window = _number(settings.get("n_ctx")) if isinstance(settings, dict) else None
+    tools = caps.get("supports_tools") if isinstance(caps, dict) else None
+    images = modalities.get("vision") if isinstance(modalities, dict) else None
+    return [
+        ServedModel(
+            entry["id"],
+            window,
+            tools if isinstance(tools, bool) else None,
+            images if isinstance(images, bool) else None,
+            loaded=True,
+        )
+        for entry in entries
+    ]
+
+
+def _of_lmstudio(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
+    """LM Studio's own list has kinds, windows and what is loaded."""
+    listed = get.maybe(f"{root}/api/v0/models")
+    data = listed.get("data") if isinstance(listed, dict) else None
+    about = {e["id"]: e for e in data if isinstance(e, dict) and "id" in e} if isinstance(data, list) else {}
+    for entry in entries:
+        more = about.get(entry["id"], {})
+        kind = more.get("type")
+        if kind == "embeddings":
+            continue
+        able = more.get("capabilities")
+        yield ServedModel(
+            entry["id"],
+            _number(more.get("loaded_context_length")) or _number(more.get("max_context_length")),
+            "tool_use" in able if isinstance(able, list) else None,
+            kind == "vlm" if kind is not None else None,
+            loaded=more["state"] == "loaded" if "state" in more else None,
+        )
+
+
+def _of_ollama(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
+    """Ollama says what each model can do, and what is loaded with which window."""
+    listed = get.maybe(f"{root}/api/ps")
+    running = listed.get("models") if isinstance(listed, dict) else None
+    loaded = {m.get("name"): m for m in running if isinstance(m, dict)} if isinstance(running, list) else {}
+
+    def one(entry: dict[str, Any]) -> ServedModel | None:
+        name = entry["id"]
+        shown = get.maybe(f"{root}/api/show", {"model": name})
+        shown = shown if isinstance(shown, dict) else {}
+        able = shown.get("capabilities")
+        if isinstance(able, list) and "completion" not in able:
+            return None
+
+        def can(what: str) -> bool | None:
+            return what in able if isinstance(able, list) else None
+
+        # The model's own window is only an upper limit; what counts is the one that it was loaded with.
+        window = _number(loaded[name].get("context_length")) if name in loaded else None
+        return ServedModel(name, window, can("tools"), can("vision"), can("thinking"), loaded=name in loaded)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(one, entries[:MOST_MODELS]))
+
+
+_DESCRIBERS = {"ollama": _of_ollama, "lmstudio": _of_lmstudio, "llamacpp": _of_llamacpp}

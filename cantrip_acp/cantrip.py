@@ -22,6 +22,7 @@ from cantrip_acp.errors import DefinitionError
 from cantrip_acp.folding import Folding
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loop import CastResult
+from cantrip_acp.mediums.text_program import writes_calls
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -123,12 +124,16 @@ class Cantrip:
     def shown(self) -> Mapping[str, Any]:
         """What a crystal sees of the circle, as the loom keeps it: how it is told is a matter of this package's version."""
         tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in self.circle.tools]
-        return {"capabilities": self.circle.presentation, "tools": tools}
+        return {"capabilities": self.circle.capabilities(text_calls=writes_calls(self.crystal)), "tools": tools}
 
     @cached_property
     def id(self) -> str:
-        """The same for the same call and circle, whatever the crystal: ``cantrip_`` and 16 hex digits."""
+        """The same for the same call and circle, whatever the crystal: ``cantrip_`` and 16 hex digits.
+
+        Only a crystal that writes its calls as text makes a difference, because it is shown another capability block.
+        """
         text = json.dumps(self.records, sort_keys=True, ensure_ascii=True, default=str)
+        text += "\ntext calls" if self.circle.medium.tool is not None and writes_calls(self.crystal) else ""
         return f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def with_crystal(self, crystal: Crystal) -> Cantrip:

@@ -16,6 +16,7 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
+from cantrip_acp.mediums.text_program import mode_line
 from cantrip_acp.scoring import Scorer
 from cantrip_acp.wards import Wards, compose
 
@@ -234,6 +235,11 @@ class Circle:
     def presentation(self) -> str | None:
         """The capability block (CIRCLE-11), the same on every query; None where tool definitions alone serve."""
         return self.medium.presentation(self)
+
+    def capabilities(self, *, text_calls: bool = False) -> str | None:
+        """The capability block as a crystal sees it: the presentation, and how programs are given in its mode."""
+        parts = (self.presentation, mode_line(self.medium, text_calls=text_calls))
+        return "\n\n".join(part for part in parts if part) or None
 
     def record(self) -> dict[str, Any]:
         """What the loom keeps of it."""

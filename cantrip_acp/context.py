@@ -112,14 +112,15 @@ class Context:
     ``folded`` is how many of the entity's turns, its first ones, a summary stands for.
     """
 
-    def __init__(self, call: Call, circle: Circle) -> None:
+    def __init__(self, call: Call, circle: Circle, *, text_calls: bool = False) -> None:
+        """``text_calls``: the crystal writes its calls as text, and its capability block says so."""
         self.messages: list[Message] = []
         self.folded = 0
         self._circle = circle
         if call.system_prompt is not None:
             self.messages.append(Message("system", call.system_prompt, kind="call"))
-        if circle.presentation:
-            self.messages.append(Message("system", circle.presentation, kind="capabilities"))
+        if capabilities := circle.capabilities(text_calls=text_calls):
+            self.messages.append(Message("system", capabilities, kind="capabilities"))
         self._head = tuple(self.messages)
         self._fixed = (
             sum(map(tokens_of, self._head))
@@ -139,6 +140,14 @@ class Context:
         """Tokens of the context up to the last query, by the provider's count; 0 where it gave none."""
         self._since = 0
         """The estimate of what came after that."""
+
+    def present(self, *, text_calls: bool) -> None:
+        """Change the capability block to that of a crystal in the other mode: another crystal has taken over."""
+        told = self._circle.capabilities(text_calls=text_calls)
+        for index, message in enumerate(self._head):
+            if message.kind == "capabilities" and told is not None:
+                self.messages[index] = msgspec.structs.replace(message, content=told)
+        self._head = tuple(self.messages[: len(self._head)])
 
     def begin(self, intent: str, blocks: Sequence[ContextBlock] = ()) -> None:
         """A cast starts. Blocks are system messages, so that the intent is the first user message (INTENT-2)."""
@@ -326,10 +335,20 @@ class Context:
         """A turn as messages; a function of its record alone, so that a loom gives back what the crystal saw."""
         said = turn.utterance
         provider = said.provider if said.provider is not msgspec.UNSET else None
-        out = [Message("assistant", said.content, said.tool_calls, thinking=said.thinking, provider=provider)]
+        out = [
+            Message(
+                "assistant",
+                said.content,
+                said.tool_calls,
+                thinking=said.thinking,
+                provider=provider,
+                text_calls=said.text_calls is True,
+            )
+        ]
         if not said.tool_calls:
             if not turn.terminated and not turn.truncated:
-                out.append(Message("user", NUDGE, kind="nudge"))
+                problem = turn.observation.output.error if turn.observation.output is not None else None
+                out.append(Message("user", problem or NUDGE, kind="nudge"))
             return out
         medium = self._circle.medium
         observation = turn.observation

@@ -30,6 +30,7 @@ from cantrip_acp.lineage import Lineage
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import new_id
 from cantrip_acp.loop import CastResult, CastRun
+from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.redaction import shared
 from cantrip_acp.tokentrail import TokenTrail
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.circle import Circle
-    from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
+    from cantrip_acp.crystals.contract import Crystal, ToolCall, ToolDefinition
     from cantrip_acp.delegation.birth import Birth
     from cantrip_acp.delegation.children import Children
     from cantrip_acp.forking import State
@@ -81,7 +82,7 @@ class Entity:
         self.hub = EventHub() if birth is None else ChildHub(birth, self.id)
         self.redactor = shared()
         self.contributors = cantrip.contributors
-        self.context = Context(self.call, self.circle)
+        self.context = Context(self.call, self.circle, text_calls=writes_calls(self.crystal))
         self.executor = GateExecutor(
             self.circle, hub=self.hub, redactor=self.redactor, interceptors=cantrip.interceptors, depth=self.depth
         )
@@ -220,7 +221,7 @@ class Entity:
         self.cantrip = self.cantrip.with_circle(circle)
         self.cantrip_id = self.cantrip.id
         self.circle = circle
-        self.context = Context(self.call, circle)
+        self.context = Context(self.call, circle, text_calls=writes_calls(self.crystal))
         if self._parts:
             self.take_up(self.last_turn, self._parts)
         self.hold_to(self._held)
@@ -326,6 +327,17 @@ class Entity:
         if session is not None:
             with anyio.CancelScope(shield=True):
                 await session.close()
+
+    def use_crystal(self, crystal: Crystal) -> None:
+        """Ask another crystal from the next query on. One that gives its calls in another way is told so."""
+        before, self.crystal = self.crystal, crystal
+        by_text = writes_calls(crystal)
+        if by_text != writes_calls(before):
+            self.context.present(text_calls=by_text)
+            self.cantrip = self.cantrip.with_crystal(crystal)
+            self.cantrip_id = self.cantrip.id
+            if self.last_turn:
+                self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
 
     def take_up(self, turn_id: str, parts: Sequence[CastPart]) -> None:
         """Begin with what another entity lived through, up to a turn of this loom (LOOM-4); before the first cast."""

@@ -29,12 +29,13 @@ from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
 from cantrip_acp.loom.utterances import joined
 from cantrip_acp.mediums.report import Report
+from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
 from cantrip_acp.scoring import Scoring
 from cantrip_acp.sink import Sink
 from cantrip_acp.turnstate import TurnState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
@@ -74,6 +75,8 @@ class CastRun:
         self._gates: Counter[str] = Counter()
         self._words: str | None = None
         self._unpriced = False
+        self._unclear = 0
+        """How many responses in a row held a program that was not clear."""
         self._result: Any = None
         self._ids: dict[str, Any] = {"entity_id": entity.id, "cast_id": self.id, "depth": entity.depth}
 
@@ -186,15 +189,17 @@ class CastRun:
             await anyio.lowlevel.checkpoint()
             turn = TurnState(self, time.perf_counter())
             self.queries += 1
-            turn.response = response = self._classified(await self._answered())
+            turn.response = response = self._with_patience(await self._answered(turn.id))
             self._turn = turn
             self.spend(response.usage)
             self._keep_word(turn)
+            if response.problem is not None:
+                turn.outputs.append(Output(error=response.problem))
             await self._act(turn)
             reason = self._verdict(turn, limit)
             self._turn = None
             record = self._write(turn, reason)
-            if turn.outputs:
+            if turn.outputs and response.tool_calls:
                 await self.entity.keep_state(record.id)
             await self.entity.keep_files(record)
             await self.scoring.turn(record if not turn.parts else joined((*turn.parts, record)))
@@ -217,7 +222,7 @@ class CastRun:
         if not response.tool_calls and response.stop_reason == "length":
             # Cut at the crystal's own limit: half an answer is none.
             return "max_tokens"
-        if not response.tool_calls and not self.entity.require_done:
+        if not response.tool_calls and response.problem is None and not self.entity.require_done:
             return "text"
         if wards.max_total_tokens is not None and self.usage.total_tokens >= wards.max_total_tokens:
             return "max_tokens"
@@ -232,18 +237,18 @@ class CastRun:
 
     # One turn
 
-    async def _answered(self) -> Response:
+    async def _answered(self, turn_id: str) -> Response:
         """A response to all that the entity knows; folds first where it has become too much (PROD-4)."""
         await make_room(self)
         try:
-            return await self._ask()
+            return await self._ask(turn_id)
         except ContextLimitError as refusal:
             # The provider counts otherwise than we do. Once more with less; where nothing can go, the error stands.
             if not await make_more_room(self, refusal):
                 raise
-            return await self._ask()
+            return await self._ask(turn_id)
 
-    async def _ask(self) -> Response:
+    async def _ask(self, turn_id: str) -> Response:
         entity = self.entity
         call = entity.call
         query = Query(
@@ -262,23 +267,30 @@ class CastRun:
         await prepared(entity.crystal)
         with spans.chat(entity, self.trace, query, sink.emit) as span:
             emit = sink.emit if span is None else span.emit
-            response = await ask(entity.crystal, query, emit, entity.retry, sink.notice)
+            response = await ask(entity.crystal, query, emit, entity.retry, sink.notice, self._reader(turn_id))
             await sink.finish()
             entity.lineage.answered(query.request_id)
             if span is not None:
                 span.answered(response, sink.attempt)
             return response
 
-    def _classified(self, response: Response) -> Response:
-        """The response as the medium takes it; calls that it finds in the words get ids that no other turn has."""
-        classify = getattr(self.entity.circle.medium, "classify", None)
-        if classify is None or response.tool_calls:
-            return response
-        found: Response = classify(response)
-        calls = tuple(
-            ToolCall(f"{call.id}_{self.entity.sequence + 1}", call.gate, call.args) for call in found.tool_calls
-        )
-        return found if not calls else msgspec.structs.replace(found, tool_calls=calls)
+    def _reader(self, turn_id: str) -> Callable[[Response], Response]:
+        """What finds a program in the text of a response; it finds none unless the crystal writes its calls as text."""
+
+        def read(response: Response) -> Response:
+            entity = self.entity
+            choice = entity.call.tool_choice
+            programs = TextPrograms.of(entity.circle.medium, entity.crystal, choice, f"text_{turn_id}")
+            return response if programs is None else programs.read(response)
+
+        return read
+
+    def _with_patience(self, response: Response) -> Response:
+        """The response. Where nobody insists on done, a program that stays unclear counts as words, which end the cast."""
+        self._unclear = 0 if response.problem is None else self._unclear + 1
+        if self._unclear > MOST_PROBLEMS and not self.entity.require_done:
+            return msgspec.structs.replace(response, problem=None)
+        return response
 
     async def _act(self, turn: TurnState) -> None:
         """Run the calls of an utterance in order; stop after done (D-003, CIRCLE-7)."""

@@ -54,6 +54,8 @@ class RecordedCrystal:
 
     name = "recording"
     context_window: int | None = None
+    text_calls = False
+    """Of the last response: words that were text then are text now, whatever the crystal of today writes its calls in."""
 
     def __init__(self, turns: Sequence[Turn], living: Crystal | None = None) -> None:
         """``living`` is the crystal that spoke then: children that are summoned again have theirs from it."""
@@ -74,6 +76,8 @@ class RecordedCrystal:
         if turn is None:
             raise CrystalError(_ENDED)
         said, counted = turn.utterance, turn.metadata
+        # An output without a call says why a program in the text was not run.
+        self.text_calls = said.text_calls is True or (not said.tool_calls and turn.observation.output is not None)
         return Response(
             content=said.content,
             thinking=said.thinking,
@@ -83,6 +87,7 @@ class RecordedCrystal:
             model=counted.model,
             refused=turn.reason == "refusal",
             provider=said.provider if said.provider is not msgspec.UNSET else None,
+            text_calls=said.text_calls is True,
         )
 
 

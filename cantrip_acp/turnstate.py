@@ -260,7 +260,8 @@ class TurnState:
             programs = [medium.code(c) for c in response.tool_calls if c.gate == medium.tool]
             code = "\n".join(p for p in programs if p is not None) if programs else None
         provider = freeze(response.provider) if response.provider is not None else msgspec.UNSET
-        utterance = Utterance(response.content, response.thinking, response.tool_calls, code, provider)
+        by_text = True if response.text_calls and response.tool_calls else msgspec.UNSET
+        utterance = Utterance(response.content, response.thinking, response.tool_calls, code, provider, by_text)
         masked = False
         if run.entity.redactor.active:
             said, utterance = utterance, _redacted(utterance, run.entity.redactor.text)

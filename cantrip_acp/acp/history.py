@@ -17,6 +17,8 @@ from cantrip_acp.acp.pastfamily import PastFamily
 from cantrip_acp.acp.shown import as_code, as_content, ended, headline, places, pretty, result
 from cantrip_acp.acp.translate import OUTPUT_LIMIT, STOPPED, folded
 from cantrip_acp.context import block_of
+from cantrip_acp.crystals.textcalls import read_calls
+from cantrip_acp.crystals.wire_names import wire_name
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.file_changes import diffs_of
@@ -98,8 +100,12 @@ def _turn(entity: Entity, part: CastPart, turn: Turn, family: PastFamily) -> Ite
     said = turn.utterance
     if said.thinking:
         yield acp.AgentThoughtChunk(acp.TextContent(said.thinking), f"{turn.id}:thought")
-    if said.content:
-        yield acp.AgentMessageChunk(acp.TextContent(said.content), turn.id)
+    words = said.content
+    if words and said.text_calls is True:
+        # As it streamed: calls are shown as calls.
+        words = read_calls(words, {wire_name(call.gate) for call in said.tool_calls}).words
+    if words:
+        yield acp.AgentMessageChunk(acp.TextContent(words), turn.id)
     yield from _calls(entity, turn, family)
     if turn.reason == "done":
         given = next((r.result for r in reversed(turn.observation.results) if r.gate == "done"), None)

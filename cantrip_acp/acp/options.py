@@ -184,7 +184,8 @@ class Options:
         if made is None:
             return
         entity = session.entity
-        old, entity.crystal = entity.crystal, made
+        old = entity.crystal
+        entity.use_crystal(made)
         skip = getattr(made, "skip", None)
         if skip is not None and old.name == made.name == "scripted" and old.model == made.model:
             skip(getattr(old, "queries", 0))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cantrip_acp.cli.ask import ask_option, permissions, require_terminal, say_what_is_allowed
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import (
     Given,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 @context_option
 @state_option
 @click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@ask_option
 def cast(
     recipe: str,
     intent: str,
@@ -53,27 +55,32 @@ def cast(
     context_files: tuple[Path, ...],
     state_dir: Path | None,
     full: bool,
+    ask: bool,
 ) -> int:
     """Cast RECIPE (a file, or a name) on INTENT (- reads it from stdin), once, and show what happens.
 
     A recipe is looked for in .cantrip/ of the folder, then in your configuration folder, then among the built-in ones. A
     FILE that you name here is trusted for this run.
 
+    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first.
+
     Ctrl-C cancels the cast; what had happened is recorded. Exit status: 0 it ended by itself, 1 it was truncated or
     failed, 2 the command line, the recipe or a file is wrong, 3 there is no sandbox here, 130 interrupted.
     """
+    if ask:
+        require_terminal()
     words = sys.stdin.read() if intent == "-" else intent
     if not words.strip():
         raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
     context = given(context_files)
     opening = open_recipe(recipe, cwd, loom_file, state_dir)
     try:
-        return _run(opening, words, context, as_json=as_json, full=full)
+        return _run(opening, words, context, as_json=as_json, full=full, ask=ask)
     finally:
         opening.loom.close()
 
 
-def _run(opening: Opening, intent: str, context: Given, *, as_json: bool, full: bool) -> int:
+def _run(opening: Opening, intent: str, context: Given, *, as_json: bool, full: bool, ask: bool) -> int:
     from cantrip_acp.cli.castview import JsonFace, TextFace
     from cantrip_acp.cli.running import running
     from cantrip_acp.cli.screen import Screen
@@ -81,7 +88,10 @@ def _run(opening: Opening, intent: str, context: Given, *, as_json: bool, full: 
     face: JsonFace | TextFace = JsonFace() if as_json else TextFace(Screen(), opening.workspace, full=full)
     if not isinstance(face, JsonFace):
         face.intent(intent)
-    entity = context.to(opening.cantrip).invoke(loom=opening.loom)
+    cantrip = context.to(opening.cantrip)
+    cantrip = cantrip.reaching((), permissions()) if ask else cantrip
+    say_what_is_allowed(cantrip, cantrip.circle, ask=ask)
+    entity = cantrip.invoke(loom=opening.loom)
     try:
         with running(entity) as run:
             ended = run.cast(intent, face, context.blocks)

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
 
 
-def open_session(session_id: str, recipe: str | None, state_dir: Path | None) -> tuple[Opening, Entity]:
+def open_session(
+    session_id: str, recipe: str | None, state_dir: Path | None, *, ask: bool = False
+) -> tuple[Opening, Entity]:
     """The session's recipe, cantrip, loom and folder, and its entity, which remembers everything.
 
+    With ``ask`` it asks in the terminal, except about what was allowed or refused for good in the session.
     ``recipe`` stands over the session's own. Raises `DefinitionError` where there is no such session, and `LoomLocked`
     while another process works in it.
     """
@@ -53,7 +56,13 @@ def open_session(session_id: str, recipe: str | None, state_dir: Path | None) ->
         except DefinitionError as problem:
             click.echo(f"the session's crystal is gone, the recipe's own has its place: {problem}", err=True)
     made = build.build(found, workspace=workspace, crystal=crystal)
-    cantrip = made.reaching([Path(folder) for folder in note.directories])
+    asker = None
+    if ask:
+        from cantrip_acp.cli.ask import permissions
+
+        asker = permissions(note.mode)
+        asker.granted = list(note.granted)
+    cantrip = made.reaching([Path(folder) for folder in note.directories], asker)
     held = -1
     try:
         store = cantrip.loom_settings.get("store", "jsonl")

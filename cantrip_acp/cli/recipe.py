@@ -192,6 +192,7 @@ def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | No
 
 
 def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str, Any]:
+    from cantrip_acp.recipes import inspect
     from cantrip_acp.recipes.build import _call
     from cantrip_acp.recipes.inspect import gate_files
 
@@ -216,7 +217,7 @@ def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str,
         "retry": found.data.get("retry", {}),
         "loom": _loom(found),
         "tools": [{"name": tool.name, "description": tool.description} for tool in circle.tools],
-        "presentation": circle.presentation,
+        "presentation": circle.capabilities(text_calls=inspect.writes_calls(found)),
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from cantrip_acp.cli.ask import ask_option, permissions, require_terminal, say_what_is_allowed
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import (
     Given,
@@ -55,6 +56,7 @@ Each line is an intent; a line that ends in \\ goes on in the next one.
     help="Go on in this session of an editor or of `cantrip client`, with all that was said there, in its folder.",
 )
 @click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@ask_option
 def repl(
     recipe: str | None,
     cwd: Path,
@@ -63,6 +65,7 @@ def repl(
     state_dir: Path | None,
     session_id: str | None,
     full: bool,
+    ask: bool,
 ) -> int:
     """Talk to an entity made from RECIPE (a file, or a name; the built-in Familiar by default).
 
@@ -70,13 +73,17 @@ def repl(
     cast, Ctrl-D leaves. From a pipe, each line of stdin is an intent.
 
     With --session an editor's session goes on here (close it there first); RECIPE is then the session's own, unless it is
-    named. Its mode holds, but in a terminal nothing asks for permission.
+    named. Its mode holds.
+
+    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first.
 
     Exit status: 0 at a terminal, or all casts ended by themselves; 1 one from a pipe was truncated or failed; 2 the
     command line, the recipe or a file is wrong; 3 there is no sandbox here; 130 interrupted.
     """
     from cantrip_acp.recipes import DEFAULT
 
+    if ask:
+        require_terminal()
     context = given(context_files)
     entity = None
     if session_id is not None:
@@ -84,17 +91,17 @@ def repl(
             raise click.UsageError("--session has a loom of its own; leave --loom out")
         from cantrip_acp.cli.opensession import open_session
 
-        opening, entity = open_session(session_id, recipe, state_dir)
+        opening, entity = open_session(session_id, recipe, state_dir, ask=ask)
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
     try:
         with _leaving_politely():
-            return _talk(opening, context, full=full, entity=entity)
+            return _talk(opening, context, full=full, ask=ask, entity=entity)
     finally:
         opening.leave()
 
 
-def _talk(opening: Opening, given_with: Given, *, full: bool, entity: Entity | None = None) -> int:
+def _talk(opening: Opening, given_with: Given, *, full: bool, ask: bool, entity: Entity | None = None) -> int:
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.castview import TextFace
     from cantrip_acp.cli.running import running
@@ -104,7 +111,11 @@ def _talk(opening: Opening, given_with: Given, *, full: bool, entity: Entity | N
     asked = sys.stdin.isatty() and screen.terminal
     face = TextFace(screen, opening.workspace, full=full)
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
+    if entity is None and ask:
+        cantrip = cantrip.reaching((), permissions())
     _greet(screen, opening)
+    screen.flush()
+    say_what_is_allowed(cantrip, cantrip.circle if entity is None else entity.circle, ask=ask)
     face.transcript.begun()
     status = DONE
     with running(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:

@@ -114,7 +114,7 @@ SCRIPT = {
     "usage": USAGE,
     "raw_response": FREE,
     **dict.fromkeys(("record_inputs", "type", "stateless", "retry_behavior"), PLAIN),
-    **dict.fromkeys(("provider", "name", "model", "context_window"), PLAIN),
+    **dict.fromkeys(("provider", "name", "model", "context_window", "tools"), PLAIN),
 }
 # A child's script is a list of responses, or a mapping as a crystal's own.
 CHILDREN = _list(Shape({**SCRIPT, "children": FREE}, items=RESPONSE, scalar=False))

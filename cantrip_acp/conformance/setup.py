@@ -145,6 +145,7 @@ def _crystal(script: Mapping[str, Any]) -> PlayedCrystal:
         name=name,
         model=str(script.get("model") or "scripted"),
         context_window=script.get("context_window"),
+        tools=str(script.get("tools") or "native"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ _NO_TOOLS = re.compile(
 )
 """How servers say that this model, or this server as it was started, takes no tool definitions."""
 
+_LEFT_OVER = re.compile(
+    r"^[ \t]*(?:<tool_calls?>|\[TOOL_CALLS\]|<\|tool_calls?\|>|<\|python_tag\|>|<function=)", re.MULTILINE
+)
+_log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class _Answer:
@@ -56,8 +62,9 @@ class _Answer:
 class ChatCrystal:
     """A model behind Chat Completions. What a family does in its own way it overrides.
 
-    Where the endpoint's model takes no tool definitions, or the server says so, calls are asked for in text (option
-    ``tools``: native, text, or auto, which finds out).
+    If the endpoint's model takes no tool definitions, or the server says so, calls are asked for in text (option ``tools``:
+    native, text, or auto, which finds out). ``text_calls`` is true only if that was known beforehand, by the option or by the
+    table of models. A model that is asked with tool definitions writes text and nothing else in its text.
     """
 
     dialect = Dialect("openai-chat")
@@ -75,8 +82,10 @@ class ChatCrystal:
         tools = endpoint.options.get("tools", "auto")
         if tools not in TOOLS:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
-        self._by_text = tools == "text" or (tools == "auto" and not endpoint.info.tools)
+        self.text_calls = tools == "text" or (tools == "auto" and not endpoint.info.tools)
+        self._by_text = self.text_calls
         self._finds_out = tools == "auto"
+        self._remarked = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.endpoint.provider}:{self.model})"
@@ -154,9 +163,9 @@ class ChatCrystal:
             body["prompt_cache_key"] = cache_key(query)
 
     async def _answer(self, body: dict[str, Any], query: Query, emit: Emit, *, by_text: bool) -> Response:
-        offered = query.tools if query.tool_choice != "none" else ()
+        offered = query.tools if query.tool_choice != "none" and by_text else ()
         names = {wire_name(tool.name) for tool in offered}
-        answer = _Answer(ChatAnswer(), Spoken(names, asked=by_text, tags=self.think_tags), emit)
+        answer = _Answer(ChatAnswer(), Spoken(names, tags=self.think_tags), emit)
         async with self.sdk.events(PATH, body, query.request_id) as events:
             whole = await events.whole()
             if whole is None:
@@ -185,6 +194,8 @@ class ChatCrystal:
         rest, thinking, content, found = answer.spoken.finish()
         for delta in rest:
             await answer.emit(delta)
+        if content and not chat.calls and not found:
+            self._remark(content)
         given = [(c.id, c.name, c.text or "{}") for c in chat.calls] or [("", name, args) for name, args in found]
         calls = minted(given, names_back(query.tools))
         stop = chat.stop_reason()
@@ -200,8 +211,19 @@ class ChatCrystal:
             provider=self.kept(chat),
             id=chat.id,
             sampled=chat.tokens.whole() if self.endpoint.options.get("logprobs") else None,
+            text_calls=bool(found and not chat.calls),
         )
         return said_something(self.sdk.who, response)
+
+    def _remark(self, content: str) -> None:
+        """Log once that the server left what looks like a tool call in the text, where it is not run."""
+        if not self._remarked and not self._by_text and _LEFT_OVER.search(content):
+            self._remarked = True
+            _log.warning(
+                "%s wrote what looks like a tool call into its text, where nothing is run. If its server does not read "
+                "this model's tool calls, set crystal.tools: text",
+                self.sdk.who,
+            )
 
     def kept(self, chat: ChatAnswer) -> Any:
         """What the server needs back with this answer."""

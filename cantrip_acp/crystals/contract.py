@@ -58,6 +58,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     ``provider`` is what a provider needs back verbatim (signatures of thinking, reasoning items): a mapping whose
     ``family`` names who said it, so that any other provider passes it over (CRYSTAL-6, the swap).
     ``attachments`` belong to a user's message and stand before its text.
+    ``text_calls``: the calls of an assistant's message stand in its content, as it wrote them.
     """
 
     role: Role
@@ -70,6 +71,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str = "turn"
     provider: Any = None
     attachments: tuple[Attachment, ...] = ()
+    text_calls: bool = False
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
@@ -149,7 +151,8 @@ class Response(msgspec.Struct, frozen=True):
     word where none of them fits; ``length`` says that the response was cut at its limit of tokens.
     ``provider`` comes back with the assistant's message of every later query; see `Message`. JSON data only.
     ``id`` is the provider's own for the response, for those who ask it about one. ``sampled`` are its tokens, where they
-    were asked for and the provider tells them.
+    were asked for and the provider tells them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps them.
+    ``problem`` says why a program in the text is not run (`mediums.text_program`); the loop sets it.
     """
 
     content: str | None = None
@@ -163,6 +166,8 @@ class Response(msgspec.Struct, frozen=True):
     provider: Any = None
     id: str | None = None
     sampled: Sampled | None = None
+    text_calls: bool = False
+    problem: str | None = None
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -200,6 +205,9 @@ class Crystal(Protocol):
 
     A crystal may have two methods more: ``prepare()`` does what the first query would wait for (importing an SDK); it may
     block, is called in a thread, and more than once. ``async aclose()`` ends its connections; it can be asked again after.
+
+    A crystal with ``text_calls`` true writes its calls as text, because its model takes no tool definitions. Only such a
+    crystal may also give a program as a code block (`mediums.text_program`).
     """
 
     @property

@@ -42,9 +42,9 @@ class HumanCrystal:
         async with self._turn:
             # Who shows what happens writes first.
             await anyio.sleep(_MOMENT_S)
-            with _terminal() as terminal:
-                terminal.write(self._news(query))
-                response = await self._answer(query, terminal)
+            with terminal() as screen:
+                screen.write(self._news(query))
+                response = await self._answer(query, screen)
         if response.content:
             await emit(Delta("text", response.content))
         return response
@@ -63,7 +63,7 @@ class HumanCrystal:
         fresh = [m for m in now[same:] if m.role != "assistant"]
         return f"\n{note}{human_view.messages(fresh)}{human_view.tool_line(query.tools)}"
 
-    async def _answer(self, query: Query, terminal: _Terminal) -> Response:
+    async def _answer(self, query: Query, terminal: Terminal) -> Response:
         typing = Typing(query.tools)
         words: list[str] = []
         calls: list[ToolCall] = []
@@ -108,7 +108,7 @@ def _shown(what: str, query: Query) -> str:
 
 
 @contextmanager
-def _terminal() -> Iterator[_Terminal]:
+def terminal() -> Iterator[Terminal]:
     if not _is_terminal(0):
         raise CrystalError(
             "provider human needs a terminal on standard input, and here it is none (over ACP it belongs to the protocol); "
@@ -121,7 +121,7 @@ def _terminal() -> Iterator[_Terminal]:
     except OSError as error:
         raise CrystalError(f"the terminal cannot be opened: {error.strerror}", retryable=False) from None
     try:
-        yield _Terminal(fd)
+        yield Terminal(fd)
     finally:
         os.close(fd)
 
@@ -133,7 +133,7 @@ def _is_terminal(fd: int) -> bool:
         return False
 
 
-class _Terminal:
+class Terminal:
     """Lines from and text to a terminal in its usual mode: the system edits lines, and waiting can be cancelled."""
 
     def __init__(self, fd: int) -> None:

@@ -73,9 +73,23 @@ class _Guard:
         await self._emit(delta)
 
 
-async def ask(crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, notice: Notice) -> Response:
-    """One response that keeps the contract. Raises `CrystalError` once retries are spent or may not help."""
-    response = await _attempt(crystal, query, emit, policy, notice)
+def _as_it_is(response: Response) -> Response:
+    return response
+
+
+async def ask(
+    crystal: Crystal,
+    query: Query,
+    emit: Emit,
+    policy: RetryPolicy,
+    notice: Notice,
+    read: Callable[[Response], Response] = _as_it_is,
+) -> Response:
+    """One response that keeps the contract. Raises `CrystalError` once retries are spent or may not help.
+
+    ``read`` finds the calls that a crystal wrote into its text: such a call is one that tool_choice may require.
+    """
+    response = read(await _attempt(crystal, query, emit, policy, notice))
     if query.tool_choice != "required" or response.tool_calls or response.refused:
         return response
     spent = response.usage
@@ -85,10 +99,10 @@ async def ask(crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, n
         messages = [
             *messages,
             Message("assistant", response.content),
-            Message("user", _INSIST, kind="nudge"),
+            Message("user", response.problem or _INSIST, kind="nudge"),
         ]
         again = msgspec.structs.replace(query, messages=messages)
-        response = await _attempt(crystal, again, emit, policy, notice)
+        response = read(await _attempt(crystal, again, emit, policy, notice))
         spent = spent + response.usage
         if response.tool_calls or response.refused:
             return msgspec.structs.replace(response, usage=spent)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.wire_names import wire_name
 from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
+
+if TYPE_CHECKING:
+    from cantrip_acp.crystals.spoken import Spoken
 
 KEYS = frozenset(
     {
@@ -33,6 +37,9 @@ KEYS = frozenset(
     }
 )
 """What a response of a script may hold."""
+
+TOOLS = ("native", "text")
+"""How a script's crystal calls tools: as calls, or in its text."""
 
 _USAGE_KEYS = (
     "prompt_tokens",
@@ -55,6 +62,9 @@ class ScriptedCrystal:
     - ``error``: ``{status, message, retry_after?}``: this query fails so. ``delay_ms``: wait before each piece.
     - ``when``: use it only while the intent holds that text. ``repeat``: never used up.
 
+    With ``tools="text"`` it plays a model that writes its tool calls as text: blocks that call a tool in ``content`` are read as
+    calls, and a program may be a code block (`mediums.text_program`).
+
     ``children`` are scripts for child entities by order of birth. With ``record_inputs`` every query is kept in
     ``invocations``, its messages copied; ``queries`` counts them all. A script that has run out raises
     `ScriptExhausted`.
@@ -70,10 +80,14 @@ class ScriptedCrystal:
         name: str = "scripted",
         model: str = "scripted",
         context_window: int | None = None,
+        tools: str = "native",
     ) -> None:
         self.name = name
         self.model = model
         self.context_window = context_window
+        if tools not in TOOLS:
+            raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
+        self.text_calls = tools == "text"
         self.children = tuple(children)
         self.invocations: list[Query] = []
         self.queries = 0
@@ -98,10 +112,12 @@ class ScriptedCrystal:
         self._check_window(query)
         if step.thinking:
             await emit(Delta("thought", step.thinking))
+        reader = self._reader(query)
         for piece in step.pieces:
             if step.delay_s:
                 await anyio.sleep(step.delay_s)
-            await emit(Delta("text", piece))
+            for delta in (Delta("text", piece),) if reader is None else reader.feed(piece):
+                await emit(delta)
         if step.fixed:
             calls = step.calls
         else:
@@ -109,14 +125,34 @@ class ScriptedCrystal:
             calls = tuple(
                 c if c.id else ToolCall(f"tc_{self.queries}_{i}", c.gate, c.args) for i, c in enumerate(step.calls, 1)
             )
+        found: tuple[ToolCall, ...] = ()
+        if reader is not None:
+            rest, _, _, written = reader.finish()
+            for delta in rest:
+                await emit(delta)
+            shown = {wire_name(tool.name): tool.name for tool in query.tools}
+            found = tuple(
+                ToolCall(f"tc_{self.queries}_{i}", shown.get(name, name), args)
+                for i, (name, args) in enumerate(() if calls else written, 1)
+            )
         return Response(
             content=step.content,
             thinking=step.thinking,
-            tool_calls=calls,
+            tool_calls=calls or found,
+            text_calls=bool(found),
             usage=step.usage if step.usage is not None else self._usage,
             model=self.model,
             tool_results=step.tool_results,
         )
+
+    def _reader(self, query: Query) -> Spoken | None:
+        """What reads the text of a response for calls; None for a script whose text is text."""
+        if not self.text_calls:
+            return None
+        from cantrip_acp.crystals.spoken import Spoken
+
+        names = [wire_name(tool.name) for tool in query.tools] if query.tool_choice != "none" else []
+        return Spoken(names, tags=False)
 
     def child(self, number: int, depth: int) -> Crystal:
         """The crystal of an entity's child of that number, from 0: its own script, or this one where there are none.
@@ -141,6 +177,7 @@ class ScriptedCrystal:
             name=self.name,
             model=str(script.get("model") or self.model),
             context_window=script.get("context_window") or self.context_window,
+            tools=script.get("tools") or ("text" if self.text_calls else "native"),
         )
 
     def skip(self, queries: int) -> None:

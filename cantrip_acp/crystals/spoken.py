@@ -24,22 +24,24 @@ _MARKS = (
     "<function_calls>",
     "<invoke ",
     "<｜tool",
+    "```tool",
+    "```json",
+    "~~~tool",
+    RESULT,
 )
-_ASKED_MARKS = (*_MARKS, "```tool", "```json", "~~~tool", RESULT)
 
 
 class Spoken:
     """Takes the text of one answer piece by piece.
 
-    ``names`` are the tools that there are. ``asked``: their calls were asked for in text. Without names, calls are not looked
-    for. ``tags``: look for thinking in tags.
+    ``names`` are the tools whose calls the model was asked to write as text; without any, text is text and nothing in it is
+    a call. ``tags``: look for thinking in tags.
     """
 
-    def __init__(self, names: Collection[str], *, asked: bool, tags: bool) -> None:
+    def __init__(self, names: Collection[str], *, tags: bool) -> None:
         self._names = names
-        self._asked = asked
         self._tags = tags
-        self._marks = (_ASKED_MARKS if asked else _MARKS) if names else ()
+        self._marks = _MARKS if names else ()
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._state = "start" if tags else "text"
@@ -71,7 +73,7 @@ class Spoken:
         return out
 
     def finish(self) -> tuple[list[Delta], str | None, str | None, tuple[Found, ...]]:
-        """What is still to be shown, and the whole: thinking, content, calls."""
+        """What is still to be shown, and the whole: thinking, the text as it was generated, the calls in it."""
         out: list[Delta] = []
         if self._state == "thinking":
             # It never closed: cut off while thinking.
@@ -83,18 +85,19 @@ class Spoken:
         if self._tags and not self._close and (lost := _LOST.match(text)) is not None:
             self._thoughts.append(lost.group(1))
             text = text[lost.end() :]
+        words: str | None = text
+        calls: tuple[Found, ...] = ()
         if self._names:
-            reading = read_calls(text, self._names, asked=self._asked)
-            content, calls = reading.content, reading.calls
-        else:
-            content, calls = text or None, ()
+            reading = read_calls(text, self._names)
+            words, calls = reading.words, reading.calls
         shown = "".join(self._shown)
         if calls:
             shown = shown.strip()
-        if content is not None and content.startswith(shown):
+        if words is not None and words.startswith(shown):
             # What was held back, and is no call after all.
-            out.append(Delta("text", content[len(shown) :]))
-        return [d for d in out if d.text], "".join(self._thoughts).strip() or None, content, calls
+            out.append(Delta("text", words[len(shown) :]))
+        content = text if text.strip() or not self._names else None
+        return [d for d in out if d.text], "".join(self._thoughts).strip() or None, content or None, calls
 
     def _begin(self) -> None:
         """At the very start: does it open with a tag? Waits while that is not clear."""
@@ -144,7 +147,7 @@ class Spoken:
             head = (waiting[at:] if end < 0 else waiting[at:end]).lstrip(" \t")
             if head.startswith(self._marks):
                 return at, True
-            if self._asked and head[:1] in ("{", "[") and not self._words and not waiting[:at].strip():
+            if self._marks and head[:1] in ("{", "[") and not self._words and not waiting[:at].strip():
                 return at, True
             if end < 0:
                 may_become = any(mark.startswith(head) for mark in self._marks)

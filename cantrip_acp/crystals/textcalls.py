@@ -1,7 +1,9 @@
-"""Finds tool calls in a model's text: the format that was asked for, and those that models fall back to by habit.
+"""Finds tool calls in the text of a model that was asked to write them there: in the format that it was given, and in
+those that models fall back to by habit.
 
-A call is something that runs, so what only talks about one must not be taken for it: a format counts at the start of a line
-and outside of other code blocks; plain JSON counts only where it names a tool that there is and nothing is said after it.
+A call is something that runs, so what only talks about one must not be taken for it. Where blocks begin and end is for a
+CommonMark parser to say: a call stands at the top level of the message, never in a quotation, a list, an HTML comment or
+another code block. Plain JSON counts only if it names a known tool and nothing is said after it.
 """
 
 from __future__ import annotations
@@ -9,20 +11,30 @@ from __future__ import annotations
 import ast
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.crystals.texttools import RESULT
+from cantrip_acp.crystals.texttools import without_invented_results
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+LONGEST = 200_000
+"""Characters of an answer that is read for calls. Parsing a longer one could keep everything else waiting for seconds."""
 _MOST = 64
 """More calls in one answer are a model that repeats itself."""
+_MOST_PARSES = 8
+"""How often the rest of an answer is parsed anew, behind calls that had fences in them."""
 
 # A model may repeat anything without end, so no pattern here goes back over what it has read: what is never closed goes on to
 # the end of the text, and repetitions are possessive.
 _FENCE = re.compile(
     r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w.+-]*+)[^\n]*+\n(.*?)(?:^[ \t]*+\1[`~]*+[ \t]*+$|\Z)", re.DOTALL | re.MULTILINE
 )
+_FENCES = re.compile(r"```|~~~")
 _ASKED = ("tool_call", "tool_calls", "tool-call", "tool_use", "tool_code")
 _JSON = ("json", "jsonc", "json5", "")
 
@@ -56,77 +68,174 @@ _KIMI = re.compile(
 _HARMONY = re.compile(r"to=functions\.([\w.-]+).{0,200}?<\|message\|>(.*?)(?:<\|call\|>|\Z)", re.DOTALL)
 _NAMED = re.compile(r"""["'](?:name|tool|tool_name|function)["']\s*:\s*["']([\w.-]+)["']""")
 _GIVEN = re.compile(r"""["'](?:arguments|parameters|args|input|tool_input)["']\s*:\s*""")
-_MADE_UP = re.compile(rf"^[ \t]*{re.escape(RESULT)}\b", re.MULTILINE)
 
 Found = tuple[str, str]
 """A tool's name as the model wrote it, and its arguments as JSON text (malformed where the model's was)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What an answer says: ``content`` without the calls, None where nothing is left; ``calls`` in order."""
+class Block:
+    """A block at the top level of a Markdown text, from ``start`` to ``end`` (offsets).
 
-    content: str | None
+    ``kind`` is the parser's: fence, code_block, html_block, blockquote_open, bullet_list_open, paragraph_open and so on. Of a
+    fence, ``info`` is its info string, ``body`` what it holds, and ``closed`` says whether it has a closing line.
+    """
+
+    kind: str
+    start: int
+    end: int
+    info: str = ""
+    body: str = ""
+    closed: bool = True
+
+
+def normalized(text: str) -> str:
+    """The text with ``\\n`` at the end of every line, as CommonMark reads it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def top_level_blocks(text: str) -> list[Block]:
+    """The blocks of a `normalized` text, in order; none of what is inside of them."""
+    starts = [0]
+    for match in re.finditer("\n", text):
+        starts.append(match.end())
+    starts.append(len(text) + 1)
+    blocks: list[Block] = []
+    for token in _parser().parse(text):
+        if token.level or token.map is None:
+            continue
+        first, after = token.map
+        start, end = starts[first], min(starts[after], len(text))
+        if token.type != "fence":
+            blocks.append(Block(token.type, start, end))
+            continue
+        # An open fence goes on to the end of the text, so no line in it can close it.
+        closing = rf" {{0,3}}{re.escape(token.markup[0])}{{{len(token.markup)},}}[ \t]*\n?"
+        closed = after - first > 1 and re.fullmatch(closing, text[starts[after - 1] : end]) is not None
+        blocks.append(Block("fence", start, end, token.info.strip(), token.content, closed))
+    return blocks
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """A CommonMark parser that looks at blocks alone."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark")
+    parser.core.ruler.enableOnly(["block"])
+    return parser
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an answer says: ``words`` is the text without the calls, None if nothing is left; ``calls`` are in order."""
+
+    words: str | None
     calls: tuple[Found, ...]
 
 
-def read_calls(text: str, names: Collection[str], *, asked: bool) -> Reading:
-    """Read an answer. ``asked``: calls were asked for in text; else only what no prose has counts (`_MARKED`)."""
-    if asked and (made_up := _MADE_UP.search(text)):
-        # A result that the model invented, and all that it made of it.
-        text = text[: made_up.start()]
+def read_calls(text: str, names: Collection[str]) -> Reading:
+    """Read an answer of a model that was asked to write its calls as text. ``names`` are the tools that there are."""
+    whole = text
+    text = without_invented_results(normalized(text))
     calls: list[Found] = []
     left: list[str] = []
+    at = parses = 0
+    while at < len(text) and len(text) <= LONGEST and parses < _MOST_PARSES:
+        parses += 1
+        more = _read_on(text, at, names, calls, left)
+        if more is None:
+            break
+        at = more
+    else:
+        left.append(text[at:])
+    words = "".join(left).strip()
+    if not calls and words[:1] in ("{", "["):
+        found = _of_json(words)
+        if found and all(name in names for name, _ in found):
+            return Reading(None, tuple(found[:_MOST]))
+    return Reading((words or None) if calls else (whole.strip() and whole) or None, tuple(calls[:_MOST]))
+
+
+def words_beside(text: str, calls: Collection[Found]) -> str | None:
+    """The words of a text that holds these calls: without them, and without a block that is the program of one."""
+    reading = read_calls(text, {name for name, _ in calls})
+    if reading.calls:
+        return reading.words
+    programs: set[str] = set()
+    for _, args in calls:
+        given = _loose(args)
+        programs.update(v for v in given.values() if isinstance(v, str)) if isinstance(given, dict) else None
+    text = normalized(text)
+    blocks = [b for b in top_level_blocks(text) if b.kind == "fence" and b.body.removesuffix("\n") in programs]
+    for block in reversed(blocks):
+        text = text[: block.start] + text[block.end :]
+    return text.strip() or None
+
+
+def _read_on(text: str, at: int, names: Collection[str], calls: list[Found], left: list[str]) -> int | None:
+    """Read the text from ``at`` on; where it must be parsed anew, None at its end.
+
+    A call in marks may hold anything, also the beginning of a fence: what stands behind it is then parsed by itself.
+    """
+    base, rest = at, text[at:]
+    blocks = top_level_blocks(rest)
+    last_words = max((b.end for b in blocks if b.kind != "fence"), default=0)
+    fences = iter([b for b in blocks if b.kind == "fence"])
+    fence, marked = next(fences, None), _MARKED.search(rest)
     at = 0
-    fence, marked = _FENCE.search(text), _MARKED.search(text)
-    words_end = _words_end(text)
-    while at <= len(text) and len(calls) < _MOST:
+    while len(calls) < _MOST:
+        while fence is not None and fence.start < at:
+            fence = next(fences, None)
         # Each is looked for again only once it is passed: not from every place to the end of the text.
-        if fence is not None and fence.start() < at:
-            fence = _FENCE.search(text, at)
-        if marked is not None and marked.start() < at:
-            marked = _MARKED.search(text, at)
+        while marked is not None:
+            hidden = _hidden(rest, marked.start(), blocks)
+            if marked.start() >= at and hidden is None:
+                break
+            marked = _MARKED.search(rest, max(at, marked.start() + 1, 0 if hidden is None else hidden.end))
         if fence is None and marked is None:
             break
-        if marked is not None and (fence is None or marked.start() <= fence.start()):
-            found = _of_marked(marked)
-            if not asked and not all(name in names for name, _ in found):
-                found = []
-            match = marked
+        if marked is not None and (fence is None or marked.start() <= fence.start):
+            start, end, found = marked.start(), marked.end(), _of_marked(marked)
         else:
             assert fence is not None
-            match = fence
-            found = _of_fence(fence, words_end, names) if asked else []
-        left.append(text[at : match.start()] if found else text[at : match.end()])
+            start, end = fence.start, fence.end
+            found = [] if in_comment(rest, start) else _of_fence(fence, last_words, names)
+            fence = next(fences, None)
+        left.append(rest[at:start] if found else rest[at:end])
         calls.extend(found)
-        at = match.end() if match.end() > at else at + 1
-    left.append(text[at:])
-    content = "".join(left).strip()
-    if not calls and asked and content[:1] in ("{", "["):
-        whole = _of_json(content)
-        if whole and all(name in names for name, _ in whole):
-            return Reading(None, tuple(whole[:_MOST]))
-    return Reading((content or None) if calls else (text.strip() and text) or None, tuple(calls[:_MOST]))
+        at = end if end > at else at + 1
+        if marked is not None and start == marked.start() and _FENCES.search(rest, start, end):
+            return base + at
+    left.append(rest[at:])
+    return None
 
 
-def _words_end(text: str) -> int:
-    """Where the last words outside of code blocks end."""
-    end = at = 0
-    for fence in _FENCE.finditer(text):
-        if not text[at : fence.start()].isspace() and at < fence.start():
-            end = fence.start()
-        at = fence.end()
-    return end if not text[at:].strip() else len(text)
+def _hidden(text: str, at: int, blocks: list[Block]) -> Block | None:
+    """The block around a place, if nothing in there is a call: a list, say, or an HTML comment. None where calls count."""
+    block = blocks[bisect_right(blocks, at, key=lambda b: b.start) - 1] if blocks else None
+    if block is None or not block.start <= at < block.end:
+        return None
+    if block.kind == "paragraph_open":
+        return block if text.count("`", block.start, at) % 2 or in_comment(text, at) else None
+    # What marks a call may be HTML itself.
+    html = block.kind == "html_block" and text[block.start : block.start + 100].lstrip().startswith("<invoke")
+    return None if html else block
 
 
-def _of_fence(fence: re.Match[str], words_end: int, names: Collection[str]) -> list[Found]:
-    language, body = fence.group(2).lower(), fence.group(3).strip()
+def in_comment(text: str, at: int) -> bool:
+    """Whether an HTML comment was begun before a place and not ended."""
+    return text.rfind("<!--", 0, at) > text.rfind("-->", 0, at)
+
+
+def _of_fence(fence: Block, last_words: int, names: Collection[str]) -> list[Found]:
+    language, body = fence.info.split(" ")[0].lower(), fence.body.strip()
     if language in _ASKED:
         return _of_json(body) or _mended(body)
     if language in _JSON:
         found = _of_json(body)
         # Somebody who goes on talking was giving an example.
-        if found and all(name in names for name, _ in found) and words_end <= fence.start():
+        if found and all(name in names for name, _ in found) and last_words <= fence.start:
             return found
     return []
 
@@ -144,9 +253,9 @@ def _of_marked(match: re.Match[str]) -> list[Found]:
             return [(name, args.strip() or "{}") for name, args in _KIMI.findall(body)]
         case "harmony":
             return [(name, args.strip() or "{}") for name, args in _HARMONY.findall(body)]
-    body = _unfenced(body)
     if "<function=" in body:
         return _functions(body)
+    body = _unfenced(body)
     if kind == "mistral" and (
         named := re.match(r"\s*([\w.-]+)\s*(?:\[(?:CALL_ID\]\w*\[)?ARGS\])?\s*(\{.*)", body, re.DOTALL)
     ):

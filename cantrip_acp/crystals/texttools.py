@@ -5,6 +5,7 @@ What the model reads of it is the same on every query, so that prompt caches sta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -15,6 +16,8 @@ from cantrip_acp.crystals.wire_names import wire_args, wire_name
 FENCE = "tool_call"
 RESULT = "<tool_result"
 """How the answer of a call begins. A model that writes this itself is making one up."""
+
+_MADE_UP = re.compile(rf"^[ \t]*{re.escape(RESULT)}\b", re.MULTILINE)
 
 _INTRODUCTION = """\
 # Tools
@@ -60,7 +63,10 @@ def as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition], *, req
             results.append(_result(message))
             continue
         _flush(results, out)
-        if message.role == "assistant" and message.tool_calls:
+        if message.role == "assistant" and message.text_calls:
+            # The model's own text has the calls already; a result that it invented is not shown to it again.
+            out.append(Message("assistant", without_invented_results(message.content or ""), thinking=message.thinking))
+        elif message.role == "assistant" and message.tool_calls:
             said = [message.content] if message.content else []
             text = "\n\n".join([*said, *(_block(call) for call in message.tool_calls)])
             out.append(Message("assistant", text, thinking=message.thinking))
@@ -83,3 +89,9 @@ def _block(call: ToolCall) -> str:
 def _result(message: Message) -> str:
     failed = ' error="true"' if message.is_error else ""
     return f'{RESULT} name="{wire_name(message.name or "tool")}"{failed}>\n{message.content or ""}\n</tool_result>'
+
+
+def without_invented_results(text: str) -> str:
+    """The text up to a tool's result that the model invented: that, and all that it made of it, counts for nothing."""
+    made_up = _MADE_UP.search(text)
+    return text if made_up is None else text[: made_up.start()]

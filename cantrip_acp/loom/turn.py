@@ -41,6 +41,7 @@ class Utterance(msgspec.Struct, frozen=True):
     """What the entity said. ``code`` is the program or command, where the medium has one.
 
     ``provider`` is what its provider needs back verbatim (`Message.provider`); the key is absent where there is none.
+    ``text_calls`` is true if the crystal wrote its calls into ``content``, which keeps them; the key is absent otherwise.
     """
 
     content: str | None = None
@@ -48,6 +49,7 @@ class Utterance(msgspec.Struct, frozen=True):
     tool_calls: tuple[ToolCall, ...] = ()
     code: str | None = None
     provider: Any = msgspec.UNSET
+    text_calls: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Location(msgspec.Struct, frozen=True):

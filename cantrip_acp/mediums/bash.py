@@ -49,6 +49,7 @@ class BashMedium:
 
     name = "bash"
     tool: str | None = "bash"
+    tag = "bash"
 
     def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
         text = (
@@ -68,6 +69,10 @@ class BashMedium:
         await runner.check()
         # In a thread: a large workspace takes its time to be looked at.
         return await anyio.to_thread.run_sync(BashSession, circle)
+
+    def arguments(self, program: str) -> str:
+        """The arguments of a tool call with this command."""
+        return msgspec.json.encode({"command": program}).decode()
 
     def code(self, call: ToolCall) -> str | None:
         command = _command(call.args)

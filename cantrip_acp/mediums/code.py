@@ -10,8 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import msgspec
 
-from cantrip_acp.crystals.contract import Response, ToolCall, ToolDefinition
+from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.mediums import codetext
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class CodeMedium:
 
     name = "code"
     tool: str | None = codetext.TOOL
+    tag = "python"
     keeps_state = True
     has_values = True
     remembers_folds = True
@@ -73,9 +75,9 @@ class CodeMedium:
 
         return CodeSession(circle, python=self._python, loom=self._loom, chunks=self._chunks)
 
-    def classify(self, response: Response) -> Response:
-        """A fenced Python block without a tool call is a cell too."""
-        return codetext.classify(response)
+    def arguments(self, program: str) -> str:
+        """The arguments of a tool call with this program."""
+        return msgspec.json.encode({"code": program}).decode()
 
     def code(self, call: ToolCall) -> str | None:
         found = codetext.program(call.args)

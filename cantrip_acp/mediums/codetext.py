@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import keyword
-import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cantrip_acp.circle import NOTHING
-from cantrip_acp.crystals.contract import Response, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,13 +27,6 @@ PARAMETERS: Mapping[str, Any] = {
 DESCRIPTION = (
     "Run one cell of Python in a process that lives on: variables, functions and imports are there in the next cell. You see "
     "what it prints, the value of its last expression, and its errors."
-)
-FENCE_ID = "fence"
-"""How the id of a call begins that was a fenced block in the crystal's words."""
-
-_FENCE = re.compile(
-    r"^(?P<indent>[ ]{0,3})(?P<fence>`{3,}|~{3,})[ ]*(?:python3?|py)[ ]*\r?\n(?P<code>.*?)^[ ]{0,3}(?P=fence)[`~]*[ ]*$\n?",
-    re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 _KINDS = {
     "string": "str",
@@ -76,23 +67,6 @@ def program(args: str) -> str | Malformed:
     return code
 
 
-def classify(response: Response) -> Response:
-    """A response that speaks in a fenced Python block, as one that calls the tool with it. The words around it stay.
-
-    Several blocks are one cell, in their order. A response that calls anything is left as it is.
-    """
-    content = response.content
-    if response.tool_calls or response.refused or not content or ("```" not in content and "~~~" not in content):
-        return response
-    blocks = [found["code"] for found in _FENCE.finditer(content)]
-    code = "\n".join(block.rstrip("\r\n") for block in blocks)
-    if not code.strip():
-        return response
-    prose = re.sub(r"\n{3,}", "\n\n", _FENCE.sub("", content)).strip()
-    call = ToolCall(f"{FENCE_ID}_0", TOOL, msgspec.json.encode({"code": code + "\n"}).decode())
-    return msgspec.structs.replace(response, content=prose or None, tool_calls=(call,))
-
-
 def observe(output: Output) -> str:
     """An output as the crystal reads it."""
     parts = []
@@ -115,8 +89,7 @@ def present(circle: Circle, *, loom: bool) -> str:
     wards = circle.wards
     lines = [
         "You act by running Python with the `python` tool. Each call is one cell, and all cells run in one process, so "
-        "variables, functions, classes and imports stay until the end. (A ```python block in a message without a tool "
-        "call is run in the same way.)",
+        "variables, functions, classes and imports stay until the end.",
         "",
         "You see what a cell prints, the value of its last expression, and a traceback where it fails. Large values are "
         "shown as a summary: keep data in variables and look at the parts that you need. Top-level `await` works.",

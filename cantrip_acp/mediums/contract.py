@@ -101,8 +101,8 @@ class MediumSession(Protocol):
 class Medium(Protocol):
     """A substrate to work in. ``tool`` is the name of its own tool, None where gates are all there is (conversation).
 
-    A medium may also have ``classify(response) -> Response``: it then says what a response that calls nothing is, before
-    the loop takes it for words alone (LOOP-6). The calls that it makes get ids of their own from the loop.
+    A medium may also have a ``tag``, with ``arguments(program) -> str``: a crystal in text-call mode may then give a program
+    as a code block with that tag, and ``arguments`` makes the arguments of a tool call of it (`mediums.text_program`).
     With ``has_values`` true children can be made of values in it (`delegation.construction`).
     With ``keeps_state`` true its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks; with
     ``remembers_folds`` true they offer the turns that were folded (`TurnContext.folded`) as a variable.

@@ -54,8 +54,7 @@ def present(circle: Circle) -> str:
     wards = circle.wards
     lines = [
         "You act by running restricted Python (Monty) with the `python` tool. Each call is one cell, and variables, "
-        "functions, classes and imports stay until the end. (A ```python block in a message without a tool call is run in "
-        "the same way.)",
+        "functions, classes and imports stay until the end.",
         "",
         "You see what a cell prints, the value of its last expression, and a traceback where it fails. Large values are "
         "shown as a summary: keep data in variables and look at the parts that you need.",

@@ -135,3 +135,18 @@ def crystal_line(recipe: Recipe) -> str:
         return f"scripted: {script}" if script else f"scripted: {len(options['responses'])} responses"
     model = options.get("model")
     return f"{provider}: {model}" if model else str(provider)
+
+
+def writes_calls(recipe: Recipe) -> bool:
+    """Whether the recipe's crystal writes its tool calls as text: by its option, or by the table of models."""
+    given = recipe.data.get("crystal")
+    if given is None:
+        return False
+    options: dict[str, Any] = crystals.options_of(given)
+    if options.get("tools", "auto") != "auto":
+        return bool(options["tools"] == "text")
+    if options["provider"] not in ("ollama", "local", "openrouter"):
+        return False
+    from cantrip_acp.crystals import table
+
+    return not table.look_up(options["provider"], str(options.get("model")), remark=False).tools

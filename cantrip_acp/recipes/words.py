@@ -152,7 +152,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "effort": ["medium"],
         "thinking_budget": [8000],
         "api": ["responses"],
-        "tools": ["native"],
+        "tools": ["text"],
         "summary": ["auto"],
         "logprobs": _YES,
         "routing": [{"order": ["anthropic"]}],
@@ -188,6 +188,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "usage": [{"prompt_tokens": 100, "completion_tokens": 20}],
         "model": ["played"],
         "context_window": [8000],
+        "tools": ["text"],
     },
     "ScriptedError": {
         "status": [529],

@@ -303,3 +303,60 @@ def test_always_to_run_tests_and_to_commit(start: Start, folder: Path) -> None:
     assert len(shown) == 1
     assert re.fullmatch(r"```sh\n.*pytest.*\n```", shown[0]), "the command that is allowed is shown"
     assert words == ["Always allow run_tests (any of the workspace's tests)", "Always allow git_commit (any call)"]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("how", ["tool call", "text"])
+def test_a_program_in_text_asks_as_a_tool_call_does(start: Start, folder: Path, how: str) -> None:
+    """In text-call mode a code block is a command like any other: the same question, the same answers, the same end."""
+    commands = ["ls -a", "ls", "touch made", "touch kept"]
+    said = [{"bash": each} if how == "tool call" else {"content": f"Now:\n```bash\n{each}\n```"} for each in commands]
+    agent = manual(start, [*said, END], **SHELL, crystal={"tools": "native" if how == "tool call" else "text"})
+    session = agent.session(folder)
+    prompt = agent.start_prompt(session)
+    answers = ["allow_always", "reject_once", "allow_once"]
+    for answer in answers:
+        agent.decide(question(agent), answer)
+    agent.answer(prompt)
+    assert [each["toolCall"]["rawInput"]["command"] for each in asked(agent)] == ["ls -a", "touch made", "touch kept"]
+    always = next(o for o in asked(agent)[0]["options"] if o["kind"] == "allow_always")
+    assert "commands that begin with `ls`" in always["name"]
+    assert (folder / "kept").exists()
+    assert not (folder / "made").exists()
+    ends = [u["status"] for u in agent.updates("tool_call_update") if u.get("status") in ("completed", "failed")]
+    assert ends == ["completed", "completed", "failed", "completed"]
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("how", ["tool call", "text"])
+def test_a_program_in_text_writes_nothing_in_read_only_mode(start: Start, folder: Path, how: str) -> None:
+    said = {"bash": "touch made"} if how == "tool call" else {"content": "```bash\ntouch made\n```"}
+    agent = start([said, END], **SHELL, crystal={"tools": "native" if how == "tool call" else "text"})
+    session = agent.session(folder)
+    agent.call("session/set_mode", {"sessionId": session, "modeId": "read-only"})
+    agent.prompt(session)
+    assert not (folder / "made").exists()
+    assert not asked(agent)
+
+
+@pytest.mark.sandbox
+def test_code_in_an_answer_of_a_crystal_with_tools_asks_nothing_and_runs_nothing(start: Start, folder: Path) -> None:
+    agent = start([{"content": "Do it so:\n```bash\ntouch made\n```"}], **SHELL)
+    assert agent.prompt(agent.session(folder))["stopReason"] == "end_turn"
+    assert not asked(agent)
+    assert not agent.updates("tool_call")
+    assert not (folder / "made").exists()
+
+
+def test_a_loaded_session_shows_calls_in_text_as_the_live_one_did(start: Start, folder: Path) -> None:
+    call = '```tool_call\n{"name": "echo", "arguments": {"text": "hi"}}\n```'
+    agent = start([{"content": f"I ask.\n\n{call}"}, {"content": "Done."}], **FILES, crystal={"tools": "text"})
+    session = agent.session(folder)
+    agent.prompt(session)
+    assert "".join(update["content"]["text"] for update in agent.updates("agent_message_chunk")) == "I ask.\n\nDone."
+    agent.call("session/close", {"sessionId": session})
+    agent.seen.clear()
+    agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    said = [update["content"]["text"] for update in agent.updates("agent_message_chunk")]
+    assert said == ["I ask.", "Done."]
+    assert [update["title"] for update in agent.updates("tool_call")] == ["echo"]

@@ -302,7 +302,9 @@ async def test_the_presentation_reads_well() -> None:
 
 async def test_a_cast_in_the_medium() -> None:
     crystal = ScriptedCrystal(
-        [{"code": "n = len(echo('four'))\nn"}, {"content": "So:\n```python\ndone(n * 2)\n```"}], record_inputs=True
+        [{"code": "n = len(echo('four'))\nn"}, {"content": "So:\n```python\ndone(n * 2)\n```"}],
+        record_inputs=True,
+        tools="text",
     )
     cantrip = Cantrip(crystal, circle=Circle("monty", ["done", "echo"], {"max_turns": 4}))
     result = await cantrip.cast("Count.")

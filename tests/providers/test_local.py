@@ -261,7 +261,7 @@ async def test_by_setting(how: dict) -> None:
     with Wire(strict(streamed("I look.\n", ASKED))) as wire:
         response, shown = await asked(crystal(wire, **how), tools=(READ,))
         assert wire.requests[0].json()["stop"] == ["<tool_result"]
-    assert response.content == "I look."
+    assert response.content == f"I look.\n{ASKED}", "the text is kept as it was generated"
     assert text(shown).strip() == "I look.", "calls are not shown as text"
     assert response.tool_calls[0].gate == "read_file"
 
@@ -323,3 +323,65 @@ def test_a_cast_in_text() -> None:
         result = Cantrip(crystal(wire, tools="text"), {"system_prompt": "Be brief."}, circle).cast_sync("Say hello.")
     assert result.result == "it said hello"
     assert '<tool_result name="echo">' in seen[1]
+
+
+BLOCK = "```python\nopen('made', 'w').write('x')\n```"
+
+
+@pytest.mark.parametrize(
+    ("how", "runs"),
+    [
+        ({"tools": "text"}, True),
+        ({"info": ModelInfo(tools=False)}, True),
+        ({"tools": "native", "info": ModelInfo(tools=False)}, False),
+        ({}, False),
+        ({"tools": "native"}, False),
+    ],
+)
+def test_a_code_block_is_a_program_in_text_call_mode_alone(tmp_path, how: dict, runs: bool) -> None:
+    with Wire(strict(streamed(f"I make it.\n\n{BLOCK}"), streamed("It is made."))) as wire:
+        circle = Circle("code", ["done"], {"max_turns": 4, "code_writable_paths": ["."]}, workspace=tmp_path)
+        made = Cantrip(crystal(wire, **how), circle=circle)
+        result = made.cast_sync("Make it.")
+        asked_last = json.dumps(wire.requests[-1].json()["messages"])
+    assert (tmp_path / "made").exists() is runs
+    assert result.result == ("It is made." if runs else f"I make it.\n\n{BLOCK}")
+    first = next(t for t in made.loom.turns() if t.role == "crystal")
+    assert first.utterance.content == f"I make it.\n\n{BLOCK}"
+    assert ("exactly one ```python block" in asked_last) is runs
+    if runs:
+        # The model reads what it wrote once, and no call that it did not write.
+        assert asked_last.count("open('made'") == 1
+        assert '<tool_result name=\\"python\\">' in asked_last
+
+
+def test_a_server_that_is_found_to_take_no_tools_gets_calls_and_no_programs(tmp_path) -> None:
+    words = refusal(400, "this model does not support tools")
+    with Wire(strict(words, streamed(BLOCK))) as wire:
+        circle = Circle("code", ["done"], {"max_turns": 4, "code_writable_paths": ["."]}, workspace=tmp_path)
+        result = Cantrip(crystal(wire), circle=circle).cast_sync("Make it.")
+    assert (result.reason, result.result, (tmp_path / "made").exists()) == ("text", BLOCK, False)
+
+
+async def test_calls_that_a_server_leaves_in_the_text_are_text(caplog) -> None:
+    left = '<tool_call>\n{"name": "read_file", "arguments": {"path": "a"}}\n</tool_call>'
+    with Wire(strict(streamed(left), streamed(left))) as wire:
+        made = crystal(wire)
+        for _ in range(2):
+            response, shown = await asked(made, tools=(READ,))
+            assert (response.content, response.tool_calls, text(shown)) == (left, (), left)
+    assert [r.message for r in caplog.records if "crystal.tools: text" in r.message] == [caplog.records[0].message]
+
+
+async def test_an_invented_result_is_kept_and_not_shown_to_the_model_again() -> None:
+    invented = f'{ASKED}\n\n<tool_result name="read_file">\nall good\n</tool_result>\nDone.'
+    with Wire(strict(streamed(invented), streamed("ok"))) as wire:
+        made = crystal(wire, tools="text")
+        response, _ = await asked(made, tools=(READ,))
+        assert response.content == invented
+        said = Message("assistant", response.content, response.tool_calls, text_calls=response.text_calls)
+        answer = Message("tool", "real", tool_call_id=response.tool_calls[0].id, name="read_file")
+        await asked(made, USER, said, answer, tools=(READ,))
+        sent = wire.requests[1].json()["messages"]
+    assert sent[2]["content"].strip() == ASKED
+    assert "all good" not in json.dumps(sent)

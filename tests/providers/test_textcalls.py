@@ -55,16 +55,16 @@ FORMATS = [
 
 @pytest.mark.parametrize("text", FORMATS)
 def test_formats(text: str) -> None:
-    reading = read_calls(text, NAMES, asked=True)
+    reading = read_calls(text, NAMES)
     assert [(name, json.loads(args)) for name, args in reading.calls] == [("read_file", A)]
-    assert reading.content is None
+    assert reading.words is None
 
 
 @pytest.mark.parametrize("text", [f for f in FORMATS if not f.startswith(("{", "["))])
 def test_formats_after_words(text: str) -> None:
-    reading = read_calls(f"I look at it.\n\n{text}", NAMES, asked=True)
+    reading = read_calls(f"I look at it.\n\n{text}", NAMES)
     assert [name for name, _ in reading.calls] == ["read_file"]
-    assert reading.content == "I look at it."
+    assert reading.words == "I look at it."
 
 
 @pytest.mark.parametrize(
@@ -95,31 +95,31 @@ def test_formats_after_words(text: str) -> None:
     ],
 )
 def test_what_is_no_call(text: str) -> None:
-    reading = read_calls(text, NAMES, asked=True)
+    reading = read_calls(text, NAMES)
     assert reading.calls == ()
-    assert reading.content == (text or None)
+    assert reading.words == (text or None)
 
 
 def test_several_in_order_and_words_between() -> None:
     text = f'One.\n```tool_call\n{CALL}\n```\nTwo.\n```tool_call\n{{"name": "done", "arguments": {{}}}}\n```\nThree.'
-    reading = read_calls(text, NAMES, asked=True)
+    reading = read_calls(text, NAMES)
     assert [name for name, _ in reading.calls] == ["read_file", "done"]
-    assert reading.content is not None
-    assert reading.content.split() == ["One.", "Two.", "Three."]
+    assert reading.words is not None
+    assert reading.words.split() == ["One.", "Two.", "Three."]
     lines = f"```tool_call\n{CALL}\n{CALL}\n```"
-    assert len(read_calls(lines, NAMES, asked=True).calls) == 2
+    assert len(read_calls(lines, NAMES).calls) == 2
 
 
 def test_made_up_results_and_what_follows_them_do_not_count() -> None:
     made_up = '<tool_result name="read_file">\nall good\n</tool_result>'
     text = f'```tool_call\n{CALL}\n```\n{made_up}\n```tool_call\n{{"name":"done"}}\n```'
-    reading = read_calls(text, NAMES, asked=True)
+    reading = read_calls(text, NAMES)
     assert [name for name, _ in reading.calls] == ["read_file"]
-    assert reading.content is None
+    assert reading.words is None
 
 
 def test_broken_json_is_a_call_that_shows_the_entity_what_is_wrong() -> None:
-    reading = read_calls('```tool_call\n{"name": "read_file", "arguments": {"path": "a}}\n```', NAMES, asked=True)
+    reading = read_calls('```tool_call\n{"name": "read_file", "arguments": {"path": "a}}\n```', NAMES)
     ((name, args),) = reading.calls
     assert name == "read_file"
     with pytest.raises(ValueError):
@@ -128,33 +128,59 @@ def test_broken_json_is_a_call_that_shows_the_entity_what_is_wrong() -> None:
 
 def test_values_of_elements_are_json_where_they_look_like_it() -> None:
     text = "<function=read_file><parameter=a>3</parameter><parameter=b>[1]</parameter><parameter=c>true x</parameter></function>"
-    ((_, args),) = read_calls(text, NAMES, asked=True).calls
+    ((_, args),) = read_calls(text, NAMES).calls
     assert json.loads(args) == {"a": 3, "b": [1], "c": "true x"}
 
 
-def test_without_being_asked_for_only_marks_of_known_tools_count() -> None:
-    """A server whose parser missed them leaves them in the text."""
-    assert read_calls(f"<tool_call>{CALL}</tool_call>", NAMES, asked=False).calls
-    for text in (
-        CALL,
-        f"```json\n{CALL}\n```",
-        f"```tool_call\n{CALL}\n```",
-        '<tool_call>{"name":"x","arguments":{}}</tool_call>',
-    ):
-        reading = read_calls(text, NAMES, asked=False)
-        assert reading.calls == ()
-        assert reading.content == text
+def test_without_tools_to_look_for_text_is_text() -> None:
+    """A model that is asked with tool definitions calls by them: what it quotes is never a call."""
+    for text in (*FORMATS, f"Look:\n{FORMATS[8]}"):
+        reader = Spoken((), tags=True)
+        shown = [*reader.feed(text)]
+        rest, _, content, calls = reader.finish()
+        assert ("".join(d.text for d in [*shown, *rest]), content, calls) == (text, text, ())
+
+
+HIDDEN = [
+    "<!--\n{}\n-->",
+    "see <!--\n{}\n-->",
+    "> {}",
+    "- {}",
+    "1. {}",
+    "````\n{}\n````",
+    "~~~text\n{}\n~~~",
+    "<pre>\n{}\n</pre>",
+    "    {}",
+    "in ` code\n{}\nhere `",
+]
+
+
+@pytest.mark.parametrize("around", HIDDEN)
+@pytest.mark.parametrize("call", [FORMATS[0], FORMATS[1], FORMATS[4], FORMATS[8], FORMATS[13]])
+def test_what_is_quoted_is_no_call(around: str, call: str) -> None:
+    indent = " " * (len(around) - len(around.lstrip()) or {"-": 2, "1": 3}.get(around[0], 0))
+    quoted = around.format(call.replace("\n", f"\n{'> ' if around[0] == '>' else indent}"))
+    if quoted.startswith("in `") and call.startswith(("```", "~~~")):
+        # A fence ends the paragraph, and with it no code span has begun.
+        return
+    reading = read_calls(f"It says:\n\n{quoted}\n\nThat is all.", NAMES)
+    assert reading.calls == ()
+
+
+def test_a_call_behind_one_that_holds_a_fence_is_read() -> None:
+    first = "<tool_call>\n<function=done>\n<parameter=answer>\n```python\nnever closed\n</parameter>\n</function>\n</tool_call>"
+    reading = read_calls(f"{first}\n{FORMATS[0]}", NAMES)
+    assert [name for name, _ in reading.calls] == ["done", "read_file"]
 
 
 def test_a_flood_of_calls_is_cut() -> None:
-    assert len(read_calls(f"```tool_call\n{CALL}\n```\n" * 500, NAMES, asked=True).calls) == 64
+    assert len(read_calls(f"```tool_call\n{CALL}\n```\n" * 500, NAMES).calls) == 64
 
 
 @given(st.text(alphabet=st.sampled_from("`~<>|{}[]\"'tool_calname=/ \n:,▁｜TOOLCALLS\\"), max_size=120))
 def test_nothing_breaks_it(text: str) -> None:
-    for asked in (True, False):
-        read_calls(text, NAMES, asked=asked)
-    read_calls(f"```tool_call\n{text}\n```\n<tool_call>{text}", NAMES, asked=True)
+    read_calls(text, NAMES)
+    read_calls(f"```tool_call\n{text}\n```\n<tool_call>{text}", NAMES)
 
 
 PARTS = (
@@ -172,14 +198,14 @@ PARTS = (
 )
 
 
-@given(st.lists(st.sampled_from([*PARTS, CALL, " <tool_result"]), max_size=10), st.integers(1, 7), st.booleans())
-def test_what_is_shown_begins_what_is_said(parts: list[str], size: int, asked: bool) -> None:
+@given(st.lists(st.sampled_from([*PARTS, CALL, " <tool_result"]), max_size=10), st.integers(1, 7))
+def test_what_is_shown_begins_what_is_said(parts: list[str], size: int) -> None:
     """However an answer is cut into pieces, the same is read; what a reader saw is the content, or its beginning."""
     text = "".join(parts)
-    whole = Spoken(NAMES, asked=asked, tags=True)
+    whole = Spoken(NAMES, tags=True)
     whole.feed(text)
     _, thinking, content, calls = whole.finish()
-    spoken = Spoken(NAMES, asked=asked, tags=True)
+    spoken = Spoken(NAMES, tags=True)
     shown = [d for at in range(0, len(text), size) for d in spoken.feed(text[at : at + size])]
     rest, again, same, found = spoken.finish()
     assert (again, same, found) == (thinking, content, calls)
@@ -191,7 +217,7 @@ def test_what_is_shown_begins_what_is_said(parts: list[str], size: int, asked: b
 def test_a_long_answer_takes_time_in_proportion() -> None:
     import time
 
-    spoken = Spoken(NAMES, asked=True, tags=True)
+    spoken = Spoken(NAMES, tags=True)
     start = time.monotonic()
     for _ in range(20_000):
         spoken.feed("some words and\nmore ")
@@ -230,5 +256,5 @@ def test_a_model_that_repeats_itself_without_end_is_read_in_proportion(repeated:
 
     text = repeated * (100_000 // len(repeated))
     start = time.process_time()
-    read_calls(text, NAMES, asked=True)
+    read_calls(text, NAMES)
     assert time.process_time() - start < 10

@@ -46,6 +46,10 @@ class RecordedCircle:
         elif record is not None:
             self.presentation, self.tools = _told_anew(circle)
 
+    def capabilities(self, *, text_calls: bool = False) -> str | None:
+        """The capability block; the loom has it as the crystal of then was shown it."""
+        return self.presentation
+
 
 def recorded_call(record: CantripRecord | None) -> Call:
     """The call; fields of other versions are passed over."""

@@ -9,7 +9,7 @@ import msgspec
 
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.loom.export.messages import url_of
+from cantrip_acp.loom.export.messages import text_of, url_of
 from cantrip_acp.loom.export.seen import Uttered, Window
 from cantrip_acp.loom.export.times import seconds
 from cantrip_acp.loom.export.tokens import Prompts
@@ -158,8 +158,8 @@ def shaped(message: Message, note: Note) -> dict[str, Any]:
         content.append({"type": "text", "text": message.content or ""})
     out: dict[str, Any] = {"role": message.role}
     if message.role == "assistant":
-        if message.content is not None:
-            out["content"] = message.content
+        if (words := text_of(message)) is not None:
+            out["content"] = words
         if message.thinking:
             out["reasoning_content"] = message.thinking
         if message.tool_calls:

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
+from cantrip_acp.crystals.textcalls import words_beside
+from cantrip_acp.crystals.wire_names import wire_name
 
 Arguments = Literal["text", "data"]
 """How a call's arguments are written: the text that the crystal gave, or (Hugging Face's chat templates) the object in it."""
@@ -51,9 +53,16 @@ def url_of(attachment: Attachment) -> str:
     return f"data:{attachment.mime};base64,{attachment.data}"
 
 
+def text_of(message: Message) -> str | None:
+    """The text of a message. Calls that a crystal wrote into it are left out: they stand in their own place."""
+    if not message.text_calls:
+        return message.content
+    return words_beside(message.content or "", [(wire_name(call.gate), call.args) for call in message.tool_calls])
+
+
 def _content(message: Message, note: Note) -> Any:
     if not message.attachments:
-        return message.content
+        return text_of(message)
     parts: list[dict[str, Any]] = []
     for each in message.attachments:
         if each.kind == "image":

@@ -47,6 +47,10 @@ class ScriptedCrystal(Model):
     usage: Usage = Field(default=Usage(), description="Of every response that gives none.")
     model: Line = Field(default="scripted", description="The name that it reports.")
     context_window: Annotated[int, whole(1)] = Field(default=1, description="Tokens; without it, not limited.")
+    tools: Annotated[str, one_of(("native", "text"), "tools")] = Field(
+        default="native",
+        description="How it calls gates: by tools, or in its text, as a model does that takes no tools.",
+    )
 
 
 class ModelCrystal(Model):
@@ -78,7 +82,8 @@ class ModelCrystal(Model):
     )
     tools: Annotated[str, one_of(("auto", "native", "text"), "tools")] = Field(
         default="auto",
-        description="How a model of one's own server calls gates: by tools, or in its text where it takes none.",
+        description="How a model of one's own server calls gates: by tools, or in its text if it takes none. With text, a message "
+        "with exactly one code block of the medium's tag is a program.",
     )
     summary: Annotated[str, one_of(("auto", "concise", "detailed", "none"), "summary")] = Field(
         default="auto", description="How OpenAI sums up what its model thought."

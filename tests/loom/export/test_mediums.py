@@ -32,7 +32,7 @@ CODE = [
 async def test_programs_and_their_outputs(medium: str, script: list[dict[str, str]], tmp_path: Path) -> None:
     loom = Loom.open(tmp_path / "x.loom.jsonl")
     circle = Circle(medium, ["done", "echo"], [{"max_turns": 8}], workspace=tmp_path)
-    crystal = ScriptedCrystal(script, record_inputs=True)
+    crystal = ScriptedCrystal(script, record_inputs=True, tools="text")
     cantrip = Cantrip(crystal, Call(system_prompt="Work."), circle, loom=loom, retry=INSTANT)
     result = await cantrip.cast("go")
     assert result.terminated
@@ -42,5 +42,8 @@ async def test_programs_and_their_outputs(medium: str, script: list[dict[str, st
         assert [messages for _, messages, _ in saw(again, leaf)] == asked(cantrip)
         (row,) = TrlSft().rows(Source(again))
     # The capability block is the second message, as it was told.
-    assert row["messages"][1]["content"] == circle.presentation
+    assert row["messages"][1]["content"] == circle.capabilities(text_calls=True)
+    # A program that was given as text stands in its call alone.
+    said = [m for m in row["messages"] if (m.get("content") or "").startswith("As words:")]
+    assert [(m["content"], len(m["tool_calls"])) for m in said] == [("As words:", 1)] * (medium == "code")
     assert [t.name for t in circle.tools] == [medium if medium == "bash" else "python"]

@@ -1,0 +1,163 @@
+"""What `cantrip cast` and `cantrip repl` allow without asking, in a line; and `--ask`, in a real terminal."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.cli.ask import allowed
+from tests.cli.command import GREETER, Terminal, recipe, run
+
+sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")
+
+WRITER = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: write_file, args: {path: one.txt, content: "first\\n"}}]
+    - tool_calls: [{gate: write_file, args: {path: two.txt, content: "second\\n"}}]
+    - tool_calls: [{gate: write_file, args: {path: sub/three.txt, content: "third\\n"}}]
+    - {content: Done., repeat: true}
+circle:
+  gates: [done, write_file]
+  wards: [{max_turns: 9}]
+"""
+COMMANDS = """
+crystal:
+  provider: scripted
+  tools: text
+  responses:
+    - {content: "I make it.\\n```bash\\ntouch made\\n```"}
+    - {bash: touch refused}
+    - {content: Done.}
+circle:
+  medium: bash
+  gates: [done]
+  wards: [{max_turns: 9}, {bash_writable_paths: [workspace]}]
+"""
+LINES = {
+    "nothing": ("conversation", ["done", "echo"], {}, "allows nothing that changes files or reaches the network"),
+    "gates": ("conversation", ["done", "write_file", "fetch"], {}, "allows without asking: calls of write_file, fetch ("),
+    "shell": ("bash", ["done"], {}, "commands in the sandbox, writing no files of yours, with no network ("),
+    "shell that writes": (
+        "bash", ["done", "edit_file"], {"bash_writable_paths": ["."], "bash_network": True},
+        "commands in the sandbox, writing in {here} (the workspace), with the network; calls of edit_file (",
+    ),
+    "shell with hosts": (
+        "bash", ["done"], {"bash_writable_paths": ["a"], "bash_network": ["pypi.org", "b.example"]},
+        "commands in the sandbox, writing in {here}/a, with the hosts pypi.org, b.example (",
+    ),
+    "code": ("code", ["done"], {}, "Python in the sandbox, writing no files of yours, with no network ("),
+    "code that writes": (
+        "code", ["done"], {"code_writable_paths": ["."]},
+        "Python in the sandbox, writing in {here} (the workspace), with no network (",
+    ),
+    "monty": ("monty", ["done"], {}, "restricted Python in the sandbox, without files and network ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_line_follows_from_the_circle(tmp_path: Path, name: str) -> None:
+    medium, gates, wards, line = LINES[name]
+    circle = Circle(medium, gates, {"max_turns": 3, **wards}, workspace=tmp_path)
+    cantrip = Cantrip(ScriptedCrystal(), circle=circle)
+    assert line.format(here=tmp_path) in allowed(cantrip, circle, ask=False)
+    assert allowed(cantrip, circle, ask=True).startswith("asks before each write and each command")
+
+
+@pytest.mark.parametrize("arguments", [("cast", "go"), ("cast", "go", "--json"), ("repl",)])
+def test_one_line_on_stderr_says_what_is_allowed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    command, *rest = arguments
+    done = run(command, recipe(tmp_path, WRITER), *rest, cwd=tmp_path, stdin="go\n" if command == "repl" else "")
+    assert done.status == 0
+    assert done.err.splitlines() == [
+        "cantrip: allows without asking: calls of write_file (--ask asks before each write and command)"
+    ]
+    assert "without asking" not in done.out
+    if "--json" in rest:
+        assert done.lines[-1]["event"] == "result"
+
+
+@pytest.mark.parametrize("command", ["cast", "repl"])
+def test_without_a_terminal_ask_is_refused_before_anything_happens(tmp_path: Path, command: str) -> None:
+    rest = ["go"] if command == "cast" else []
+    done = run(
+        command, recipe(tmp_path, WRITER), *rest, "--ask", "--loom", tmp_path / "x.jsonl", cwd=tmp_path, stdin="go\n"
+    )
+    assert done.status == 2
+    assert "--ask needs a terminal" in done.err
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "one.txt").exists()
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_a_write_is_asked_about_once_always_or_not(tmp_path: Path) -> None:
+    loom = tmp_path / "x.loom.jsonl"
+    with Terminal("cast", recipe(tmp_path, WRITER), "go", "--ask", "--loom", loom, cwd=tmp_path) as terminal:
+        assert "asks before each write and each command" in terminal.wait_for("which? ")
+        assert not (tmp_path / "one.txt").exists()
+        terminal.type("maybe\r")
+        assert "type 1, 2 or 3" in terminal.wait_for("which? ")
+        terminal.type("3\r")
+        shown = terminal.wait_for("which? ")
+        assert "+second" in shown
+        assert "always write_file for files directly in" in shown
+        terminal.type("always\r")
+        assert "+third" in terminal.wait_for("which? ")
+        assert (tmp_path / "two.txt").read_text() == "second\n"
+        terminal.type("o\r")
+        assert terminal.end() == 0
+    assert not (tmp_path / "one.txt").exists()
+    assert (tmp_path / "sub" / "three.txt").read_text() == "third\n"
+    with Loom.open(loom, readonly=True) as held:
+        first = next(t for t in held.turns() if t.role == "crystal").observation.results[0]
+    assert (first.is_error, "the user refused this" in str(first.result)) == (True, True)
+
+
+def test_always_holds_from_cast_to_cast_of_a_repl(tmp_path: Path) -> None:
+    text = WRITER.replace("sub/three.txt", "three.txt").replace(
+        "    - tool_calls: [{gate: write_file, args: {path: two",
+        "    - {content: Next.}\n    - tool_calls: [{gate: write_file, args: {path: two",
+    )
+    with Terminal("repl", recipe(tmp_path, text), "--ask", cwd=tmp_path) as terminal:
+        terminal.wait_for("❯ ")
+        terminal.type("go\r")
+        terminal.wait_for("which? ")
+        terminal.type("2\r")
+        terminal.wait_for("■ text")
+        terminal.wait_for("❯ ")
+        terminal.type("go\r")
+        terminal.wait_for("■ text")
+        terminal.wait_for("❯ ")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    assert [(tmp_path / f"{name}.txt").exists() for name in ("one", "two", "three")] == [True, True, True]
+
+
+@pytest.mark.parametrize(("key", "status"), [("\x04", 0), ("\x03", 130)])
+def test_the_end_of_input_is_a_no_and_an_interrupt_ends_the_cast(tmp_path: Path, key: str, status: int) -> None:
+    with Terminal("cast", recipe(tmp_path, WRITER), "go", "--ask", cwd=tmp_path) as terminal:
+        for _ in range(3 if key == "\x04" else 1):
+            terminal.wait_for("which? ")
+            terminal.type(key)
+        assert terminal.end() == status
+    assert not list(tmp_path.glob("*.txt"))
+
+
+@sandbox
+def test_a_command_is_asked_about_also_where_it_came_as_text(tmp_path: Path) -> None:
+    with Terminal("cast", recipe(tmp_path, COMMANDS), "go", "--ask", "--json", cwd=tmp_path) as terminal:
+        assert "touch made" in terminal.wait_for("which? ")
+        assert not (tmp_path / "made").exists()
+        terminal.type("1\r")
+        assert "touch refused" in terminal.wait_for("which? ")
+        assert (tmp_path / "made").exists()
+        terminal.type("no\r")
+        assert terminal.end() == 0
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_harmless_recipe_says_so(tmp_path: Path) -> None:
+    done = run("cast", recipe(tmp_path, GREETER), "go", cwd=tmp_path)
+    assert done.err == "cantrip: allows nothing that changes files or reaches the network\n"

@@ -46,7 +46,7 @@ def test_json_lines(tmp_path: Path) -> None:
     loom = tmp_path / "x.loom.jsonl"
     done = run("cast", recipe(tmp_path, GREETER), "Say hello.", "--json", "--loom", loom, cwd=tmp_path)
     assert done.status == 0, done.err
-    assert done.err == ""
+    assert done.err == "cantrip: allows nothing that changes files or reaches the network\n"
     kinds = [line["event"] for line in done.lines]
     assert [k for k in kinds if k in ("cast", "turn", "result")] == ["cast", "turn", "turn", "result"]
     assert {"text", "thought", "gate_call", "gate_result", "usage"} <= set(kinds)
@@ -303,7 +303,7 @@ def test_a_reader_that_leaves_ends_the_cast(tmp_path: Path, flags: str) -> None:
     command = " ".join([*CANTRIP, "cast", str(recipe(tmp_path, text)), "x", "--loom", str(loom), flags])
     done = subprocess.run(f"{command} | head -3", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert len(done.stdout.splitlines()) == 3
-    assert done.stderr == ""
+    assert done.stderr == "cantrip: allows nothing that changes files or reaches the network\n"
     with Loom.open(loom, readonly=True) as held:
         ((_, end),) = held.casts()
         assert end is not None

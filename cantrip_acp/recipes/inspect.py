@@ -145,8 +145,9 @@ def writes_calls(recipe: Recipe) -> bool:
     options: dict[str, Any] = crystals.options_of(given)
     if options.get("tools", "auto") != "auto":
         return bool(options["tools"] == "text")
-    if options["provider"] not in ("ollama", "local", "openrouter"):
-        return False
     from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.presets import PRESETS
 
+    if options["provider"] not in ("local", "openrouter", *PRESETS):
+        return False
     return not table.look_up(options["provider"], str(options.get("model")), remark=False).tools

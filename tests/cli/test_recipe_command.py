@@ -164,3 +164,22 @@ def test_trust_of_nothing(tmp_path: Path) -> None:
     assert "nothing to trust" in done.err
     (tmp_path / ".cantrip").mkdir()
     assert run("trust", cwd=tmp_path).status == 2
+
+
+@pytest.mark.parametrize(
+    ("crystal", "by_text"),
+    [
+        ("ollama:phi4", True),
+        ("{provider: ollama, model: phi4, tools: native}", False),
+        ("{provider: local, model: x, base_url: 'http://127.0.0.1:9/v1', tools: text}", True),
+        ("anthropic:claude-sonnet-5-5", False),
+        ("{provider: scripted, responses: [{content: x}], tools: text}", True),
+    ],
+)
+def test_the_capability_block_is_shown_for_the_crystal(tmp_path: Path, crystal: str, by_text: bool) -> None:
+    text = f"crystal: {crystal}\ncircle: {{medium: bash, gates: [done], wards: [{{max_turns: 3}}]}}\n"
+    done = run("recipe", "show", recipe(tmp_path, text), "--json", cwd=tmp_path)
+    assert done.status == 0, done.err
+    shown = json.loads(done.out)["presentation"]
+    assert ("exactly one ```bash block" in shown) is by_text
+    assert ("Code in a message is text" in shown) is not by_text

@@ -17,13 +17,13 @@ import anyio
 import msgspec
 
 from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.anthropic_messages import cached
+from cantrip_acp.crystals.anthropic_messages import FAMILY, cached
 from cantrip_acp.crystals.anthropic_reading import Reading, Unreadable
 from cantrip_acp.crystals.anthropic_request import check, request
 from cantrip_acp.crystals.clients import ClientPerLoop
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.parameters import not_taken, without
+from cantrip_acp.crystals.parameters import RefusedReplay, not_taken, without
 from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
 from cantrip_acp.errors import CrystalError, MalformedResponse
@@ -83,8 +83,7 @@ class AnthropicCrystal:
         self._tls: Any = None
         """The certificates to trust, once for all loops: they take as long to load as a short answer."""
         self._lock = threading.Lock()
-        self._verbatim = True
-        """Whether the thinking of the history goes back; a server that did not think it refuses its signatures."""
+        self._refused_thinking = RefusedReplay(FAMILY)
         self._dropped: set[str] = set()
         """Parameters that the model turned out not to take."""
 
@@ -117,16 +116,15 @@ class AnthropicCrystal:
         check_window(self._endpoint, query)
         if self._tls is None:
             await self._prepared()
-        if self._verbatim:
-            try:
-                return await self._answer(query, emit)
-            except CrystalError as error:
-                if error.status != 400 or not _UNSIGNED.search(str(error)):
-                    raise
-                # Said to another account, or through another gateway: what was thought stays there, what was said does not.
-                self._verbatim = False
-        plain = [msgspec.structs.replace(m, provider=None) if m.provider is not None else m for m in query.messages]
-        return await self._answer(msgspec.structs.replace(query, messages=plain), emit)
+        messages = self._refused_thinking.without(query.messages)
+        try:
+            return await self._answer(msgspec.structs.replace(query, messages=messages), emit)
+        except CrystalError as error:
+            unsigned = error.status == 400 and _UNSIGNED.search(str(error))
+            if not unsigned or not self._refused_thinking.refuse(messages):
+                raise
+        messages = self._refused_thinking.without(messages)
+        return await self._answer(msgspec.structs.replace(query, messages=messages), emit)
 
     async def _answer(self, query: Query, emit: Emit) -> Response:
         info = self._endpoint.info

@@ -11,13 +11,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from cantrip_acp.crystals import failures, parameters
 from cantrip_acp.crystals.chat import ChatCrystal, cache_key, priced, said_something
 from cantrip_acp.crystals.chat_stream import usage_of
 from cantrip_acp.crystals.contract import Emit, Query, Response, Usage
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.openai_sdk import OpenAISdk, address, is_own
-from cantrip_acp.crystals.responses_messages import keep, render_input, render_tools
+from cantrip_acp.crystals.responses_messages import FAMILY, keep, render_input, render_tools
 from cantrip_acp.crystals.responses_stream import ResponsesAnswer
 from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import minted, names_back
@@ -74,6 +76,7 @@ class ResponsesCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url)
         self._dropped: set[str] = set()
+        self._refused_reasoning = parameters.RefusedReplay(FAMILY)
         self._no_logprobs = False
 
     async def aclose(self) -> None:
@@ -82,9 +85,9 @@ class ResponsesCrystal:
     async def query(self, query: Query, emit: Emit) -> Response:
         """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
         check_window(self.endpoint, query)
-        verbatim = True
         while True:
-            body = parameters.without(self.body(query, verbatim=verbatim), self._dropped)
+            messages = self._refused_reasoning.without(query.messages)
+            body = parameters.without(self.body(msgspec.structs.replace(query, messages=messages)), self._dropped)
             try:
                 answer = await self._answer(body, query, emit)
             except CrystalError as error:
@@ -94,19 +97,21 @@ class ResponsesCrystal:
                     self._no_logprobs = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
-                elif verbatim and error.status == 400 and _FOREIGN_REASONING.search(str(error)):
-                    verbatim = False
-                else:
+                elif (
+                    error.status != 400
+                    or not _FOREIGN_REASONING.search(str(error))
+                    or not self._refused_reasoning.refuse(messages)
+                ):
                     raise
             else:
                 return self._response(answer, query)
 
-    def body(self, query: Query, *, verbatim: bool = True) -> dict[str, Any]:
+    def body(self, query: Query) -> dict[str, Any]:
         """The request's JSON."""
         endpoint, params = self.endpoint, query.params
         body: dict[str, Any] = {
             "model": endpoint.model,
-            "input": render_input(query.messages, endpoint.info, endpoint.model, verbatim=verbatim),
+            "input": render_input(query.messages, endpoint.info, endpoint.model),
             "stream": True,
             "store": False,
         }

@@ -6,9 +6,13 @@ No table knows every model. Only what changes how well it answers is left out so
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
+import msgspec
+
+from cantrip_acp.crystals.contract import Message
 from cantrip_acp.errors import CrystalError
 
 DROPPABLE = (
@@ -73,3 +77,36 @@ def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
         else:
             del out[name]
     return out
+
+
+class RefusedReplay:
+    """Thinking of the history that its provider refuses to take back, by what it is: later thinking is still sent.
+
+    A fold, another recipe or another key changes what stood before a signed block, and the provider then refuses all blocks
+    from before that change. What comes after it is signed anew.
+    """
+
+    def __init__(self, family: str) -> None:
+        self._family = family
+        self._refused: set[bytes] = set()
+
+    def without(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages, those that were refused as content and calls alone."""
+        if not self._refused:
+            return messages
+        return [
+            msgspec.structs.replace(message, provider=None) if self._key(message) in self._refused else message
+            for message in messages
+        ]
+
+    def refuse(self, messages: Sequence[Message]) -> bool:
+        """Remember all that these messages replay; False where that is nothing, so that asking again would not help."""
+        found = {key for message in messages if (key := self._key(message)) is not None}
+        self._refused |= found
+        return bool(found)
+
+    def _key(self, message: Message) -> bytes | None:
+        kept = message.provider
+        if not isinstance(kept, Mapping) or kept.get("family") != self._family:
+            return None
+        return sha256(msgspec.json.encode(kept)).digest()

@@ -14,10 +14,8 @@ from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
 FAMILY = "openai-responses"
 
 
-def render_input(
-    messages: Sequence[Message], info: ModelInfo, model: str, *, verbatim: bool = True
-) -> list[dict[str, Any]]:
-    """The ``input`` items. ``verbatim``: what the API gave in earlier answers goes back as it came, reasoning included."""
+def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> list[dict[str, Any]]:
+    """The ``input`` items. What the API gave in earlier answers goes back as it came, reasoning included."""
     out: list[dict[str, Any]] = []
     asked: set[str] = set()
     for message in messages:
@@ -28,7 +26,7 @@ def render_input(
             case "user":
                 out.append({"type": "message", "role": "user", "content": _user(message, info, model)})
             case "assistant":
-                items = _kept(message) if verbatim else None
+                items = _kept(message)
                 out.extend(items if items is not None else _said(message))
                 asked = {call.id for call in message.tool_calls}
             case "tool":

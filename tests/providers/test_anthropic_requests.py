@@ -458,6 +458,32 @@ async def test_thinking_that_the_server_did_not_think_stays_behind(words: str) -
     assert thought == [True, False, False]
 
 
+async def test_thinking_from_after_an_edit_is_sent_again() -> None:
+    """A rejection concerns what stood before the edit. What is thought later goes back, after a second edit too."""
+
+    def turn(number: int) -> list[Message]:
+        blocks = [{"type": "thinking", "thinking": "Hm.", "signature": f"c2ln{number}"}, {"type": "tool_use"}]
+        kept = {"family": "anthropic", "model": MODEL, "blocks": blocks}
+        return [said(ToolCall(f"call{number}", "echo"), provider=kept), answer(f"call{number}")]
+
+    def signatures(request: Request) -> list[str]:
+        contents = [m["content"] for m in request.json()["messages"] if m["role"] == "assistant"]
+        return [block["signature"] for content in contents for block in content if block["type"] == "thinking"]
+
+    words = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    no = refusal(400, "invalid_request_error", words)
+    history = [*HELLO, *turn(1), *turn(2)]
+    with Wire(checked([no, says(), says(), no, says(), says()])) as wire:
+        c = AnthropicCrystal(Endpoint("anthropic", MODEL, wire.url, Secret(KEY), info=ADAPTIVE))
+        for number in (3, 4, 5):
+            assert (await c.query(Query(history, (ECHO,)), _deaf)).content == "Hello."
+            history += turn(number)
+        assert (await c.query(Query(history, (ECHO,)), _deaf)).content == "Hello."
+        await c.aclose()
+        got = [signatures(request) for request in wire.requests]
+    assert got == [["c2ln1", "c2ln2"], [], ["c2ln3"], ["c2ln3", "c2ln4"], [], ["c2ln5"]]
+
+
 @pytest.mark.parametrize("asked", [False, True])
 async def test_thinking_that_nobody_asked_for_is_left_out_where_it_is_not_taken(asked: bool) -> None:
     words = "thinking.display: Extra inputs are not permitted"

@@ -149,11 +149,18 @@ async def test_reasoning_that_cannot_go_back_is_left_out() -> None:
 async def test_sealed_reasoning_of_another_key_is_sent_without() -> None:
     kept = {"family": "openai-responses", "items": [reasoning_item("a"), call_item("c1", "read_file", "{}")]}
     refused = refusal(400, "The encrypted content for item rs_1 could not be verified.", "invalid_encrypted_content")
-    with Wire(strict(refused, responds(message_item("ok")))) as wire:
-        said, _ = await asked(crystal(wire), USER, *turn(ToolCall("c1", "read_file"), provider=kept), tools=(READ,))
-        second = wire.requests[1].json()["input"]
+    later = {"family": "openai-responses", "items": [reasoning_item("b"), call_item("c2", "read_file", "{}")]}
+    with Wire(strict(refused, responds(message_item("ok")), responds(message_item("ok")))) as wire:
+        made = crystal(wire)
+        history = [USER, *turn(ToolCall("c1", "read_file"), provider=kept)]
+        said, _ = await asked(made, *history, tools=(READ,))
+        await asked(made, *history, *turn(ToolCall("c2", "read_file"), provider=later), tools=(READ,))
+        second, third = (request.json()["input"] for request in wire.requests[1:])
     assert said.content == "ok"
-    assert [item["type"] for item in second] == ["message", "function_call", "function_call_output"]
+    plain = ["message", "function_call", "function_call_output"]
+    assert [item["type"] for item in second] == plain
+    # What was reasoned after the rejection goes back, and the rejection is not asked for again.
+    assert [item["type"] for item in third] == [*plain, "reasoning", "function_call", "function_call_output"]
 
 
 @pytest.mark.parametrize(

@@ -215,12 +215,14 @@ class Cantrip:
         state: State = "auto",
         entity_id: str | None = None,
         worktree: bool | str | PathLike[str] = False,
+        resume: bool | str = False,
     ) -> Entity:
         """An entity that goes on from any turn of a loom, with everything that led to it; the original is untouched (LOOM-4).
 
         ``loom`` is the cantrip's own where it is left out. ``state`` says how a code medium's variables are had: auto,
         snapshot, replay or none. With ``worktree`` the fork works in a git worktree of its own, with the files as they were
         pinned at that turn (``loom: {files: true}``): True for one in the state folder, or a folder that is not there yet.
+        ``resume`` makes a fork for `Entity.resume`, which goes on without a new intent; `resume` does both.
         Any number of forks of one turn can live at once. Close the entity as any other; its worktree stays.
 
         Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state`` cannot be
@@ -229,7 +231,58 @@ class Cantrip:
         from cantrip_acp.forking import fork
 
         where = loom if loom is not None else self.loom
-        return await fork(self, turn_id, loom=where, state=state, entity_id=entity_id, worktree=worktree)
+        return await fork(self, turn_id, loom=where, state=state, entity_id=entity_id, worktree=worktree, resume=resume)
+
+    async def resume(
+        self,
+        turn_id: str,
+        *,
+        cast: str | None = None,
+        loom: Loom | None = None,
+        state: State = "auto",
+        entity_id: str | None = None,
+        worktree: bool | str | PathLike[str] = False,
+        **options: Any,
+    ) -> CastResult:
+        """One fork of a turn that continues its cast without a new message, to its end; the original is untouched.
+
+        Its first query has the messages that the original entity sent after that turn (`resuming` says what comes after which
+        turn). ``cast`` names the cast where several could be meant. See `fork` for the rest; ``options`` are those of
+        `Entity.resume`.
+        """
+        entity = await self.fork(
+            turn_id, loom=loom, state=state, entity_id=entity_id, worktree=worktree, resume=cast or True
+        )
+        async with entity:
+            return await entity.resume(**options)
+
+    async def resample(
+        self,
+        turn_id: str,
+        samples: int | None = None,
+        *,
+        cast: str | None = None,
+        concurrency: int = 4,
+        loom: Loom | None = None,
+        state: State = "auto",
+        worktree: bool | str | PathLike[str] = False,
+    ) -> ForkGroup:
+        """Several samples of one state: forks of a turn that each continue its cast without a new message; 4 by default.
+
+        They are a group, as those of `fork_group` are. See `resume` and `fork_group`.
+        """
+        from cantrip_acp.forkgroup import SAMPLES, fork_group
+
+        return await fork_group(
+            [self] * (SAMPLES if samples is None else samples),
+            turn_id,
+            None,
+            loom=loom if loom is not None else self.loom,
+            concurrency=concurrency,
+            state=state,
+            worktree=worktree,
+            resume=cast or True,
+        )
 
     async def fork_group(
         self,

@@ -233,9 +233,12 @@ class Context:
 
     def load(self, parts: Sequence[CastPart]) -> None:
         """Take up what an entity lived through, as its loom tells it; to be called once, before anything else (LOOM-4)."""
+        before: str | None = None
         for part in parts:
             blocks = [block_of(record) for record in part.context]
-            self.begin(part.intent, blocks)
+            if not part.goes_on(before):
+                self.begin(part.intent, blocks)
+            before = part.id
             for turn in part.turns:
                 if turn.role == "crystal":
                     self.add(turn)

@@ -32,6 +32,7 @@ from cantrip_acp.loom.turn import new_id
 from cantrip_acp.loop import CastResult, CastRun
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.redaction import shared
+from cantrip_acp.resuming import own_point
 from cantrip_acp.tokentrail import TokenTrail
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal, ToolCall, ToolDefinition
     from cantrip_acp.delegation.birth import Birth
     from cantrip_acp.delegation.children import Children
+    from cantrip_acp.forkgroup import ForkGroup
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
@@ -91,6 +93,8 @@ class Entity:
         self.sequence = 0
         self.trail = TokenTrail()
         self.last_turn = ""
+        self.begun = ""
+        """The cast whose intent stands last in the context, where it was begun in this process."""
         self.names_requests: bool = birth is not None and birth.run.entity.names_requests
         """Whether each query has an id of its own, which providers send along as a header (`Query.request_id`)."""
         self.lineage: Lineage = Lineage(None if birth is None else birth.run.entity.lineage)
@@ -152,14 +156,35 @@ class Entity:
         """
         if not isinstance(intent, str) or not intent.strip():
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
+        self._check_free()
+        return await self._cast(CastRun(self, intent, _trace(trace_id, trace), context))
+
+    async def resume(self, *, trace_id: str | None = None, trace: telemetry.Trace | None = None) -> CastResult:
+        """Go on with the last cast, which was cut, without a new message: after a cancel, a ward, an error, or the end of the
+        process (`reopening`). A fork that has not cast yet goes on with the cast of its turn, or with the one that came next.
+
+        It is a cast of its own in the loom, with the same intent; ``resumes`` in its record names the one that it goes on with.
+        Turns count on towards ``max_turns``, unless that limit was reached. Raises as `cast`, and `IntentRequired` where there
+        is nothing to go on with.
+        """
+        self._check_free()
+        where = own_point(self, self.begun)
+        return await self._cast(CastRun(self, where.cast.intent or "", _trace(trace_id, trace), where.blocks, where))
+
+    async def resample(self, turn_id: str | None = None, samples: int | None = None, **options: Any) -> ForkGroup:
+        """Several forks of one of this entity's turns, its last where none is named, that each resume; see `Cantrip.resample`."""
+        self.root()
+        return await self.cantrip.resample(turn_id or self.last_turn, samples, loom=self.loom, **options)
+
+    def _check_free(self) -> None:
         if self.closed:
             raise EntityClosed(f"entity {self.id} has ended; invoke the cantrip again")
         if self._run is not None:
             raise EntityBusy(f"entity {self.id} is busy with another cast; wait for it, or cancel it first")
-        if trace is None:
-            trace = telemetry.trace_from({"trace_id": trace_id} if trace_id else None)
+
+    async def _cast(self, run: CastRun) -> CastResult:
         lease.take(self.crystal, self)
-        self._run = CastRun(self, intent, trace, context)
+        self._run = run
         self._scope = anyio.CancelScope()
         whole = False
         try:
@@ -177,10 +202,11 @@ class Entity:
                 await self._children.end()
 
     @asynccontextmanager
-    async def stream(self, intent: str, *, buffer: int = BUFFER, **options: Any) -> AsyncIterator[CastStream]:
+    async def stream(self, intent: str | None, *, buffer: int = BUFFER, **options: Any) -> AsyncIterator[CastStream]:
         """A cast as a stream of events, with back-pressure; leaving the block early cancels the cast.
 
-        ``options`` are those of `cast`. After the last event, ``stream.result`` is the `CastResult`.
+        None as the intent resumes. ``options`` are those of `cast` or `resume`.
+        After the last event, ``stream.result`` is the `CastResult`.
         """
         failure: Exception | None = None
         with self.hub.listening(buffer=buffer) as subscription:
@@ -449,6 +475,10 @@ class Entity:
             await lease.leave(self.crystal, self)
 
 
+def _trace(trace_id: str | None, trace: telemetry.Trace | None) -> telemetry.Trace:
+    return trace if trace is not None else telemetry.trace_from({"trace_id": trace_id} if trace_id else None)
+
+
 def _pinning(entity: Entity) -> Pinning:
     from cantrip_acp.pinning import Pinning
 
@@ -473,12 +503,12 @@ class CastStream:
             entity.cancel()
             self._subscription.close()
 
-    async def _drive(self, entity: Entity, intent: str, options: dict[str, Any]) -> None:
+    async def _drive(self, entity: Entity, intent: str | None, options: dict[str, Any]) -> None:
         if self._left:
             return
         self._running = True
         try:
-            self._result = await entity.cast(intent, **options)
+            self._result = await (entity.resume(**options) if intent is None else entity.cast(intent, **options))
         except CantripError as error:
             # Kept for whoever reads `result`: raised from here it would come as a group.
             self._error = error

@@ -51,7 +51,7 @@ class ForkGroup:
 async def fork_group(
     cantrips: Sequence[Cantrip],
     turn_id: str,
-    intents: Sequence[str],
+    intents: Sequence[str] | None,
     *,
     loom: Loom,
     concurrency: int = CONCURRENCY,
@@ -59,21 +59,28 @@ async def fork_group(
     worktree: bool | str | os.PathLike[str] = False,
     group: str | None = None,
     ended: Callable[[Sample], None] | None = None,
+    resume: bool | str = False,
 ) -> ForkGroup:
     """Fork a turn once for each of ``cantrips``, each cast on the intent of that place; at most ``concurrency`` at a time.
+    ``intents`` None resumes in each, without a new message; ``resume`` then may name the cast (`forking.fork`).
 
     ``worktree`` gives each a worktree: True one in the state folder, a path a numbered folder in that one. ``ended`` is called
     with each sample as it ends. Raises `TurnNotFound` and `LoomError` where the turn itself cannot be gone on from.
     """
     from cantrip_acp.forking import fork
     from cantrip_acp.loom.history import lived
+    from cantrip_acp.resuming import point
 
-    if not cantrips or len(cantrips) != len(intents):
+    if not cantrips or (intents is not None and len(cantrips) != len(intents)):
         raise DefinitionError(
-            f"a group of forks needs an intent for each: {len(cantrips)} forks, {len(intents)} intents"
+            f"a group of forks needs an intent for each: {len(cantrips)} forks, {len(intents or ())} intents"
         )
-    if any(not isinstance(intent, str) or not intent.strip() for intent in intents):
+    if any(not isinstance(intent, str) or not intent.strip() for intent in intents or ()):
         raise IntentRequired("intent is required: say what each fork is to do (INTENT-1)")
+    if intents is None:
+        # All of them hang on one turn, and what one of them does must not change which cast the next one goes on with.
+        where = point(loom, turn_id, resume if isinstance(resume, str) else None)
+        turn_id, resume = where.turn_id, where.cast.id
     lived(loom, turn_id)
     name = group or new_id("g")
     samples: list[Sample | None] = [None] * len(cantrips)
@@ -93,9 +100,10 @@ async def fork_group(
                     entity_id=entity_id,
                     worktree=where,
                     group=name,
+                    resume=resume if intents is None else False,
                 )
                 async with entity:
-                    result = await entity.cast(intents[number])
+                    result = await (entity.resume() if intents is None else entity.cast(intents[number]))
             except (CantripError, OSError) as failure:
                 error = failure
         record = loom.fork_of(entity_id)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.to_thread
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from cantrip_acp import forkplace, telemetry
 from cantrip_acp.crystals.contract import ToolCall
@@ -27,6 +27,7 @@ from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, 
 from cantrip_acp.mediums.snapshot import Snapshot
 from cantrip_acp.reloading import GATE as MODULES
 from cantrip_acp.reloading import load_again, not_loaded
+from cantrip_acp.resuming import point
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
@@ -52,17 +53,23 @@ async def fork(
     entity_id: str | None = None,
     worktree: bool | str | os.PathLike[str] = False,
     group: str | None = None,
+    resume: bool | str = False,
 ) -> Entity:
     """A new entity of ``cantrip`` that has lived through the path to ``turn_id``; the original thread stays as it is.
 
     ``live`` is the entity whose last turn that is, where it still lives: its state is then taken as it stands. ``worktree``
-    gives it a folder of its own with the files of then (`forkplace`); ``group`` is that of the forks it belongs to.
+    gives it a folder of its own with the files of then (`forkplace`); ``group`` is that of the forks it belongs to. With
+    ``resume`` it is to go on without a new intent (`resuming`): True, or the cast to go on with where several could be meant.
 
     Raises `TurnNotFound`; `LoomError` where the path is damaged; `SandboxError` where ``state`` asks for a snapshot that
     cannot be had; `EntityBusy` where ``live`` is in the middle of a cast; `GitError` where no worktree can be had.
     """
     if state not in ("auto", "snapshot", "replay", "none"):
         raise DefinitionError(f"state is {state!r}; it is one of auto, snapshot, replay, none")
+    resumes: str | UnsetType = UNSET
+    if resume is not False:
+        where = point(loom, turn_id, resume if isinstance(resume, str) else None)
+        turn_id, resumes = where.turn_id, where.cast.id
     parts = lived(loom, turn_id)
     name = entity_id or new_id("e")
     place = None
@@ -89,6 +96,7 @@ async def fork(
                 group if group is not None else UNSET,
                 place.worktree.folder if place is not None else UNSET,
                 place.worktree.commit if place is not None else UNSET,
+                resumes,
             )
         )
         if place is not None:

@@ -30,6 +30,7 @@ from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Outpu
 from cantrip_acp.loom.utterances import joined
 from cantrip_acp.mediums.report import Report
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
+from cantrip_acp.resuming import take_context
 from cantrip_acp.scoring import Scoring
 from cantrip_acp.sink import Sink
 from cantrip_acp.turnstate import TurnState
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
+    from cantrip_acp.resuming import Point
 
 _ENDED = {
     "cancelled": "Cancelled",
@@ -55,18 +57,29 @@ _NOT_TAKEN = frozenset({400, 413, 415, 422})
 class CastRun:
     """One cast from its intent to its end."""
 
-    def __init__(self, entity: Entity, intent: str, trace: telemetry.Trace, blocks: Sequence[ContextBlock]) -> None:
+    def __init__(
+        self,
+        entity: Entity,
+        intent: str,
+        trace: telemetry.Trace,
+        blocks: Sequence[ContextBlock],
+        resumed: Point | None = None,
+    ) -> None:
+        """``resumed`` is where another cast is gone on with; ``intent`` and ``blocks`` are then that one's."""
         self.entity = entity
         self.id = new_id("c")
         self.intent = intent
         self.trace = trace
         self.blocks = tuple(blocks)
+        self.resumed = resumed
         self.scoring = Scoring(entity)
         self.usage = Usage()
         """What this cast has used, with all children of it."""
         self.below: Usage | None = None
         """What children have used of that; None where there were none."""
-        self.queries = 0
+        self.queries = (
+            resumed.spent if resumed is not None and resumed.spent < (entity.circle.wards.max_turns or 1) else 0
+        )
         self.turns = 0
         self._withdrawn = False
         self.stop_reason: str | None = None
@@ -136,7 +149,7 @@ class CastRun:
             entity.lineage.called(entity.birth.run.entity.lineage)
         if not telemetry.prepared():
             await anyio.to_thread.run_sync(telemetry.prepare)
-        for contributor in entity.contributors:
+        for contributor in entity.contributors if self.resumed is None else ():
             from cantrip_acp.context import CastInfo
 
             info = CastInfo(entity.id, self.id, self.intent, self.trace.trace_id, entity.context.pinned)
@@ -151,6 +164,10 @@ class CastRun:
                 ) from problem
         entity.root()
         birth = entity.birth
+        where = self.resumed
+        if where is not None and where.taken:
+            entity.context = take_context(entity, where)
+            entity.last_turn = where.turn_id
         loom.append(
             CastRecord(
                 id=self.id,
@@ -164,6 +181,7 @@ class CastRun:
                 parent_turn_id=birth.turn_id if birth is not None else None,
                 parent_call_id=birth.call_id if birth is not None else msgspec.UNSET,
                 parent_call_index=msgspec.UNSET if birth is None or birth.index is None else birth.index,
+                resumes=where.cast.id if where is not None else msgspec.UNSET,
             )
         )
         for block in self.blocks:
@@ -172,7 +190,9 @@ class CastRun:
             if block.attachment is not None:
                 record = msgspec.structs.replace(record, mime=block.attachment.mime, data=block.attachment.data)
             loom.append(record)
-        entity.context.begin(self.intent, self.blocks)
+        if where is None or where.begins:
+            entity.context.begin(self.intent, self.blocks)
+        entity.begun = self.id
 
     async def _tell_start(self) -> None:
         if self.entity.hub.active:

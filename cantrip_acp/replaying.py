@@ -153,8 +153,12 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
     sources: Sequence[GateSource] = [_Declared(loom, turns)] if recorded_gates else cantrip.sources
     again = again.with_sources(sources) if cantrip.sources else again
     async with again.invoke() as entity:
+        cut, before = False, None
         for part in parts:
-            await _cast(entity, part)
+            # The recording goes on by itself into a part that resumes, unless a ward ended the cast here too.
+            if not part.goes_on(before) or cut:
+                cut = await _cast(entity, part, resumed=part.goes_on(before))
+            before = part.id
     after = lived(entity.loom, entity.last_turn) if entity.last_turn else []
     lived_again = [t for part in after for t in part.turns if t.role == "crystal"]
     for number, turn in enumerate(turns, 1):
@@ -166,12 +170,19 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
     return Replay(len(turns), None)
 
 
-async def _cast(entity: Any, part: CastPart) -> None:
+async def _cast(entity: Any, part: CastPart, *, resumed: bool) -> bool:
+    """One cast of the recording; whether a ward cut it."""
     try:
-        await entity.cast(part.intent or "(no intent was recorded)", context=[block_of(r) for r in part.context])
+        if resumed:
+            result = await entity.resume()
+        else:
+            blocks = [block_of(r) for r in part.context]
+            result = await entity.cast(part.intent or "(no intent was recorded)", context=blocks)
     except CrystalError as error:
         if str(error) != _ENDED:
             raise
+        return False
+    return bool(result.truncated)
 
 
 def compared(was: Turn, now: Turn) -> str | None:

@@ -40,8 +40,12 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
     used: tuple[int, Turn] | None = None
     parts = past(entity)
     family = PastFamily(entity.loom, {entity.id, *(turn.entity_id for part in parts for turn in part.turns)})
+    sent: set[str | None] = set()
     for part in parts:
-        yield from _asked(part)
+        # What resumes an earlier cast goes on with its message.
+        if part.start is None or part.start.resumes not in sent:
+            yield from _asked(part)
+        sent.add(part.id)
         for turn in part.turns:
             if turn.role == "crystal":
                 yield from _turn(entity, part, turn, family)

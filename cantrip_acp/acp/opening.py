@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from cantrip_acp.acp import modes
@@ -230,8 +231,10 @@ class Opening:
         directories: Sequence[Path],
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
+        resumes: str | None = None,
     ) -> Opened:
-        """A session that goes on from a turn of another one, which stays as it is (LOOM-4).
+        """A session that goes on from a turn of another one, which stays as it is (LOOM-4). ``resumes`` names the cast that it
+        is to go on with without a new message.
 
         A loom that is a file is copied as far as the path to the turn goes: one session, one file, one writer.
         """
@@ -257,11 +260,21 @@ class Opening:
         loom, lock = self._loom(cantrip, session_id)
         try:
             if loom.location is None or loom.location != source.entity.loom.location:
-                for record in path_of(source.entity.loom, turn_id):
+                for record in path_of(source.entity.loom, turn_id, resumes):
                     loom.append(record)
             note.loom = loom.location or ""
             found = reopen(cantrip, loom, note.entity_id, at=turn_id)
-            loom.append(ForkRecord(new_id("k"), turn_id, note.entity_id, found.kept, (), now()))
+            loom.append(
+                ForkRecord(
+                    new_id("k"),
+                    turn_id,
+                    note.entity_id,
+                    found.kept,
+                    (),
+                    now(),
+                    resumes=UNSET if resumes is None else resumes,
+                )
+            )
             changes = {"fork_of": before.id, "from_turn": turn_id, **chosen(note)}
             loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
             for granted in note.granted:
@@ -360,10 +373,10 @@ def said(granted: Granted) -> dict[str, Any]:
     return {"tool": granted.tool, "pattern": granted.pattern, "allowed": granted.allowed}
 
 
-def path_of(loom: Loom, turn_id: str) -> Iterator[Record]:
-    """The records that belong to the path to a turn, in the order in which they were written."""
+def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
+    """The records that belong to the path to a turn, in the order in which they were written; with the start of ``cast_id``."""
     on_it = set(loom.path(turn_id))
-    casts: set[str] = set()
+    casts: set[str] = set() if cast_id is None else {cast_id}
     cantrips: set[str] = set()
     for each in on_it:
         turn = loom.turn(each)

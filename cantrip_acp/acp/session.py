@@ -18,11 +18,11 @@ import msgspec
 from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import Asked, ask_client
-from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.acp.refusals import busy, unknown
 from cantrip_acp.acp.translate import Translator, notice
 from cantrip_acp.crystals.ahead import prepare_beside
-from cantrip_acp.errors import CantripError
+from cantrip_acp.errors import CantripError, IntentRequired
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
@@ -238,19 +238,24 @@ class Session:
                     self._patience.discard(scope)
 
     async def cast(
-        self, intent: str, context: Sequence[ContextBlock | Link], trace: telemetry.Trace
+        self, intent: str | None, context: Sequence[ContextBlock | Link], trace: telemetry.Trace
     ) -> acp.PromptResult:
-        """A prompt as a cast of the entity."""
+        """A prompt as a cast of the entity. None as the intent goes on without a new message (`Entity.resume`)."""
         context = await self._pinned(context)
         self._told = list(self.told)
         if self.before is not None:
             context = (*context, *await self.before(self))
         if self._stopped():
             return acp.PromptResult("cancelled")
-        self._name(intent)
+        options: dict[str, Any] = {"trace": trace}
+        if intent is not None:
+            self._name(intent)
+            options["context"] = context
         try:
-            async with self.entity.stream(intent, trace=trace, context=context) as stream:
+            async with self.entity.stream(intent, **options) as stream:
                 await self._forward(stream)
+        except IntentRequired as problem:
+            raise invalid_params(f"The prompt is empty, and {problem}", "prompt") from None
         finally:
             for update in self.translator.close():
                 self.show(update)

@@ -35,7 +35,7 @@ from cantrip_acp.acp.options import Options
 from cantrip_acp.acp.refusals import busy, unknown
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor
-from cantrip_acp.errors import CantripError, UntrustedRecipe
+from cantrip_acp.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
 from cantrip_acp.loom.turn import new_id
 from cantrip_acp.redaction import shared
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.commands import Command
     from cantrip_acp.acp.wire import Request
     from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.resuming import Point
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +109,16 @@ class Sessions:
         return self.host.state(session)
 
     async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
-        """``session/fork``: from the last turn, or from the one that ``_meta.cantrip.turn`` names by id or number."""
+        """``session/fork``: from the last turn, or from the one that ``_meta.cantrip.turn`` names by id or number.
+
+        With ``_meta.cantrip.resume: true`` an empty prompt then goes on with the cast of that turn (`cantrip_acp.resuming`).
+        """
         cwd, folders = _folders(params.cwd, params.additional_directories)
         asked = params.meta.get("cantrip") if isinstance(params.meta, dict) else None
         wanted = asked.get("turn") if isinstance(asked, dict) else None
+        resume = asked.get("resume", False) if isinstance(asked, dict) else False
+        if not isinstance(resume, bool):
+            raise invalid_params(f"resume is true or false, not {str(resume)[:100]!r}", "_meta.cantrip.resume")
         source = self._living.sessions.get(params.session_id)
         if source is None or source.closing:
             source = await self._from_disk(params, cwd, folders, await self.host.sources(params))
@@ -125,7 +132,13 @@ class Sessions:
                     turn_id = await anyio.to_thread.run_sync(turn_named, source.entity, wanted)
                 if turn_id is None:
                     raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
-            session = await self._forked(source, turn_id, cwd, folders, await self.host.sources(params), params.meta)
+            where: Point | None = None
+            if resume:
+                where = await self._point(source, turn_id)
+                turn_id = where.turn_id
+            session = await self._forked(
+                source, turn_id, cwd, folders, await self.host.sources(params), params.meta, where
+            )
         finally:
             source.borrowed -= 1
             if not source.taken and not source.borrowed:
@@ -137,6 +150,19 @@ class Sessions:
             request.after.append(lambda: session.show(title))
         return self.host.state(session, session_id=session.id)
 
+    async def _point(self, source: Session, turn_id: str | None) -> Point:
+        """Where a fork of a turn goes on without a new message; an error of the request where it cannot."""
+        from cantrip_acp.resuming import point
+
+        try:
+            async with source.loom_read:
+                return await anyio.to_thread.run_sync(point, source.entity.loom, turn_id or "")
+        except (IntentRequired, TurnNotFound) as problem:
+            why = (
+                str(problem) if turn_id else "nothing was asked in this session yet, so there is nothing to go on with"
+            )
+            raise invalid_params(why, "_meta.cantrip.resume") from None
+
     async def _forked(
         self,
         source: Session,
@@ -145,6 +171,7 @@ class Sessions:
         folders: Sequence[Path],
         sources: Sequence[GateSource],
         meta: Any = None,
+        where: Point | None = None,
     ) -> Session:
         session_id = f"sess_{os.urandom(12).hex()}"
         permissions = self.host.permissions(session_id)
@@ -164,6 +191,7 @@ class Sessions:
                     folders,
                     permissions,
                     sources,
+                    where.cast.id if where is not None else None,
                     fresh=True,
                 )
             await self._living_state(source, opened, turn_id)
@@ -301,9 +329,10 @@ class Sessions:
         if waiting is not None:
             return self._trusted_first(waiting, params, request)
         session = self._living.session(params.session_id)
-        intent, context = read_prompt(params.prompt)
+        # An empty prompt goes on without a new message.
+        intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
         command = None
-        if intent.lstrip().startswith("/"):
+        if intent is not None and intent.lstrip().startswith("/"):
             from cantrip_acp.acp import commands
 
             command = commands.named(intent)

@@ -37,7 +37,13 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
 )
 @click.argument("name", metavar="FILE")
 @click.argument("turn")
-@click.argument("intent")
+@click.argument("intent", required=False)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the cast of TURN, without an INTENT and without a new message."
+)
+@click.option(
+    "--cast", "cast_id", metavar="ID", help="With --resume: the cast to go on with, where several begin at TURN."
+)
 @click.option(
     "--recipe", "-r", required=True, metavar="RECIPE", help="What the fork is cast with; need not be the first one."
 )
@@ -72,7 +78,9 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
 def fork(
     name: str,
     turn: str,
-    intent: str,
+    intent: str | None,
+    resume: bool,
+    cast_id: str | None,
     recipe: str,
     state: State,
     worktree: str | None,
@@ -84,6 +92,9 @@ def fork(
     state_dir: Path | None,
 ) -> int:
     """Go on from TURN of the loom FILE with INTENT, as a new entity that has lived through all that led to it.
+
+    With --resume and no INTENT the fork goes on with the cast of TURN: its crystal is sent what the original one was sent after
+    that turn. With --samples these are true samples of one state. After a turn that ended its cast comes the next cast.
 
     TURN is a turn's id or its beginning; an empty one is the turn that was written last. The original thread stays as it
     is; the new one is written to the same file. Files of the workspace are as they are now, or, with --worktree, as they
@@ -98,8 +109,14 @@ def fork(
     from cantrip_acp.errors import IntentRequired
     from cantrip_acp.loom.turn import new_id
 
-    if not intent.strip():
-        raise IntentRequired("intent is required: say what the fork is to do (INTENT-1)")
+    if resume and intent is not None:
+        raise click.UsageError("--resume goes on without a new intent: leave INTENT out, or leave --resume out")
+    if cast_id is not None and not resume:
+        raise click.UsageError("--cast chooses the cast that --resume goes on with: give --resume too")
+    if not resume and (intent is None or not intent.strip()):
+        raise IntentRequired(
+            "intent is required: say what the fork is to do (INTENT-1), or give --resume to go on with its cast"
+        )
     path = find(name, folders.state_dir(state_dir))
     opening = open_recipe(recipe, cwd, path, state_dir)
     try:
@@ -113,6 +130,7 @@ def fork(
                 state=state,
                 entity_id=entity_id,
                 worktree=_folder(worktree, opening, entity_id),
+                resume=(cast_id or True) if resume else False,
             )
             return _run(made, opening, origin, intent, as_json=as_json, full=full)
         from cantrip_acp.cli.loomgroup import run_group
@@ -128,6 +146,7 @@ def fork(
             state=state,
             worktree=_folder(worktree, opening, group),
             as_json=as_json,
+            cast_id=cast_id,
         )
     finally:
         opening.loom.close()
@@ -145,7 +164,13 @@ def _folder(worktree: str | None, opening: Opening, name: str) -> bool | str:
 
 
 def _run(
-    forked: Callable[[], Awaitable[Entity]], opening: Opening, origin: str, intent: str, *, as_json: bool, full: bool
+    forked: Callable[[], Awaitable[Entity]],
+    opening: Opening,
+    origin: str,
+    intent: str | None,
+    *,
+    as_json: bool,
+    full: bool,
 ) -> int:
     from cantrip_acp.cli.cast import tell
     from cantrip_acp.cli.castview import JsonFace, TextFace
@@ -167,7 +192,8 @@ def _run(
                 )
             for lost in made.missing:
                 screen.line((f"missing  {lost}", "yellow"))
-            face.intent(intent)
+            if intent is not None:
+                face.intent(intent)
         try:
             ended = run.cast(intent, face)
         except CantripError as error:

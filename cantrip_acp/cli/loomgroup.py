@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def run_group(
     opening: Opening,
     origin: str,
-    intent: str,
+    intent: str | None,
     *,
     group: str,
     samples: int,
@@ -32,15 +32,17 @@ def run_group(
     state: State,
     worktree: bool | str,
     as_json: bool,
+    cast_id: str | None = None,
 ) -> int:
-    """Fork a turn ``samples`` times and cast each on the intent; the exit status.
+    """Fork a turn ``samples`` times and cast each on the intent, or resume in each where it is None; the exit status.
 
     0 where every cast terminated, 130 where a signal stopped them, 1 otherwise.
     """
     loom = opening.loom
     face = _JsonLines(group, origin, loom) if as_json else _Lines(group, origin, samples, loom)
     cantrips = _cantrips(opening, samples)
-    made = anyio.run(_cast, cantrips, loom, origin, [intent] * samples, group, concurrency, state, worktree, face)
+    intents = None if intent is None else [intent] * samples
+    made = anyio.run(_cast, cantrips, loom, origin, intents, group, concurrency, state, worktree, face, cast_id)
     if made is None:
         face.stopped()
         return INTERRUPTED
@@ -64,12 +66,13 @@ async def _cast(
     cantrips: list[Cantrip],
     loom: Loom,
     origin: str,
-    intents: list[str],
+    intents: list[str] | None,
     group: str,
     concurrency: int,
     state: State,
     worktree: bool | str,
     face: _Lines | _JsonLines,
+    cast_id: str | None,
 ) -> ForkGroup | None:
     """The group, or None where a signal ended it; what had happened is in the loom then, too."""
     from cantrip_acp.forkgroup import fork_group
@@ -93,6 +96,7 @@ async def _cast(
             worktree=worktree,
             group=group,
             ended=face.sample,
+            resume=cast_id or True,
         )
         tasks.cancel_scope.cancel()
     return made

@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -52,8 +52,8 @@ class Running:
         self._scope: anyio.CancelScope | None = None
         self._presses = 0
 
-    def cast(self, intent: str, face: Face, context: Sequence[ContextBlock] = ()) -> Ended:
-        """One cast to its end; raises what it failed with.
+    def cast(self, intent: str | None, face: Face, context: Sequence[ContextBlock] = ()) -> Ended:
+        """One cast to its end; raises what it failed with. None as the intent goes on with the last one (`Entity.resume`).
 
         The first signal cancels the cast, which is recorded; a second one does not wait for that.
         """
@@ -82,11 +82,12 @@ class Running:
         """End the entity and all that its medium started."""
         self._portal.call(self.entity.close)
 
-    async def _drive(self, intent: str, face: Face, context: Sequence[ContextBlock]) -> CastResult | None:
+    async def _drive(self, intent: str | None, face: Face, context: Sequence[ContextBlock]) -> CastResult | None:
         with anyio.CancelScope() as scope:
             self._scope = scope
             lost: OSError | None = None
-            async with self.entity.stream(intent, context=context) as stream:
+            options: dict[str, Any] = {} if intent is None else {"context": context}
+            async with self.entity.stream(intent, **options) as stream:
                 async for event in stream:
                     lost = _shown(face, event)
                     if lost is not None:

@@ -26,6 +26,10 @@ class CastPart:
     context: tuple[ContextRecord, ...] = ()
     turns: list[Turn] = field(default_factory=list)
 
+    def goes_on(self, before: str | None) -> bool:
+        """Whether it continues the cast ``before``, whose turns are right above it: then its intent stands there already."""
+        return before is not None and self.start is not None and self.start.resumes == before
+
     @property
     def intent(self) -> str:
         return (self.start.intent if self.start is not None else None) or ""

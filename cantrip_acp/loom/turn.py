@@ -251,6 +251,8 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     ``withdrawn``, where it is true: no provider took the intent, and it was taken out of what the crystal sees.
     ``parent_call_id`` is the gate call that started a child's cast, ``parent_call_index`` its place in that call's batch; the
     keys are absent of casts that are no child's or no part of a batch, and in looms of earlier versions.
+    ``resumes``, at the start, names the cast that this one goes on with. Its intent is not said again if that cast's turns
+    are right above it; else (before that cast's first turn) it is, with the same context. The key is absent in other casts.
     """
 
     id: str
@@ -273,6 +275,7 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     withdrawn: bool | msgspec.UnsetType = msgspec.UNSET
     parent_call_id: str | msgspec.UnsetType = msgspec.UNSET
     parent_call_index: int | msgspec.UnsetType = msgspec.UNSET
+    resumes: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"):
@@ -332,6 +335,7 @@ class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
     ``strategy`` is how a code medium's variables were had (snapshot, replay, none); ``missing`` says in words what was not.
     ``group`` is the same in all forks that were made to be compared with each other; the key is absent in a lone one.
     ``worktree`` is the folder that the fork was given to work in, ``commit`` the pinned files that were put there.
+    ``resumes`` names the cast that the fork was made to go on with, without a new intent.
     """
 
     id: str
@@ -343,6 +347,7 @@ class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
     group: str | msgspec.UnsetType = msgspec.UNSET
     worktree: str | msgspec.UnsetType = msgspec.UNSET
     commit: str | msgspec.UnsetType = msgspec.UNSET
+    resumes: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):

@@ -91,7 +91,7 @@ class Sessions:
         """The casts of root entities over this folder, the last ones first; none of the asking entity's own."""
         here: dict[str, bool] = {}
         for start in reversed(loom.cast_starts().values()):
-            if start.entity_id == entity_id or start.parent_turn_id is not None or not start.intent:
+            if start.entity_id == entity_id or start.parent_turn_id is not None or not start.intent or start.resumes:
                 continue
             if start.cantrip_id not in here:
                 record = loom.cantrip(start.cantrip_id)

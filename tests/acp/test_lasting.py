@@ -432,3 +432,38 @@ def test_a_long_session_is_loaded_quickly(again: Open, folder: Path) -> None:
     assert reply["_meta"]["cantrip"]["turns"] == 2000
     assert len(other.updates("tool_call")) == 2000
     assert took < 3, took
+
+
+def test_a_fork_that_goes_on_without_a_message(again: Open, folder: Path, state: Path) -> None:
+    """``_meta.cantrip.resume`` and an empty prompt: the crystal is asked again, and nobody has said anything more."""
+    script = [
+        {"tool_calls": [{"gate": "echo", "args": {"text": "one"}}]},
+        {"content": "The original."},
+        {"content": "Another answer."},
+    ]
+    agent = again(script)
+    session = agent.session(folder)
+    assert agent.error("session/prompt", {"sessionId": session, "prompt": []})["code"] == -32602
+    agent.prompt(session, "Please.")
+    assert agent.error("session/prompt", {"sessionId": session, "prompt": []})["code"] == -32602
+    for wrong, where in ((99, "turn"), (1, "resume")):
+        meta = {"turn": wrong, "resume": "yes" if where == "resume" else True}
+        error = agent.error("session/fork", named(session, folder, _meta={"cantrip": meta}))
+        assert (error["code"], where in str(error)) == (-32602, True)
+    forked = agent.call("session/fork", named(session, folder, _meta={"cantrip": {"turn": 1, "resume": True}}))[
+        "sessionId"
+    ]
+    # It outlives the process, as every session does.
+    agent.close()
+    other = again(script)
+    other.call("session/load", named(forked, folder))
+    assert words(other, "user_message_chunk") == ["Please."]
+    assert other.call("session/prompt", {"sessionId": forked, "prompt": []})["stopReason"] == "end_turn"
+    assert words(other)[-1] == "The original."
+    assert words(other, "user_message_chunk") == ["Please."]
+    (path,) = [p for p in state.rglob("*.loom.jsonl") if forked in p.name]
+    other.close()
+    with Loom.open(path, readonly=True) as loom:
+        starts = [start for start, _ in loom.casts()]
+        assert [start.intent for start in starts] == ["Please.", "Please."]
+        assert starts[1].resumes == starts[0].id

@@ -118,3 +118,29 @@ circle: {medium: bash, gates: [done], wards: [{max_turns: 5}]}
     assert told["divergence"].startswith("turn 1 ")
     assert "it printed 'new" in told["divergence"]
     assert loom.read_bytes() == before
+
+
+def test_a_fork_resumes_without_an_intent(tmp_path: Path, loom: Path) -> None:
+    origin = first_turn(loom)
+    other = recipe(tmp_path, OTHER)
+    done = run("loom", "fork", loom, origin, "--resume", "-r", other, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "● another" in done.out
+    group = run("loom", "fork", loom, origin, "--resume", "--samples", "2", "-r", other, "--json", cwd=tmp_path)
+    assert group.status == 0, group.err
+    with Loom.open(loom, readonly=True) as held:
+        starts = [start for start, _ in held.casts()]
+        assert [start.intent for start in starts] == ["Count."] * 4
+        assert {start.resumes for start in starts[1:]} == {starts[0].id}
+    rows = run("loom", "export", loom, "-f", "trl-sft", cwd=tmp_path)
+    for line in rows.out.splitlines():
+        assert [m["content"] for m in json.loads(line)["messages"] if m["role"] == "user"] == ["Count."]
+    for arguments, says in (
+        ([origin, "More.", "--resume"], "leave INTENT out"),
+        ([origin, "More.", "--cast", "c_x"], "give --resume too"),
+        ([origin], "or give --resume"),
+        ([origin, "--resume", "--cast", "c_x"], "cast 'c_x' neither has turn"),
+        (["", "--resume"], "there is nothing to go on with"),
+    ):
+        refused = run("loom", "fork", loom, *arguments, "-r", other, cwd=tmp_path)
+        assert (refused.status, says in refused.err) == (2, True), refused.err

@@ -6,7 +6,7 @@ messages only grow; such a stretch is a `Window`. What was said once is in one w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,6 +61,7 @@ class Seen:
         self._cuts: dict[tuple[str, str], list[int]] = {}
         self._casts: dict[str, dict[str, str | None]] = {}
         """Each entity's casts in order, with the one before."""
+        self.resuming = {cast_id for cast_id, start in outline.starts.items() if isinstance(start.resumes, str)}
         self._spoke = {place.cast_id for place in outline.places.values()}
         for cast_id, start in outline.starts.items():
             casts = self._casts.setdefault(start.entity_id, {})
@@ -80,6 +81,16 @@ class Seen:
         for turn in self._turns(path):
             yield from walk.take(turn)
         yield from walk.end()
+
+    def context_after(self, turn_id: str, cantrip_id: str, empty: Callable[[], Context]) -> Context:
+        """The context as it stood after a turn, ready for the next query; ``empty`` makes that of this cantrip."""
+        path = self.outline.own(turn_id)
+        self.check(turn_id)
+        walk = _Walk(self, self._last_change(path), lambda i: empty() if i == cantrip_id else self.context(i))
+        for turn in self._turns(path):
+            for _ in walk.take(turn):
+                continue
+        return walk.context or empty()
 
     def check(self, leaf_id: str) -> None:
         """Raise `LoomError` where a turn above is lost, or its medium is of a package that is not installed."""
@@ -109,6 +120,10 @@ class Seen:
         known = self._casts.get(entity_id, {})
         if cast_id is None or cast_id not in known:
             return [CastPart(cast_id, None)]
+        resumed = self.outline.starts[cast_id].resumes
+        if isinstance(resumed, str) and (first := self.outline.starts.get(resumed)) and first.entity_id != entity_id:
+            # It was begun again by a fork, in the context that the original had.
+            return [*self.begun(first.entity_id, resumed, after)[:-1], CastPart(cast_id, *self.loom.cast_of(cast_id))]
         silent: list[str] = []
         at = known[cast_id]
         while at is not None and at != after and at not in self._spoke:
@@ -117,7 +132,11 @@ class Seen:
         if at != after and after is not None and after not in known:
             silent = []
         # What no provider took was taken out again.
-        stood = [i for i in reversed(silent) if (end := self.loom.cast_end(i)) is None or end.withdrawn is not True]
+        stood = [
+            i
+            for i in reversed(silent)
+            if i != resumed and ((end := self.loom.cast_end(i)) is None or end.withdrawn is not True)
+        ]
         return [CastPart(i, *self.loom.cast_of(i)) for i in (*stood, cast_id)]
 
     def cuts(self, entity_id: str, after: str | None) -> list[int]:
@@ -152,14 +171,21 @@ class Seen:
 class _Walk:
     """The life of a thread's context, turn by turn."""
 
-    def __init__(self, seen: Seen, entities: int) -> None:
+    def __init__(self, seen: Seen, entities: int, empty: Callable[[str], Context] | None = None) -> None:
+        """``empty`` makes the context of a cantrip, as it is before the first cast."""
         self._seen = seen
+        self._empty = empty or seen.context
         self._entities = entities
         self._context: Context | None = None
         self._window: Window | None = None
         self._cast: str | None = None
         self._parts: list[CastPart] = []
         self._altered = False
+
+    @property
+    def context(self) -> Context | None:
+        """The context as it stands now; None before the first turn."""
+        return self._context
 
     def take(self, turn: Turn) -> Iterator[Window]:
         """One turn more; a window that has come to its end by it."""
@@ -205,25 +231,28 @@ class _Walk:
         """Another entity than before: the first one, or a fork, which took up what had been said and folded."""
         self._entities -= 1
         before = self._window
-        if before is not None and before.cantrip_id == turn.cantrip_id and not self._altered:
+        # Who goes on with a cast took up the context as it was, also where it was cut or holds casts without a turn.
+        resumes = turn.cast_id in self._seen.resuming
+        if before is not None and before.cantrip_id == turn.cantrip_id and (resumes or not self._altered):
             # It sees what the one before saw: the stretch goes on.
             before.entity_id = turn.entity_id
         else:
             yield from self.end()
-            self._context = self._seen.context(turn.cantrip_id)
+            self._context = self._empty(turn.cantrip_id)
             self._context.load(self._parts)
             tools = self._seen.circle(turn.cantrip_id).tools
             self._window = Window("start" if before is None else "fork", turn.entity_id, turn.cantrip_id, tools)
-        self._altered = False
+            self._altered = False
         self._cast = None
         if not self._entities:
             self._parts = self._parts[-1:]
 
     def _begin(self, context: Context, turn: Turn) -> None:
         after, self._cast = self._cast, turn.cast_id
+        above = self._parts[-1].id if self._parts else None
         parts = self._seen.begun(turn.entity_id, turn.cast_id, after)
         self._altered |= len(parts) > 1
-        for part in parts:
+        for part in [] if parts[-1].goes_on(above) else parts:
             context.begin(part.intent, [block_of(record) for record in part.context])
         if self._entities:
             self._parts.append(parts[-1])

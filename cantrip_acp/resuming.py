@@ -1,0 +1,198 @@
+"""Going on from a turn without a new message: the cast of that turn is continued, by the same entity or by forks of it.
+
+The first query then has the messages that the original entity sent after that turn, byte for byte. So forks that resume one
+turn are true samples of one state. What follows a turn is, in this order:
+
+- a turn that is part of an utterance (a delegation closed it) stands for the whole utterance, and a turn that was folded
+  next stands for the fold;
+- after a turn that ended its cast, and after a ``call`` turn, comes the next cast: its intent and context are given again;
+- after any other turn comes the next query of its cast, and so it does after a cut one that nothing followed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cantrip_acp.errors import IntentRequired, LoomError, TurnNotFound
+from cantrip_acp.loom.outline import Outline
+
+if TYPE_CHECKING:
+    from cantrip_acp.context import Context, ContextBlock
+    from cantrip_acp.entity import Entity
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.turn import CastRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where a cast is continued. ``turn_id`` is the turn that the next one hangs on, ``cast`` the start of the cast.
+
+    ``begins``: its intent does not stand in the context and is given again, with ``blocks``. ``spent``: how many queries it
+    has behind it on this path. ``taken``: the entity has not cast yet and takes its context from the loom.
+    """
+
+    turn_id: str
+    cast: CastRecord
+    begins: bool
+    blocks: tuple[ContextBlock, ...] = ()
+    spent: int = 0
+    taken: bool = False
+
+
+def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
+    """Where a fork of a turn goes on without a new message; ``cast_id`` chooses where casts differ there.
+
+    Reads the outline of the loom. Raises `TurnNotFound`, `IntentRequired` where nothing can be gone on with.
+    """
+    if turn_id not in loom:
+        raise TurnNotFound(f"no turn {turn_id!r} in this loom")
+    outline = Outline(loom)
+    at = _whole(outline, turn_id)
+    place = outline.places[at]
+    own = place.cast_id
+    after = _begun(outline, at)
+    ended = place.role == "call" or _ended(loom, outline, at)
+    if cast_id is not None:
+        known = cast_id in outline.starts and all(p.cast_id != cast_id for p in outline.places.values())
+        if cast_id not in after and cast_id != own and not known:
+            raise LoomError(f"cast {cast_id!r} neither has turn {at!r} nor begins after it")
+        chosen = cast_id
+    elif ended and after:
+        chosen = _one(loom, outline, at, after)
+    elif own is None or loom.turn(at).terminated:
+        raise IntentRequired(
+            f"turn {at!r} ended its cast, and no cast follows it: there is nothing to go on with. Give an intent"
+            if own is not None
+            else f"no cast begins at turn {at!r}: there is nothing to go on with. Give an intent"
+        )
+    else:
+        chosen = own
+    start, context = loom.cast_of(chosen)
+    if start is None or not start.intent:
+        raise IntentRequired(f"the intent of cast {chosen!r} is not in this loom; give one")
+    from cantrip_acp.context import block_of
+
+    begins = chosen != own
+    blocks = tuple(map(block_of, context)) if begins else ()
+    spent = 0 if begins else _spent(loom, outline, at, chosen)
+    return Point(at, start, begins, blocks, spent, taken=True)
+
+
+def own_point(entity: Entity, begun: str | None) -> Point:
+    """Where an entity's own last cast goes on, that was cut; of a fork that has not cast yet, where its turn goes on.
+
+    ``begun`` is the cast whose intent stands last in its context. Raises `IntentRequired` where there is nothing to go on with.
+    """
+    from cantrip_acp.context import block_of
+
+    loom = entity.loom
+    mine = [start for start in loom.cast_starts().values() if start.entity_id == entity.id]
+    if not mine:
+        fork = loom.fork_of(entity.id)
+        if not entity.last_turn or fork is None:
+            raise IntentRequired("this entity has had no cast to go on with; give it an intent")
+        found = point(loom, entity.last_turn, fork.resumes if isinstance(fork.resumes, str) else None)
+        if loom.places[found.turn_id].role != "fold" and found.turn_id != entity.last_turn:
+            raise IntentRequired(
+                f"turn {entity.last_turn!r} is a part of an utterance: fork turn {found.turn_id!r}, where it ends, to go on with it"
+            )
+        return found
+    last = mine[-1]
+    end = loom.cast_end(last.id)
+    turns = [i for i, place in loom.places.items() if place.cast_id == last.id and place.role == "crystal"]
+    if (end is not None and end.terminated) or (turns and loom.turn(turns[-1]).terminated):
+        why = end.reason if end is not None else loom.turn(turns[-1]).reason
+        raise IntentRequired(f"the last cast ended by itself ({why}): there is nothing to go on with. Give an intent")
+    if not last.intent:
+        raise IntentRequired(f"the intent of cast {last.id!r} is not in the loom; give one")
+    begins = not turns and (begun != last.id or (end is not None and end.withdrawn is True))
+    context = () if turns else tuple(map(block_of, loom.cast_of(last.id)[1]))
+    spent = _spent(loom, Outline(loom), entity.last_turn, last.id) if turns else 0
+    return Point(entity.last_turn, last, begins, context, spent)
+
+
+def take_context(entity: Entity, where: Point) -> Context:
+    """The context of an entity that goes on from a point as the original entity's was; of another cantrip, as a fork's."""
+    from cantrip_acp.context import Context, block_of
+    from cantrip_acp.loom.export.seen import Seen
+    from cantrip_acp.loom.history import lived
+
+    loom, last = entity.loom, where.turn_id
+
+    def empty() -> Context:
+        return Context(entity.call, entity.circle)
+
+    if loom.places[last].cantrip_id == entity.cantrip_id:
+        seen = Seen(loom, Outline(loom))
+        context = seen.context_after(last, entity.cantrip_id, empty)
+        # Casts that came to no turn: their intents stood in the context too.
+        for part in seen.begun(where.cast.entity_id, where.cast.id, None)[:-1] if where.begins else ():
+            context.begin(part.intent, [block_of(record) for record in part.context])
+        return context
+    context = empty()
+    context.load(lived(loom, last))
+    return context
+
+
+def _whole(outline: Outline, turn_id: str) -> str:
+    """The last turn that belongs to what a turn is part of: the rest of its utterance, and a fold of the same cast."""
+    at = turn_id
+    while True:
+        here = outline.places[at]
+        first = here.continues or at
+        for after in outline.next.get(at, ()):
+            place = outline.places[after]
+            if place.entity_id != here.entity_id or place.cast_id != here.cast_id or here.role == "call":
+                continue
+            if place.role == "fold" or place.continues == first:
+                at = after
+                break
+        else:
+            return at
+
+
+def _begun(outline: Outline, turn_id: str) -> dict[str, CastRecord]:
+    """The casts whose first turn hangs on a turn, without those that went on with another one."""
+    own = outline.places[turn_id].cast_id
+    found: dict[str, CastRecord] = {}
+    for after in outline.next.get(turn_id, ()):
+        cast_id = outline.places[after].cast_id
+        start = outline.starts.get(cast_id) if cast_id is not None else None
+        if start is not None and start.id != own and not isinstance(start.resumes, str):
+            found[start.id] = start
+    return found
+
+
+def _ended(loom: Loom, outline: Outline, turn_id: str) -> bool:
+    turn = loom.turn(turn_id)
+    if turn.terminated or turn.truncated:
+        return True
+    goes_on = any(outline.places[i].cast_id == turn.cast_id for i in outline.next.get(turn_id, ()))
+    return not goes_on and turn.cast_id is not None and loom.cast_end(turn.cast_id) is not None
+
+
+def _one(loom: Loom, outline: Outline, turn_id: str, after: dict[str, CastRecord]) -> str:
+    """The cast that comes next: the same entity's, or the one that all which begin there are alike to."""
+    place = outline.places[turn_id]
+    if place.role != "call":
+        for start in after.values():
+            if start.entity_id == place.entity_id:
+                return start.id
+    alike = {(start.intent, tuple((c.text, c.uri, c.data) for c in loom.cast_of(i)[1])) for i, start in after.items()}
+    if len(alike) > 1:
+        raise IntentRequired(
+            f"casts on different intents begin at turn {turn_id!r}: name the one to go on with ({', '.join(after)})"
+        )
+    return next(iter(after))
+
+
+def _spent(loom: Loom, outline: Outline, turn_id: str, cast_id: str) -> int:
+    """How many queries a cast has behind it on the way to a turn, with those of the casts that it goes on with."""
+    path = loom.acted(turn_id)
+    casts = {cast_id}
+    start = outline.starts.get(cast_id)
+    while start is not None and isinstance(start.resumes, str) and start.resumes not in casts:
+        casts.add(start.resumes)
+        start = outline.starts.get(start.resumes)
+    return sum(outline.places[ids[0]].cast_id in casts for ids in path)

@@ -33,12 +33,12 @@ format: setup ## let ruff format the code and mend what it can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-vsix: ## the VS Code extension: types, lint, unit tests, vscode-extension/cantrip.vsix
-	@cd vscode-extension && npm ci --no-fund --no-audit --loglevel=error && npm run check && npm run lint && npm test && npm run package
+vsix: setup ## the VS Code extension: types, lint, unit tests, vscode-extension/cantrip.vsix with the Python package in it
+	@cd vscode-extension && npm ci --no-fund --no-audit --loglevel=error && npm run check && npm run lint && npm test && npm run wheels && npm run package
 
 bench: setup ## every benchmark (ARGS="turns gate" for some, ARGS=--list for their names)
 	@$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove what the others made: .venv, caches, reports, node modules
-	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/acp/ts/node_modules tests/acp/acpx/node_modules tests/providers/aimock/node_modules tests/lsp/yamlls/node_modules vscode-extension/node_modules vscode-extension/dist vscode-extension/dist-test vscode-extension/cantrip.vsix
+	rm -rf .venv .reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/.venvs bench/results tests/acp/ts/node_modules tests/acp/acpx/node_modules tests/providers/aimock/node_modules tests/lsp/yamlls/node_modules vscode-extension/node_modules vscode-extension/dist vscode-extension/dist-test vscode-extension/wheels vscode-extension/cantrip.vsix
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -48,6 +49,12 @@ def test_what_is_in_the_package(vsix: Path) -> None:
     odd = [name for name in inside if not name.startswith(ALLOWED) and name.count("/") > 1]
     assert odd == []
     assert not [name for name in inside if name.endswith((".ts", ".map"))]
+    # The package itself, of this very checkout.
+    (wheel,) = [name for name in inside if name.startswith("extension/dist/wheels/cantrip_acp-")]
+    with zipfile.ZipFile(vsix) as package, zipfile.ZipFile(io.BytesIO(package.read(wheel))) as packed:
+        assert packed.read("cantrip_acp/version.py") == (ROOT / "cantrip_acp/version.py").read_bytes()
+    # The walkthrough starts with the chat.
+    assert manifest["contributes"]["walkthroughs"][0]["steps"][0]["id"] == "chat"
     assert schema == (ROOT / "cantrip_acp/recipes/cantrip.schema.json").read_bytes()
     # Whatever the manifest names is there.
     contributes = manifest["contributes"]

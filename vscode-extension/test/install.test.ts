@@ -1,9 +1,11 @@
 import assert from "node:assert/strict";
-import { existsSync, mkdtempSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdtempSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { install } from "../src/environment/install";
+import { probe } from "../src/environment/program";
+import { byPython, pythonOf } from "../src/environment/search";
 
 const folder = mkdtempSync(join(tmpdir(), "cantrip-install-"));
 after(() => {
@@ -28,6 +30,31 @@ test("what cannot be installed says so in one sentence, and leaves nothing behin
   assert.match(first, /could not be (installed|created): /);
   assert.equal(existsSync(join(folder, "venv")), false);
   assert.equal(said[0], "looking for Python 3.11 or later");
+});
+
+test("the package that comes with the extension is installed without an index", { timeout: 240_000 }, async (context) => {
+  const wheels = join(process.cwd(), "wheels");
+  if (!existsSync(wheels)) {
+    context.skip("the dependencies' wheels are not there (npm run wheels)");
+    return;
+  }
+  const packed = join(folder, "packed");
+  mkdirSync(packed);
+  for (const name of readdirSync(wheels)) if (name.endsWith(".whl")) copyFileSync(join(wheels, name), join(packed, name));
+  const own = join(process.cwd(), "dist", "wheels");
+  const [wheel = ""] = existsSync(own) ? readdirSync(own).filter((name) => name.startsWith("cantrip_acp-")) : [];
+  if (wheel === "") {
+    context.skip("the package's wheel is not built (node wheels.mjs)");
+    return;
+  }
+  copyFileSync(join(own, wheel), join(packed, wheel));
+  const said: string[] = [];
+  const env = { ...process.env, PIP_INDEX_URL: "http://127.0.0.1:9/", PIP_EXTRA_INDEX_URL: "", PIP_FIND_LINKS: "", UV_INDEX_URL: "http://127.0.0.1:9/", UV_OFFLINE: "1" };
+  const done = await install(wanted("", { wheels: packed, env, folder: join(folder, "offline") }), (message) => said.push(message));
+  assert.deepEqual(done, { ok: true });
+  assert.equal(said.at(-1), "installing Cantrip from the extension");
+  const answer = await probe(byPython(pythonOf(join(folder, "offline")), "test"), folder, env);
+  assert.ok("version" in answer, JSON.stringify(answer));
 });
 
 test("without a Python it says where to get one", async () => {

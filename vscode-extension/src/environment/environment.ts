@@ -1,5 +1,6 @@
 /** The user's Cantrip: found once, found again when something changes, and asked for by all that starts it. */
 import * as vscode from "vscode";
+import { PACKAGE } from "./install";
 import { search, type Places } from "./search";
 import { spoken, type Found, type Refused } from "./program";
 import { selectedInterpreter, whenInterpreterChanges } from "./python";
@@ -113,7 +114,7 @@ export class Environment implements vscode.Disposable {
       trusted: vscode.workspace.isTrusted,
       own: this.own,
       useUvx: settings.get("useUvx", false),
-      installSource: settings.get("installSource", "cantrip-acp"),
+      installSource: settings.get("installSource", "").trim() || PACKAGE,
       env: this.env(),
     };
   }

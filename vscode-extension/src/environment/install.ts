@@ -1,15 +1,17 @@
 /** Makes a virtual environment and installs the package into it. Knows nothing of the editor. */
-import { existsSync } from "node:fs";
+import { existsSync, readdirSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
-import { dirname } from "node:path";
-import { run, type Program } from "./program";
+import { dirname, join } from "node:path";
+import { run, type Answer, type Program } from "./program";
 import { pythonOf, which } from "./search";
 
 export interface Wanted {
   /** The environment's folder. */
   readonly folder: string;
-  /** What pip is told to install. */
+  /** What pip is told to install; empty: the package among `wheels`. */
   readonly source: string;
+  /** A folder of wheels that come with the extension: the package's own, and what it needs where that was packed for this platform. */
+  readonly wheels?: string;
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
   readonly signal: AbortSignal;
@@ -19,6 +21,8 @@ export interface Wanted {
 export type Installed = { readonly ok: true } | { readonly ok: false; readonly why?: string };
 
 const INSTALL_MS = 15 * 60_000;
+/** The package's name on the index. */
+export const PACKAGE = "cantrip-acp";
 const PYTHONS = ["python3.14", "python3.13", "python3.12", "python3.11", "python3", "python"];
 
 /** Installs; an environment that is there is brought up to date. Half an environment is never left behind. */
@@ -42,26 +46,62 @@ export async function install(wanted: Wanted, say: (message: string) => void): P
       say(`creating an environment in ${wanted.folder}`);
       await rm(wanted.folder, { recursive: true, force: true });
       await mkdir(dirname(wanted.folder), { recursive: true });
-      const made =
-        uv !== undefined
-          ? await call(uv, "venv", "--seed", "--python", system ?? "3.12", wanted.folder)
-          : await call(system ?? "python3", "-m", "venv", wanted.folder);
+      const made = await makeEnvironment(call, wanted, system, uv);
       if (made.error !== undefined) {
         return await failed(wanted, fresh, "The environment could not be created", `${made.stdout}${made.stderr}`);
       }
     }
-    say(`installing ${wanted.source}`);
-    const put =
-      uv !== undefined
-        ? await call(uv, "pip", "install", "--python", python, "--upgrade", wanted.source)
-        : await call(python, "-m", "pip", "install", "--disable-pip-version-check", "--upgrade", wanted.source);
+    const packed = wheel(wanted.wheels, "cantrip_acp-");
+    const source = wanted.source !== "" ? wanted.source : (packed ?? PACKAGE);
+    const pip = await pipOf(call, python, wanted.wheels, uv);
+    let put: Answer | undefined;
+    if (wanted.source === "" && wanted.wheels !== undefined && packed !== undefined) {
+      say("installing Cantrip from the extension");
+      put = await call(...pip, "--no-index", "--find-links", wanted.wheels, packed);
+      if (put.error !== undefined && !wanted.signal.aborted) say("fetching what the extension does not have for this platform from the package index");
+    }
+    if (put === undefined || (put.error !== undefined && !wanted.signal.aborted)) {
+      if (put === undefined) say(`installing ${source}`);
+      put = await call(...pip, ...(wanted.wheels === undefined ? [] : ["--find-links", wanted.wheels]), source);
+    }
     if (put.error !== undefined) {
-      return await failed(wanted, fresh, `${wanted.source} could not be installed`, `${put.stdout}${put.stderr}`);
+      return await failed(wanted, fresh, `${packed === source ? "Cantrip" : source} could not be installed`, `${put.stdout}${put.stderr}`);
     }
     return { ok: true };
   } catch (error) {
     return failed(wanted, fresh, "The set-up failed", String(error));
   }
+}
+
+type Call = (command: string, ...args: string[]) => Promise<Answer>;
+
+/** Without a seed of uv, which would fetch pip. */
+async function makeEnvironment(call: Call, wanted: Wanted, system: string | undefined, uv: string | undefined): Promise<Answer> {
+  if (system === undefined) return call(uv ?? "uv", "venv", "--python", "3.12", wanted.folder);
+  if (uv !== undefined) return call(uv, "venv", "--python", system, wanted.folder);
+  const made = await call(system, "-m", "venv", wanted.folder);
+  // A Python that came without ensurepip: pip is among the wheels.
+  if (made.error === undefined || wheel(wanted.wheels, "pip-") === undefined) return made;
+  await rm(wanted.folder, { recursive: true, force: true });
+  return call(system, "-m", "venv", "--without-pip", wanted.folder);
+}
+
+/** The beginning of a command that installs into an environment. */
+async function pipOf(call: Call, python: string, wheels: string | undefined, uv: string | undefined): Promise<[string, ...string[]]> {
+  if (uv !== undefined) return [uv, "pip", "install", "--python", python, "--upgrade"];
+  const install = ["install", "--disable-pip-version-check", "--upgrade"];
+  const packed = wheel(wheels, "pip-");
+  const here = packed === undefined ? undefined : await call(python, "-c", "import pip");
+  // A wheel of pip can be run as it is.
+  if (packed !== undefined && here?.error !== undefined) return [python, join(packed, "pip"), ...install];
+  return [python, "-m", "pip", ...install];
+}
+
+/** The wheel in a folder whose name begins so. */
+function wheel(folder: string | undefined, name: string): string | undefined {
+  if (folder === undefined || !existsSync(folder)) return undefined;
+  const found = readdirSync(folder).find((each) => each.startsWith(name) && each.endsWith(".whl"));
+  return found === undefined ? undefined : join(folder, found);
 }
 
 async function newEnough(wanted: Wanted): Promise<string | undefined> {
@@ -90,10 +130,10 @@ function hint(output: string): string | undefined {
     return "this Python cannot make environments. On Debian and Ubuntu: sudo apt install python3-venv";
   }
   if (/Could not find a version|No matching distribution/.test(output)) {
-    return "the package index does not have it. Is the network there, and the setting cantrip.installSource right?";
+    return "the package index does not have all that is needed. Check the network and the setting cantrip.installSource.";
   }
   if (/Temporary failure in name resolution|Failed to establish a new connection|dns error/i.test(output)) {
-    return "the package index cannot be reached. Is the network there, and is a proxy needed (HTTPS_PROXY)?";
+    return "the package index cannot be reached. Check the network, and HTTPS_PROXY where a proxy is needed.";
   }
   return undefined;
 }

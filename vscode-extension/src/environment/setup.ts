@@ -5,8 +5,8 @@ import { install } from "./install";
 import type { Refused } from "./program";
 import { which } from "./search";
 
-const INSTALL = "Create an Environment";
-const UPDATE = "Update It";
+const INSTALL = "Set Up";
+const UPDATE = "Update";
 const CHOOSE = "Choose a Python…";
 const UVX = "Use uvx";
 const GUIDE = "Show the Guide";
@@ -51,7 +51,7 @@ export class Setup implements vscode.Disposable {
     if (!vscode.workspace.isTrusted) {
       const manage = "Manage Workspace Trust";
       const chosen = await vscode.window.showInformationMessage(
-        "Cantrip is not installed outside this workspace, and a workspace that is not trusted chooses no program. Recipes are coloured, and not checked.",
+        "Cantrip is not installed outside this workspace, and a workspace that is not trusted chooses no program. Recipes are highlighted, and not checked.",
         manage,
         GUIDE,
       );
@@ -71,7 +71,7 @@ export class Setup implements vscode.Disposable {
     if (first !== undefined) actions.push(OUTPUT);
     const chosen = await vscode.window.showWarningMessage(
       why === undefined
-        ? "Cantrip is not installed. Recipes are checked and cast by a Python package, cantrip-acp, which can be put into an environment of its own."
+        ? "Cantrip is not set up yet. It comes with this extension and is put into a Python environment of its own."
         : `Cantrip cannot be started: ${why}`,
       ...actions,
     );
@@ -109,7 +109,8 @@ export class Setup implements vscode.Disposable {
         return install(
           {
             folder: this.environment.own,
-            source: this.environment.places().installSource,
+            source: vscode.workspace.getConfiguration("cantrip").get("installSource", "").trim(),
+            wheels: vscode.Uri.joinPath(this.environment.context.extensionUri, "dist", "wheels").fsPath,
             cwd: this.environment.neutral,
             env: this.environment.env(),
             signal: stop.signal,

@@ -18,7 +18,7 @@ from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.folding import CHARS_PER_TOKEN, Digest, explained, folded_through, tokens_of
 from cantrip_acp.gates.contract import observed
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn
+from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.call import Call
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."
 """The circle's answer to prose where only done may end the cast (LOOP-6): the crystal must not speak twice in a row (LOOP-1)."""
+
+PARTIAL = "[interrupted here: {reason}]"
+"""What marks the end of an answer that was not finished."""
 
 SKIPPED = "[not run: done ended the cast before this call]"
 INTERRUPTED = "[not run: the cast was stopped before this call]"
@@ -85,9 +88,15 @@ Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
 class _Opening:
     """A cast as it stands in the context: what was pinned before its intent, and the intent."""
 
-    __slots__ = ("blocks", "intent", "messages")
+    __slots__ = ("blocks", "intent", "lead", "messages", "partial")
 
-    def __init__(self, intent: str, messages: list[Message], blocks: Sequence[ContextBlock]) -> None:
+    def __init__(
+        self, intent: str, messages: list[Message], blocks: Sequence[ContextBlock], lead: Sequence[Message] = ()
+    ) -> None:
+        self.lead = list(lead)
+        """What was left by casts before this one that were stopped before a turn."""
+        self.partial: Message | None = None
+        """What was streamed before this cast was stopped."""
         self.intent = intent
         self.messages = messages
         self.blocks = blocks
@@ -154,9 +163,36 @@ class Context:
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
         messages.append(Message("user", intent, kind="intent", attachments=attached))
-        self._before = self._opening
-        self._opening = _Opening(intent, messages, blocks)
+        before = self._before = self._opening
+        lead: list[Message] = []
+        if before is not None and before.partial is not None:
+            silent = not any(entry.opening is before for entry in self._entries) and self._digested is not before
+            lead = [*before.lead, *before.messages, before.partial] if silent else [before.partial]
+        self._opening = _Opening(intent, messages, blocks, lead)
         self._extend(messages)
+
+    def interrupt(self, said: UtteranceRecord) -> None:
+        """The cast was stopped while its crystal was asked: what it had said until then stands here, marked as interrupted.
+
+        Its thinking does not: a provider takes back only thinking that it has signed. A user's next message follows an
+        answer, also where nothing was said.
+        """
+        if self._opening is None:
+            return
+        text = said.utterance.content or ""
+        mark = PARTIAL.format(reason=said.stop_reason or "error")
+        message = Message("assistant", f"{text.rstrip()}\n\n{mark}" if text.strip() else mark, kind="partial")
+        self._opening.partial = message
+        self._extend([message])
+
+    def forget_partial(self) -> None:
+        """Take back what the last cast had begun to say, because that cast is resumed."""
+        message = self._opening.partial if self._opening is not None else None
+        if self._opening is None or message is None:
+            return
+        self._opening.partial = None
+        self.messages[:] = [each for each in self.messages if each is not message]
+        self._since = max(0, self._since - tokens_of(message))
 
     def withdraw(self) -> bool:
         """Take back the last intent, with what was pinned and attached to it, where no turn came of it: a provider that did
@@ -234,7 +270,7 @@ class Context:
     def load(self, parts: Sequence[CastPart]) -> None:
         """Take up what an entity lived through, as its loom tells it; to be called once, before anything else (LOOM-4)."""
         before: str | None = None
-        for part in parts:
+        for place, part in enumerate(parts):
             blocks = [block_of(record) for record in part.context]
             if not part.goes_on(before):
                 self.begin(part.intent, blocks)
@@ -244,6 +280,9 @@ class Context:
                     self.add(turn)
                     continue
                 self.refold(turn.utterance.content)
+            resumed = place + 1 < len(parts) and parts[place + 1].goes_on(part.id)
+            if part.partial is not None and not resumed:
+                self.interrupt(part.partial)
 
     def refold(self, summary: str | None) -> None:
         """Fold as it was done before: ``summary`` is the message of a ``fold`` turn. Anything else changes nothing."""
@@ -288,17 +327,29 @@ class Context:
             # Before the first user message, which is an intent (INTENT-2).
             self.messages.append(Message("system", summary, kind="fold"))
             if first is not None:
-                self.messages.extend(first.messages)
+                self._reopen(first, answered=False)
         opening = first
         for entry in self._entries:
             if entry.opening is not opening and entry.opening is not None:
                 opening = entry.opening
-                self.messages.extend(opening.messages)
+                self._reopen(opening)
             self.messages.extend(entry.messages)
-        if self._opening is not opening and self._opening is not None:
-            self.messages.extend(self._opening.messages)
+        if self._opening is not None:
+            if self._opening is not opening:
+                self._reopen(self._opening)
+            if self._opening.partial is not None:
+                self.messages.append(self._opening.partial)
         # The provider has counted none of this yet.
         self._counted, self._since = 0, sum(map(tokens_of, self.messages[len(self._head) :]))
+
+    def _reopen(self, opening: _Opening, *, answered: bool = True) -> None:
+        """The beginning of a cast, and before it what stopped casts left. A partial answer stands after what it answers, so
+        without that (``answered`` is false) it is left out: the summary stands for both."""
+        lead = opening.lead
+        if not answered and lead and lead[0].role == "assistant":
+            lead = lead[1:]
+        self.messages.extend(lead)
+        self.messages.extend(opening.messages)
 
     def compact(self, most: int) -> int:
         """Cut the longest texts of turns until the context is estimated at ``most`` tokens; how many were cut.
@@ -309,7 +360,9 @@ class Context:
         cut = 0
         while self.tokens > most:
             at = [
-                i for i, m in enumerate(self.messages) if m.kind in ("turn", "fold") and len(m.content or "") > _LEAST
+                i
+                for i, m in enumerate(self.messages)
+                if m.kind in ("turn", "fold", "partial") and len(m.content or "") > _LEAST
             ]
             if not at:
                 break
@@ -333,6 +386,11 @@ class Context:
                 if message is old:
                     entry.messages[i] = new
                     entry.tokens = sum(map(tokens_of, entry.messages))
+        openings = {id(o): o for o in (*(entry.opening for entry in self._entries), self._opening) if o is not None}
+        for opening in openings.values():
+            opening.lead[:] = [new if message is old else message for message in opening.lead]
+            if opening.partial is old:
+                opening.partial = new
 
     def render(self, turn: Turn) -> list[Message]:
         """A turn as messages; a function of its record alone, so that a loom gives back what the crystal saw."""

@@ -26,7 +26,17 @@ from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, Lo
 from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.json_data import thaw
 from cantrip_acp.loom.thread import answer
-from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, ContextRecord, Output, Turn, new_id, now
+from cantrip_acp.loom.turn import (
+    TERMINATIONS,
+    CastRecord,
+    ContextRecord,
+    Output,
+    Turn,
+    Utterance,
+    UtteranceRecord,
+    new_id,
+    now,
+)
 from cantrip_acp.loom.utterances import joined
 from cantrip_acp.mediums.report import Report
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
@@ -85,6 +95,10 @@ class CastRun:
         self.stop_reason: str | None = None
         """Why the scope was cancelled, where it was; set before cancelling."""
         self._turn: TurnState | None = None
+        self._sink: Sink | None = None
+        """Where the query that is under way streams to; None between queries."""
+        self._ended = False
+        """Whether the last turn, or what stands in its place, has ended the cast."""
         self._gates: Counter[str] = Counter()
         self._words: str | None = None
         self._unpriced = False
@@ -116,9 +130,13 @@ class CastRun:
                 await self._close_cut_turn(reason)
                 if turn is not None:
                     await self._tell_cut_calls(turn)
+                else:
+                    self._write_partial(reason)
         except anyio.get_cancelled_exc_class():
             # Whoever started this entity is gone. What happened until now is kept all the same (COMP-9).
             reason = self.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
+            if self._turn is None:
+                self._write_partial(reason)
             await self._close_cut_turn(reason)
             self._end(reason, None)
             raise
@@ -127,11 +145,15 @@ class CastRun:
             reason = "error"
             if not self.turns and (caught.status in _NOT_TAKEN or isinstance(caught, ContextLimitError)):
                 self._withdrawn = self.entity.context.withdraw()
+            if not self._withdrawn:
+                self._write_partial(reason)
         except BaseException as caught:
             # A loom that cannot be written is the likeliest cause; its first error is the one to tell.
             with contextlib.suppress(LoomError):
                 if self._turn is not None:
                     self._write(self._turn, "error")
+                else:
+                    self._write_partial("error")
             with contextlib.suppress(LoomError):
                 self._end("error", caught)
             raise
@@ -192,6 +214,9 @@ class CastRun:
             loom.append(record)
         if where is None or where.begins:
             entity.context.begin(self.intent, self.blocks)
+        else:
+            # The same query is asked again: what it had begun to answer is not in its way.
+            entity.context.forget_partial()
         entity.begun = self.id
 
     async def _tell_start(self) -> None:
@@ -219,6 +244,7 @@ class CastRun:
             reason = self._verdict(turn, limit)
             self._turn = None
             record = self._write(turn, reason)
+            self._ended = reason is not None
             if turn.outputs and response.tool_calls:
                 await self.entity.keep_state(record.id)
             await self.entity.keep_files(record)
@@ -281,7 +307,7 @@ class CastRun:
             trace_id=self.trace.trace_id,
             request_id=new_id("q") if entity.names_requests else "",
         )
-        sink = Sink(self)
+        sink = self._sink = Sink(self)
         if entity.hub.active:
             await entity.hub.send(events.QueryStarted(**self._ids, message_id=sink.message_id))
         await prepared(entity.crystal)
@@ -292,6 +318,7 @@ class CastRun:
             entity.lineage.answered(query.request_id)
             if span is not None:
                 span.answered(response, sink.attempt)
+            self._sink = None
             return response
 
     def _reader(self, turn_id: str) -> Callable[[Response], Response]:
@@ -418,8 +445,36 @@ class CastRun:
         """Write the turn that a cancel or a time limit fell into, with what had happened in it."""
         turn, self._turn = self._turn, None
         if turn is not None:
+            self._ended = True
             record = self._write(turn, "done" if turn.finished and reason != "parent_terminated" else reason)
             await self.entity.keep_files(record)
+
+    def _write_partial(self, reason: str) -> None:
+        """Keep what was streamed of an answer that will not be finished. It is no turn; the next query goes on from it.
+
+        It is written without a text too: the crystal sees that its user's last message had no answer.
+        """
+        sink, self._sink = self._sink, None
+        if self._ended:
+            return
+        self._ended = True
+        entity = self.entity
+        record = UtteranceRecord(
+            new_id("u"),
+            entity.last_turn,
+            entity.cantrip_id,
+            entity.id,
+            self.id,
+            entity.sequence + 1,
+            sink.streamed() if sink is not None else Utterance(),
+            model=entity.crystal.model if sink is not None else None,
+            stop_reason=reason,
+            partial=True,
+        )
+        entity.loom.append(record)
+        entity.context.interrupt(record)
+        if record.utterance.content:
+            self._words = record.utterance.content
 
     async def _tell_cut_calls(self, turn: TurnState) -> None:
         """The end of each call and of the program that were cancelled, as their records have it."""

@@ -56,9 +56,14 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
     settle(loom, entity_id)
     last = at or loom.last_turn(entity_id)
     if last is None:
+        # Its casts so far were stopped before they came to a turn.
+        last = next((each.parent_id for each in loom.partials() if each.entity_id == entity_id), None)
+    if last is None:
         return Reopened(entity, 0, "none")
-    parts = lived(loom, last)
+    parts = lived(loom, last, entity_id)
     go_on(entity, last, parts)
+    if parts and parts[-1].partial is not None and parts[-1].id is not None:
+        entity.begun = parts[-1].id
     own = [turn for _, turn in spoken(parts) if turn.entity_id == entity_id]
     entity.sequence = max((turn.sequence for turn in own), default=0)
     kept = _kept(entity, parts, last)
@@ -79,6 +84,8 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> None:
             data.tokens_prompt, data.tokens_completion, data.tokens_cached, cost=data.cost
         )
     for part in parts:
+        if part.partial is not None and part.partial.model is not None:
+            queries += 1
         end = entity.loom.cast_end(part.id) if part.id is not None else None
         below = end.usage.get("children") if end is not None else None
         if below is not None:

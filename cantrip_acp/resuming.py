@@ -126,9 +126,14 @@ def take_context(entity: Entity, where: Point) -> Context:
     if loom.places[last].cantrip_id == entity.cantrip_id:
         seen = Seen(loom, Outline(loom))
         context = seen.context_after(last, entity.cantrip_id, empty)
-        # Casts that came to no turn: their intents stood in the context too.
+        # Casts that came to no turn: their intents stood in the context too, and what they had begun to say.
+        before = seen.partials.get(loom.places[last].cast_id or "") if where.begins else None
+        if before is not None and before.entity_id == where.cast.entity_id:
+            context.interrupt(before)
         for part in seen.begun(where.cast.entity_id, where.cast.id, None)[:-1] if where.begins else ():
             context.begin(part.intent, [block_of(record) for record in part.context])
+            if part.partial is not None:
+                context.interrupt(part.partial)
         return context
     context = empty()
     context.load(lived(loom, last))

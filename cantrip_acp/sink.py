@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cantrip_acp import events
-from cantrip_acp.loom.turn import new_id
+from cantrip_acp.loom.turn import Utterance, new_id
 from cantrip_acp.redaction import Pieces
 
 if TYPE_CHECKING:
@@ -17,23 +17,37 @@ if TYPE_CHECKING:
 class Sink:
     """Where a query's pieces and retries go; made anew for each query."""
 
-    __slots__ = ("_kind", "_masked", "_run", "attempt", "message_id")
+    __slots__ = ("_anew", "_kind", "_masked", "_run", "_streamed", "attempt", "message_id")
 
     def __init__(self, run: CastRun) -> None:
         self._run = run
         self.attempt = 1
         self.message_id = new_id("m")
         self._kind = "text"
+        self._streamed: dict[str, list[str]] = {}
+        self._anew = False
         # A secret may come in pieces that are none.
         self._masked = Pieces(run.entity.redactor)
 
     async def emit(self, delta: Delta) -> None:
-        if not self._run.entity.hub.active or not delta.text:
+        if not delta.text:
+            return
+        if self._anew:
+            # What a failed attempt said is void once the next one speaks.
+            self._streamed, self._anew = {}, False
+        self._streamed.setdefault(delta.kind, []).append(delta.text)
+        if not self._run.entity.hub.active:
             return
         if delta.kind != self._kind:
             await self.finish()
             self._kind = delta.kind
         await self._send(self._masked.feed(delta.text))
+
+    def streamed(self) -> Utterance:
+        """The text and the thinking that came until now, with secrets masked."""
+        mask = self._run.entity.redactor.text
+        said = {kind: mask("".join(pieces)) for kind, pieces in self._streamed.items()}
+        return Utterance(said.get("text"), said.get("thought"))
 
     async def finish(self) -> None:
         """No more comes of this response, or of this kind."""
@@ -48,6 +62,7 @@ class Sink:
     async def notice(self, attempt: int, delay_s: float, error: CrystalError) -> None:
         run = self._run
         self._masked.end()  # what came is void
+        self._anew = True
         if run.entity.hub.active:
             message = run.entity.redactor.diagnostic(str(error))
             await run.entity.hub.send(

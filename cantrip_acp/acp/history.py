@@ -27,7 +27,7 @@ from cantrip_acp.mediums.report import signal_name
 
 if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
-    from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn
+    from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn, Utterance
 
 _EDITED = re.compile(r"(?: at line|, at lines) (\d{1,9})")
 
@@ -52,6 +52,8 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
                 used = (turn.metadata.tokens_prompt + turn.metadata.tokens_completion, turn)
             elif turn.role == "fold" and compaction:
                 yield folded(turn.id, turn.utterance.content or "")
+        if part.partial is not None:
+            yield from _said(part.partial.id, part.partial.utterance)
     size = entity.crystal.context_window
     if used is not None and size:
         cost = entity.usage.cost
@@ -61,7 +63,7 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
 def past(entity: Entity) -> list[CastPart]:
     """The casts of an entity in order, those among them that ended before a turn was written."""
     loom = entity.loom
-    parts = lived(loom, entity.last_turn) if entity.last_turn and entity.last_turn in loom else []
+    parts = lived(loom, entity.last_turn, entity.id) if entity.last_turn and entity.last_turn in loom else []
     known = {part.id: part for part in parts}
     spoken = {place.cast_id for place in loom.places.values()}
     ordered: list[CastPart] = [part for part in parts if part.id is None]
@@ -102,20 +104,24 @@ def _attached(record: ContextRecord) -> acp.ImageContent | acp.AudioContent | ac
 
 def _turn(entity: Entity, part: CastPart, turn: Turn, family: PastFamily) -> Iterator[acp.Update]:
     said = turn.utterance
-    if said.thinking:
-        yield acp.AgentThoughtChunk(acp.TextContent(said.thinking), f"{turn.id}:thought")
-    words = said.content
-    if words and said.text_calls is True:
-        # As it streamed: calls are shown as calls.
-        words = read_calls(words, {wire_name(call.gate) for call in said.tool_calls}).words
-    if words:
-        yield acp.AgentMessageChunk(acp.TextContent(words), turn.id)
+    yield from _said(turn.id, said)
     yield from _calls(entity, turn, family)
     if turn.reason == "done":
         given = next((r.result for r in reversed(turn.observation.results) if r.gate == "done"), None)
         answer = given if isinstance(given, str) else as_code(pretty(given), "json") if given is not None else ""
         if answer and answer.strip() != (said.content or "").strip():
             yield acp.AgentMessageChunk(acp.TextContent(answer), f"{turn.cast_id}:answer")
+
+
+def _said(message_id: str, said: Utterance) -> Iterator[acp.Update]:
+    if said.thinking:
+        yield acp.AgentThoughtChunk(acp.TextContent(said.thinking), f"{message_id}:thought")
+    words = said.content
+    if words and said.text_calls is True:
+        # As it streamed: calls are shown as calls.
+        words = read_calls(words, {wire_name(call.gate) for call in said.tool_calls}).words
+    if words:
+        yield acp.AgentMessageChunk(acp.TextContent(words), message_id)
 
 
 def _calls(entity: Entity, turn: Turn, family: PastFamily) -> Iterator[acp.Update]:

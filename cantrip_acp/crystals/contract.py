@@ -54,7 +54,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a query.
 
     ``tool_calls`` and ``thinking`` belong to the assistant; ``tool_call_id``, ``name`` and ``is_error`` to a tool's answer.
-    ``kind`` says where it comes from: call, capabilities, context, intent, turn, nudge or fold.
+    ``kind`` says where it comes from: call, capabilities, context, intent, turn, partial (an answer that was
+    interrupted), nudge or fold.
     ``provider`` is what a provider needs back verbatim (signatures of thinking, reasoning items): a mapping whose
     ``family`` names who said it, so that any other provider passes it over (CRYSTAL-6, the swap).
     ``attachments`` belong to a user's message and stand before its text.

@@ -28,10 +28,12 @@ class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
 
 
 class UtteranceHead(msgspec.Struct, frozen=True, tag_field="type", tag="utterance"):
-    """Who said something, and which turn is to tell what came of it."""
+    """Who said something, and which turn is to tell what came of it; none will where it is partial."""
 
     id: str
     entity_id: str
+    parent_id: str = ""
+    partial: bool = False
 
 
 class CastHead(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):

@@ -6,11 +6,11 @@ It is what a fork or a session that is opened again begins with.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cantrip_acp.errors import LoomError
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, Turn
+from cantrip_acp.loom.turn import CastRecord, ContextRecord, Turn, UtteranceRecord
 from cantrip_acp.loom.utterances import whole
 
 
@@ -18,13 +18,15 @@ from cantrip_acp.loom.utterances import whole
 class CastPart:
     """One cast as far as the path goes: its intent, what was pinned before it, and its turns (folds among them).
 
-    ``id`` and ``start`` are None for turns that belong to no cast that the loom knows.
+    ``id`` and ``start`` are None for turns that belong to no cast that the loom knows. ``partial`` is what was streamed before
+    the cast was stopped.
     """
 
     id: str | None
     start: CastRecord | None
     context: tuple[ContextRecord, ...] = ()
     turns: list[Turn] = field(default_factory=list)
+    partial: UtteranceRecord | None = None
 
     def goes_on(self, before: str | None) -> bool:
         """Whether it continues the cast ``before``, whose turns are right above it: then its intent stands there already."""
@@ -35,10 +37,12 @@ class CastPart:
         return (self.start.intent if self.start is not None else None) or ""
 
 
-def lived(loom: Loom, turn_id: str) -> list[CastPart]:
+def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPart]:
     """The casts of an entity on the way to a turn, in order, without the call; each utterance as one turn.
 
-    A child's begin below its own call: what its parent lived through is not its own (COMP-4).
+    A child's begin below its own call: what its parent lived through is not its own (COMP-4). Casts that were stopped before
+    they came to a turn belong to the way where the same entity went on after them. Those after the last turn do with
+    ``entity_id``, the entity that goes on.
 
     Raises `TurnNotFound`, and `LoomError` where a turn above it is lost: what would be missing is told, never passed over.
     """
@@ -50,11 +54,18 @@ def lived(loom: Loom, turn_id: str) -> list[CastPart]:
             raise LoomError(
                 f"turn {turn_id!r} cannot be gone on from: {turn.parent_id!r}, above it, is not in this loom (damaged?)"
             )
-        if turn.role == "call":
-            continue
-        if not parts or parts[-1].id != turn.cast_id:
-            parts.append(_part(loom, turn.cast_id))
-        parts[-1].turns.append(turn)
+        if turn.role != "call":
+            if not parts or parts[-1].id != turn.cast_id:
+                parts.append(_part(loom, turn.cast_id))
+            parts[-1].turns.append(turn)
+        goes_on = loom.places[path[place + 1]].entity_id if place + 1 < len(path) else entity_id
+        for partial in loom.partials(at):
+            if partial.entity_id != goes_on:
+                continue
+            if parts and parts[-1].id == partial.cast_id:
+                parts[-1] = replace(parts[-1], partial=partial)
+            else:
+                parts.append(replace(_part(loom, partial.cast_id), partial=partial))
     for part in parts:
         part.turns[:] = whole(part.turns)
     return parts

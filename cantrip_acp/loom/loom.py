@@ -332,6 +332,12 @@ class Loom:
         """What was said last, of each entity of which no turn tells yet what came of it, in the order of writing."""
         return [r for r in self._store.read_all(self._tree.unfinished.values()) if isinstance(r, UtteranceRecord)]
 
+    def partials(self, turn_id: str | None = None) -> list[UtteranceRecord]:
+        """What was streamed before a cast was stopped, of the casts that went on from a turn or of all, in order of writing."""
+        held = self._tree.partials
+        positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
+        return [r for r in self._store.read_all(positions) if isinstance(r, UtteranceRecord)]
+
     def cast_starts(self, cast_ids: Iterable[str] | None = None) -> dict[str, CastRecord]:
         """The start of every cast by its id, or of these, in the order of writing."""
         wanted = None if cast_ids is None else set(cast_ids)

@@ -35,7 +35,8 @@ class Tree(msgspec.Struct, array_like=True):
     ``ends`` those of casts' ends, ``forks`` of an entity's fork, ``rewards`` the one of a turn that counts, ``assigned`` the
     positions of all that it was given, ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record
     holds a piece of a state, ``files`` the positions of the pinned files after a turn, ``unfinished`` the position of what an
-    entity said last, by its id, where no turn of that entity has followed.
+    entity said last, by its id, where no turn of that entity has followed. ``partials`` are the positions of partial utterances
+    by the turn that they follow.
     """
 
     header: LoomHeader | None = None
@@ -51,6 +52,7 @@ class Tree(msgspec.Struct, array_like=True):
     assigned: dict[str, list[int]] = {}
     files: dict[str, int] = {}
     unfinished: dict[str, int] = {}
+    partials: dict[str, list[int]] = {}
 
     def take(self, position: int, record: Record | heads.Head) -> str | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
@@ -60,7 +62,9 @@ class Tree(msgspec.Struct, array_like=True):
             return self._take_turn(position, typed("heads.TurnHead", record))
         if kind is UtteranceRecord or kind is heads.UtteranceHead:
             said = typed("heads.UtteranceHead", record)
-            if said.id not in self.turns:
+            if said.partial:
+                self.partials.setdefault(said.parent_id, []).append(position)
+            elif said.id not in self.turns:
                 self.unfinished[said.entity_id] = position
             return None
         match heads.kind(record):

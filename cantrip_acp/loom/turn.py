@@ -206,6 +206,9 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     the gate of each tool call as the circle has it, ``program`` the medium's own tool. Words that ask for nothing, or for
     ``done`` alone, have no such record. ``continues`` is as a turn's, of what follows a delegation; the utterance itself is
     then in the turn that this names. ``usage`` is the query's; ``model`` is the cast's where it is null.
+
+    ``partial``: the cast ended while its crystal was asked, and no turn will follow. The utterance is the text and the
+    thinking that were streamed until then, which may be none; tool calls are not kept. ``stop_reason`` is why the cast ended.
     """
 
     id: str
@@ -221,6 +224,7 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     usage: Usage = Usage()
     model: str | None = None
     stop_reason: str | None = None
+    partial: bool = False
 
 
 class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):

@@ -345,3 +345,39 @@ def test_sounds_and_pictures_are_there_again(recipe: Callable[..., str], folder:
                 assert len({chunk["messageId"] for chunk in chunks}) == 1
         finally:
             agent.close()
+
+
+@pytest.mark.parametrize("store", ["file", "sqlite", "postgres"])
+def test_what_was_streamed_before_a_cancel_is_shown_again_and_known(
+    recipe: Callable[..., str], folder: Path, tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    loom: dict[str, Any] = {}
+    if store == "sqlite":
+        loom = {"store": f"sqlite:{tmp_path}/looms.db"}
+    elif store == "postgres":
+        loom = {"store": request.getfixturevalue("postgres").url("partial")}
+    slow = {"thinking": "Let me count.", "chunks": ["one ", "two ", *["more "] * 500], "delay_ms": 50}
+    path = recipe([slow, {"content": "Then."}, {"content": "Well."}], loom=loom)
+    shown = []
+    session = ""
+    for method in ("session/prompt", "session/load"):
+        agent = RawClient("--recipe", path, "--state-dir", str(tmp_path / "state"))
+        try:
+            agent.initialize()
+            if method == "session/prompt":
+                session = agent.session(folder)
+                prompt = agent.start_prompt(session, "Count.")
+                agent.until(lambda message: "two " in str(message))
+                agent.tell("session/cancel", {"sessionId": session})
+                assert agent.answer(prompt)["result"]["stopReason"] == "cancelled"
+                agent.prompt(session, "And then?")
+            else:
+                agent.call(method, {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+            shown.append(seen(agent)[0])
+            if method == "session/load":
+                agent.prompt(session, "Go on.")
+        finally:
+            agent.close()
+    assert shown[0] == shown[1]
+    assert shown[0][:2] != shown[0][1:3]
+    assert "one two " in str(shown[1])

@@ -14,7 +14,7 @@ SAMPLE = PACKAGE / "demo" / "project"
 SOURCES = sorted(p for p in [*PACKAGE.rglob("*.py"), *(ROOT / "bench").rglob("*.py")] if ".venvs" not in p.parts)
 OURS = [p for p in SOURCES if SAMPLE not in p.parents]
 NAMELESS = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
-LINES = 500
+LINES = 800
 
 
 def ids(path: Path) -> str:

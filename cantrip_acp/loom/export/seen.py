@@ -7,7 +7,7 @@ messages only grow; such a stretch is a `Window`. What was said once is in one w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cantrip_acp.context import Context, block_of
@@ -62,6 +62,8 @@ class Seen:
         self._casts: dict[str, dict[str, str | None]] = {}
         """Each entity's casts in order, with the one before."""
         self.resuming = {cast_id for cast_id, start in outline.starts.items() if isinstance(start.resumes, str)}
+        self.partials = {each.cast_id: each for each in loom.partials()}
+        """What was streamed before a cast was stopped, by the cast."""
         self._spoke = {place.cast_id for place in outline.places.values()}
         for cast_id, start in outline.starts.items():
             casts = self._casts.setdefault(start.entity_id, {})
@@ -137,7 +139,8 @@ class Seen:
             for i in reversed(silent)
             if i != resumed and ((end := self.loom.cast_end(i)) is None or end.withdrawn is not True)
         ]
-        return [CastPart(i, *self.loom.cast_of(i)) for i in (*stood, cast_id)]
+        silent_parts = [CastPart(i, *self.loom.cast_of(i), [], self.partials.get(i)) for i in stood]
+        return [*silent_parts, CastPart(cast_id, *self.loom.cast_of(cast_id))]
 
     def cuts(self, entity_id: str, after: str | None) -> list[int]:
         """To how many tokens the context was cut before the query that followed a turn."""
@@ -251,11 +254,20 @@ class _Walk:
         after, self._cast = self._cast, turn.cast_id
         above = self._parts[-1].id if self._parts else None
         parts = self._seen.begun(turn.entity_id, turn.cast_id, after)
-        self._altered |= len(parts) > 1
-        for part in [] if parts[-1].goes_on(above) else parts:
+        goes_on = parts[-1].goes_on(above)
+        partial = self._seen.partials.get(after) if after is not None else None
+        if partial is not None and partial.entity_id == turn.entity_id and not goes_on:
+            context.interrupt(partial)
+            if self._parts:
+                self._parts[-1] = replace(self._parts[-1], partial=partial)
+        self._altered |= any(part.partial is None for part in parts[:-1])
+        for part in [] if goes_on else parts:
             context.begin(part.intent, [block_of(record) for record in part.context])
+            if part.partial is not None:
+                context.interrupt(part.partial)
         if self._entities:
-            self._parts.append(parts[-1])
+            # A fork takes up the casts before it that are known to have been stopped, and those that came to a turn.
+            self._parts += [part for part in parts if part.partial is not None or part is parts[-1]]
         else:
             self._parts = parts[-1:]
 

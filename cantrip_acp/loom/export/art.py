@@ -5,6 +5,9 @@ a fork, has its later windows as ``additional_histories``, each utterance a ``Ch
 where the provider gave them, and its ids as ``token_ids`` and ``prompt_token_ids``. ART's reader (0.5) passes
 ``additional_histories`` over: whoever has folded threads builds those with ``dict_to_message_or_choice``, as it does.
 
+An utterance that several threads share is a choice in the first of them, in the order in which they ended. It is a message in the
+others, so that it is trained once.
+
 A group is what had one prompt: forks of a turn, casts of one intent. A thread alone is a group of its own.
 """
 
@@ -33,22 +36,28 @@ class Art:
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
         grouped: dict[str, list[str]] = {}
         alone: list[str] = []
+        owners: dict[str, str] = {}
+        """The thread that trains a turn, by the turn."""
         for episode in source.episodes(marked=True):
+            for turn_id in source.outline.own(episode.leaf):
+                owners.setdefault(turn_id, episode.leaf)
             if episode.group is None:
                 alone.append(episode.leaf)
             else:
                 grouped.setdefault(episode.group, []).append(episode.leaf)
         intents = {group.id: group.intent for group in source.groups}
         for group, leaves in grouped.items():
-            yield self._group(source, leaves, {"group": group, "intent": intents.get(group)})
+            yield self._group(source, leaves, owners, {"group": group, "intent": intents.get(group)})
         for leaf in alone:
-            yield self._group(source, [leaf], {"group": None, "intent": source.episode(leaf).intent})
+            yield self._group(source, [leaf], owners, {"group": None, "intent": source.episode(leaf).intent})
 
-    def _group(self, source: Source, leaves: list[str], metadata: dict[str, Any]) -> dict[str, Any]:
+    def _group(
+        self, source: Source, leaves: list[str], owners: dict[str, str], metadata: dict[str, Any]
+    ) -> dict[str, Any]:
         trajectories, exceptions = [], []
         for leaf in leaves:
             episode = source.episode(leaf)
-            trajectories.append(_trajectory(source, episode))
+            trajectories.append(_trajectory(source, episode, owners))
             source.take(leaf)
             if episode.error is not None:
                 kind, _, words = episode.error.partition(": ")
@@ -62,14 +71,23 @@ class Art:
         }
 
 
-def _trajectory(source: Source, episode: Episode) -> dict[str, Any]:
+def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dict[str, Any]:
     if episode.reward is None:
         source.note("a trajectory without a reward: 0 stands for it")
     prompts = Prompts()
     histories: list[dict[str, Any]] = []
-    totals: dict[str, float] = {"turns": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0, "duration": 0.0}
+    totals: dict[str, float] = {
+        "turns": 0,
+        "trained_turns": 0,
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+        "cost": 0.0,
+        "duration": 0.0,
+    }
     for window in episode.windows():
-        histories.append(_history(source, window, prompts))
+        own = {uttered.at for uttered in window.uttered if owners[uttered.first] == episode.leaf}
+        histories.append(_history(source, window, prompts, own))
+        totals["trained_turns"] += len(own)
         for uttered in window.uttered:
             counted = uttered.turn.metadata
             totals["turns"] += 1
@@ -93,12 +111,14 @@ def _trajectory(source: Source, episode: Episode) -> dict[str, Any]:
     }
 
 
-def _history(source: Source, window: Window, prompts: Prompts) -> dict[str, Any]:
+def _history(source: Source, window: Window, prompts: Prompts, own: set[int]) -> dict[str, Any]:
     said = {uttered.at: uttered for uttered in window.uttered}
     items = []
     for at, message in enumerate(window.messages):
         out = rendered(message, arguments="text", thinking="reasoning_content", note=source.note)
-        items.append(out if at not in said else _choice(out, said[at], prompts))
+        # Asked for each utterance in order: the prompt of one is made of the one before.
+        choice = _choice(out, said[at], prompts) if at in said else None
+        items.append(out if choice is None or at not in own else choice)
     return {"messages_and_choices": items, "tools": tools(window.tools) or None}
 
 

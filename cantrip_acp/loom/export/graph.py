@@ -21,7 +21,11 @@ class Graph:
     """Nodes and model calls of one trace. ``turns`` is the node of each turn, by its id; ``loose`` the tokens of nodes whose
     prompt nobody told, which are no part of a sequence."""
 
-    def __init__(self, note: Note) -> None:
+    def __init__(self, note: Note, learned: set[str] | None = None) -> None:
+        """``learned`` are the utterances that earlier traces train, by their first turns; this one's are added to it."""
+        self._learned = learned if learned is not None else set()
+        self.masked: list[int] = []
+        """The nodes of utterances that an earlier trace trains."""
         self.nodes: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
         self.turns: dict[str, int] = {}
@@ -106,9 +110,18 @@ class Graph:
                 "logprobs": list(sampled.logprobs),
             }
             self._sequences[node] = before + added + ids
+        if uttered.first in self._learned:
+            self._mask(node)
+        self._learned.add(uttered.first)
         self.turns[turn.id] = self.firsts[turn.continues or turn.id] = node
         self.calls.append(_call(uttered, node, end))
         return node
+
+    def _mask(self, node: int) -> None:
+        """Its tokens stay, as a prompt's do, and none of them is trained."""
+        self.masked.append(node)
+        if "token_ids" in self.nodes[node]:
+            self.nodes[node] |= {"mask": [False] * len(self.nodes[node]["token_ids"]), "logprobs": []}
 
     def _again(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> int | None:
         """The messages once more, as nodes that hold no tokens."""

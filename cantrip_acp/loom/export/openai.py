@@ -24,8 +24,8 @@ class OpenAI:
         learned_ids: set[str] = set()
         for episode in source.episodes(marked=False):
             for window in episode.windows():
-                fresh = {u.at for u in window.uttered if u.turn.id not in learned_ids}
-                learned_ids.update(u.turn.id for u in window.uttered)
+                fresh = {u.at for u in window.uttered if u.first not in learned_ids}
+                learned_ids.update(u.first for u in window.uttered)
                 if not fresh:
                     # Each of its turns is in another thread's row: a prefix that forks share is learned once.
                     continue

@@ -33,6 +33,11 @@ class Uttered:
     turn: Turn
     at: int
 
+    @property
+    def first(self) -> str:
+        """The id of the first turn of the utterance: a delegation parts one into several."""
+        return self.turn.continues or self.turn.id
+
 
 @dataclass(slots=True)
 class Window:

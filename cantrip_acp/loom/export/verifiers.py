@@ -1,8 +1,9 @@
 """verifiers (version 1): an episode a line, as in its ``traces.jsonl``; one trace for each thread, children's branches within.
 
 A trace is a graph. Each fold begins another branch, linked by ``compaction``; each child is a branch, linked to the turn that
-spawned it by ``subagent_call`` and to the turn after by ``subagent_return``. Forks of a turn share the episode's ``group``. What
-of a thread verifiers has no field for stands in ``info.cantrip``.
+spawned it by ``subagent_call`` and to the turn after by ``subagent_return``. Forks of a turn share the episode's ``group``. An
+utterance that several traces share is trained in the first of them; in the others its token mask is false throughout, and
+``info.cantrip.masked`` lists its node. What of a thread verifiers has no field for stands in ``info.cantrip``.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ class Verifiers:
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
         named = set(source.wanted.threads)
         children: list[str] = []
+        learned: set[str] = set()
         for episode in source.episodes(marked=True):
             if episode.parent_turn is not None and episode.leaf not in named:
                 children.append(episode.leaf)
                 continue
-            yield _row(source, episode)
+            yield _row(source, episode, learned)
             source.take(episode.leaf)
         for leaf in children:
             source.leave_out(leaf, "a child's whose parent's thread is left out")
 
 
-def _row(source: Source, episode: Episode) -> dict[str, Any]:
-    trace = _trace(source, episode)
+def _row(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
+    trace = _trace(source, episode, learned)
     row: dict[str, Any] = {
         "id": f"{trace['id']}-episode",
         "env": {"id": "cantrip-acp"},
@@ -65,8 +67,8 @@ def _row(source: Source, episode: Episode) -> dict[str, Any]:
     return row
 
 
-def _trace(source: Source, episode: Episode) -> dict[str, Any]:
-    graph = Graph(source.note)
+def _trace(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any]:
+    graph = Graph(source.note, learned)
     _thread(source, graph, episode)
     last = source.loom.turn(episode.leaf)
     record = source.loom.cantrip(episode.cantrip_id)
@@ -97,6 +99,8 @@ def _trace(source: Source, episode: Episode) -> dict[str, Any]:
             "agent": {"start": seconds(episode.started), "end": seconds(episode.ended)},
         },
     }
+    if graph.masked:
+        trace["info"]["cantrip"]["masked"] = graph.masked
     if graph.loose:
         trace["info"]["cantrip"]["tokens"] = graph.loose
     if episode.relative is not None:

@@ -146,7 +146,7 @@ async def test_art_groups() -> None:
         for trajectory in group["trajectories"]:
             assert all(isinstance(v, int | float | str | bool | None) for v in trajectory["metadata"].values())
             choices = [m for m in trajectory["messages_and_choices"] if "finish_reason" in m]
-            assert len(choices) == trajectory["metrics"]["turns"]
+            assert len(choices) == trajectory["metrics"]["trained_turns"]
             assert choices[0]["message"]["role"] == "assistant"
     rewards = [t["reward"] for t in groups[2]["trajectories"]]
     assert rewards == [1.0, 0.0]
@@ -332,3 +332,65 @@ async def test_tokens_of_what_looks_like_a_secret_are_left_out() -> None:
         kept = io.BytesIO()
         assert write(registry.find(name), Source(loom, Wanted(truncated=True)), kept, raw=True).rows == report.rows + 1
         assert key.encode() in kept.getvalue()
+
+
+def _trained(name: str, row: dict[str, Any]) -> list[str]:
+    """What a row trains, by the rules of its trainer: the calls' arguments, or the words."""
+
+    def said(message: dict[str, Any]) -> str:
+        calls = message.get("tool_calls") or []
+        return str([c.get("function", c)["arguments"] for c in calls]) if calls else str(message["content"])
+
+    if name == "trl-sft":
+        return [said(m) for m in row["completion"] if m["role"] == "assistant"]
+    if name == "art":
+        histories = [h for t in row["trajectories"] for h in (t, *t["additional_histories"])]
+        return [said(m["message"]) for h in histories for m in h["messages_and_choices"] if "finish_reason" in m]
+    (trace,) = row["traces"]
+    masked = trace["info"]["cantrip"].get("masked", [])
+    for number in masked:
+        node = trace["nodes"][number]
+        assert not any(node.get("mask", ()))
+        assert not node.get("logprobs")
+        assert len(node.get("mask", ())) == len(node.get("token_ids", ()))
+    nodes = [n for i, n in enumerate(trace["nodes"]) if n["sampled"] and i not in masked]
+    return [said(n["message"]) for n in nodes]
+
+
+@pytest.mark.parametrize("name", ["trl-sft", "art", "verifiers"])
+async def test_what_threads_share_is_trained_once(name: str) -> None:
+    """Forks and samples of one turn, folds, nested forks: each utterance in one row alone, the first that is written."""
+    loom = await forked()
+    origin = next(t.id for t in loom.turns() if t.role == "crystal")
+    samples = make(
+        *(done(f"sample {n}") for n in range(3)), loom=loom, gates=GATES, call={"system_prompt": "You echo."}
+    )
+    await samples.resample(origin, 3, concurrency=1)
+    nested = next(t.id for t in loom.turns() if t.utterance.tool_calls and "way 1" in t.utterance.tool_calls[0].args)
+    await samples.with_crystal(make(done("nested a"), done("nested b")).crystal).resample(nested, 2, concurrency=1)
+    long, _ = await lived()
+    for held in (loom, long):
+        turns = [t for t in held.turns() if t.role == "crystal"]
+        found = [text for row in rows(held, name) for text in _trained(name, row)]
+        assert len(found) == len(turns)
+        assert rows(held, name) == rows(held, name)
+    # Of those that are chosen one row trains what they share, too.
+    leaves = [leaf for leaf in loom.leaves() if "sample" in str(loom.turn(leaf).utterance.tool_calls)]
+    chosen = [_trained(name, row) for row in rows(loom, name, threads=tuple(leaves))]
+    assert sorted(len(texts) for texts in chosen) == ([4] if name == "art" else [1, 1, 2])
+    # Every row still has the whole of what was seen.
+    if name == "trl-sft":
+        for row in rows(loom, name):
+            assert row["prompt"] + row["completion"] == row["messages"]
+            assert row["completion"][0]["role"] == "assistant"
+            assert row["messages"][row["cantrip"]["trained_from"]] == row["completion"][0]
+    if name == "verifiers":
+        shared = _sampled(loom)
+        loom.append(shared)
+        for number in range(2):
+            again = make(done(f"after tokens {number}"), loom=loom, gates=GATES, call={"system_prompt": "You echo."})
+            async with await again.fork(shared.id, state="none") as entity:
+                await entity.cast("on")
+        held = [n for r in rows(loom, name) for n in r["traces"][0]["nodes"] if n.get("token_ids")]
+        assert [any(node["mask"]) for node in held] == [True, False]
+        assert held[0]["token_ids"] == held[1]["token_ids"]

@@ -104,7 +104,7 @@ async def test_art_reads_groups(tmp_path: Path) -> None:
                 ]
                 histories = [trajectory, *more]
                 choices = [m for h in histories for m in h.messages_and_choices if isinstance(m, Choice)]
-                assert len(choices) == given["metrics"]["turns"]
+                assert len(choices) == given["metrics"]["trained_turns"]
     told = [c for g in groups for t in g.trajectories for c in t.messages_and_choices if isinstance(c, Choice)]
     (sampled,) = [c for c in told if c.logprobs is not None]
     assert [t.token for t in sampled.logprobs.content] == ["token_id:4", "token_id:5"]
@@ -127,7 +127,7 @@ async def test_trl_reads_both_kinds_of_rows(tmp_path: Path, monkeypatch: pytest.
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()), chat_template=TEMPLATE
     )
-    for name, keys in (("trl-sft", {"messages"}), ("trl-preference", {"prompt", "chosen", "rejected"})):
+    for name, keys in (("trl-sft", {"prompt", "completion"}), ("trl-preference", {"prompt", "chosen", "rejected"})):
         folder = tmp_path / name
         folder.mkdir()
         for path in await exported(name, folder):

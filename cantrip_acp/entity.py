@@ -54,7 +54,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OF_THE_SANDBOX = ("bash_writable_paths", "bash_network", "bash_home", "code_readable_paths", "code_writable_paths")
+_OF_THE_SANDBOX = (
+    "bash_writable_paths", "bash_network", "bash_home", "code_readable_paths", "code_writable_paths", "allow_protected",
+)  # fmt: skip
 """Wards that a medium's session is built with, so that a change of one asks for another session."""
 
 

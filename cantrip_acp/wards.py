@@ -53,6 +53,9 @@ class Wards:
     bash_submit: bool = _ward(False, "and", kind="boolean", meaning="a last line 'SUBMIT: text' ends the cast")
 
     bash_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what commands may write")
+    allow_protected: tuple[str, ...] = _ward(
+        (), "allow", kind="protected", meaning="protected files that may be written, by the names of the table"
+    )
     code_readable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may read")
     code_writable_paths: tuple[str, ...] = _ward((), "paths", kind="paths", meaning="what cells may write")
     child_medium_allowlist: tuple[str, ...] | None = _ward(None, "allow", kind="names", meaning="mediums for children")
@@ -206,6 +209,16 @@ def _check(name: str, raw: Any, base: Path | None) -> Any:
     if not isinstance(items, list | tuple) or not all(isinstance(i, str | os.PathLike) and str(i) for i in items):
         wanted = "true, false or a list of host names" if kind == "network" else "a list of texts"
         raise DefinitionError(f"ward {name} must be {wanted}, not {raw!r}")
+    if kind == "protected":
+        from cantrip_acp.gates.guarded import ALLOWABLE
+
+        for item in map(str, items):
+            if item not in ALLOWABLE:
+                near = difflib.get_close_matches(item, ALLOWABLE, n=1)
+                raise DefinitionError(
+                    f"ward {name}: {item!r} is no protected name that a recipe can allow"
+                    + (f"; did you mean {near[0]!r}?" if near else f"; those are: {', '.join(ALLOWABLE)}")
+                )
     if kind == "paths":
         return tuple(dict.fromkeys(_absolute(str(i), base) for i in items))
     if kind == "network":

@@ -23,6 +23,7 @@ from cantrip_acp.errors import GateError
 from cantrip_acp.gates import edit_file, read_file, search, text, write_file
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.draft import check_writable
+from cantrip_acp.gates.guarded import is_git_config
 from cantrip_acp.gates.place import one_line
 from cantrip_acp.gates.replacement import Replaced, replace_exactly
 from cantrip_acp.gates.roots import Root
@@ -151,6 +152,9 @@ class FileGates:
     # --- the client's text and the disk's ----------------------------------------------------------------------------------
 
     def _ours(self, place: Place) -> bool:
+        if is_git_config((*place.root.inner, *place.parts)):
+            # What an editor has of it is the whole; from the disk it comes without credentials.
+            return False
         real = os.path.realpath(place.root.path)
         path = os.path.join(real, *place.parts)
         return any(_below(path, folder) for folder in self._folders)

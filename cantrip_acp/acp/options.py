@@ -241,14 +241,16 @@ class Options:
             return
         except UntrustedRecipe as problem:
             wanted = str(problem)
+        from cantrip_acp.gates.place import one_line
         from cantrip_acp.recipes import trust
         from cantrip_acp.recipes.files import Files
 
         ledger = trust.Ledger(self._opening.store.folder.parent)
-        shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()).digest)
+        shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()))
+        wanted = "\n".join(map(one_line, wanted.splitlines()))
         call = acp.Asking(
-            tool_call_id=f"trust_{shown[:16]}",
-            title=f"Trust the recipes in {workspace}/{trust.FOLDER}",
+            tool_call_id=f"trust_{shown.digest[:16]}",
+            title=one_line(f"Trust the recipes in {workspace}/{trust.FOLDER}"),
             kind="other",
             status="pending",
             content=[
@@ -264,9 +266,7 @@ class Options:
         said = await choose(connection, acp.RequestPermission(session_id, call, answers))
         if said != "trust":
             raise RpcError(INVALID_REQUEST, f"The recipe is not trusted: {wanted}", {"reason": "untrusted_recipe"})
-        granted = await anyio.to_thread.run_sync(ledger.grant, workspace)
-        if granted.digest != shown:
-            await anyio.to_thread.run_sync(ledger.revoke, workspace)
+        if not await anyio.to_thread.run_sync(ledger.grant_seen, workspace, shown):
             raise RpcError(
                 INVALID_REQUEST, "The recipes changed while they were asked about; look at them and try again"
             )

@@ -12,6 +12,7 @@ import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.opening import cwd_option, state_option
+from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def _template(name: str, as_toml: bool) -> str:
 
 
 _MARK = "NAME"
+_LONGEST = 2_000
+"""Characters of one line of a name or a problem."""
 
 
 @recipe.command(
@@ -137,11 +140,11 @@ def _print_report(report: Report) -> None:
 
     screen = Screen()
     for problem in report.problems:
-        screen.line((problem, "red"))
+        screen.line((clean_line(problem, _LONGEST), "red"))
     for note in report.notes:
-        screen.line((f"{note} (noted)", "yellow"))
+        screen.line((f"{clean_line(note, _LONGEST)} (noted)", "yellow"))
     if report.ok:
-        screen.line((f"{screen.marks.done} ", "green"), report.file)
+        screen.line((f"{screen.marks.done} ", "green"), clean_line(report.file, _LONGEST))
 
 
 @recipe.command("schema", **examples("cantrip recipe schema > cantrip.schema.json"))
@@ -161,7 +164,8 @@ def list_recipes(cwd: Path) -> None:
 
     screen = Screen()
     for name, (source, path) in sorted(names(cwd.resolve()).items()):
-        screen.line((f"{name:<20}", "bold"), f" {source:<10} ", (str(path), "dim"))
+        # Both come from somebody's folder: a newline in them must not look like another recipe.
+        screen.line((f"{clean_line(name):<20}", "bold"), f" {source:<10} ", (clean_line(str(path), _LONGEST), "dim"))
 
 
 @recipe.command("show", **examples("cantrip recipe show coding", "cantrip recipe show coding --source"))
@@ -184,7 +188,7 @@ def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | No
     circle = inspect.circle_of(found, workspace)
     about = _about(found, circle, inspect.trust_of(found, workspace, state), inspect.crystal_line(found))
     if as_json:
-        click.echo(json.dumps(about, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(about, indent=2))
         return
     from cantrip_acp.cli.screen import Screen
 
@@ -234,9 +238,9 @@ def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
         screen.blank()
         screen.line((title, "bold cyan"))
 
-    screen.line((about["name"], "bold"), ("  " + about["description"], "dim"))
+    screen.line((clean_line(about["name"]), "bold"), ("  " + clean_line(about["description"], _LONGEST), "dim"))
     for key in ("file", "trust", "crystal"):
-        screen.line((f"{key:<9}", "dim"), about[key])
+        screen.line((f"{key:<9}", "dim"), clean_line(about[key], _LONGEST))
     part("call")
     call = about["call"] or {"(empty)": ""}
     for key, value in call.items():

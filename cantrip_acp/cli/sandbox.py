@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
+from cantrip_acp.cli.untrusted import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.circle import Circle
@@ -25,6 +26,7 @@ _TIMED_OUT = 124
 _KILLED = 137
 _NO_READER = 141
 """The status of a program that SIGPIPE ended: whoever read its output has left."""
+_LONGEST_NAME = 10_000
 _MOST_PRINTED = 64 * 1024 * 1024
 _KEPT = 64 * 1024
 """Bytes of output that the runner keeps. All of it was printed already; this is for a message about a failed start."""
@@ -299,6 +301,7 @@ def policy(
 ) -> None:
     """Print the policy of a command that would start now, why each part of it is there, and bubblewrap's arguments."""
     from cantrip_acp.mediums.bash import BashSession
+    from cantrip_acp.sandbox.policy import reasons
 
     circle = _circle(cwd, recipe, writable, _reach(network, hosts), None)
     made = BashSession(circle).sandbox
@@ -311,7 +314,12 @@ def policy(
         click.echo("\n".join([rendered.text, "; The parameters (-D):", *lines]))
         return
     if as_json:
-        data = {"policy": asdict(found), "program": made.program, "arguments": made.arguments()}
+        data = {
+            "policy": asdict(found),
+            "reasons": reasons(found),
+            "program": made.program,
+            "arguments": made.arguments(),
+        }
         click.echo(json.dumps(data, indent=2))
         return
     for line in _described(found):
@@ -319,7 +327,7 @@ def policy(
     click.echo("\nBack end:")
     click.echo(f"  {made.program}")
     for line in _grouped(made.arguments()):
-        click.echo(f"    {line}")
+        click.echo(f"    {clean_line(line, _LONGEST_NAME)}")
 
 
 def _reach(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
@@ -364,7 +372,10 @@ def _circle(
 
 def _described(policy: Policy) -> list[str]:
     """The policy in words, each part with why it is there."""
+    from cantrip_acp.sandbox.policy import reasons
+
     limits = policy.limits
+    why = reasons(policy)
     parts: list[tuple[str, list[str]]] = [
         ("Commands start in", [policy.folder]),
         (
@@ -375,8 +386,11 @@ def _described(policy: Policy) -> list[str]:
         ("Links that PATH or the workspace goes through", [f"{p} -> {t}" for p, t in policy.links]),
         ("Readable: the workspace", [p for p in policy.readable if p not in policy.writable]),
         ("Writable, by bash_writable_paths", list(policy.writable)),
-        ("Read-only inside those, because it runs code elsewhere (git, editors, shells)", list(policy.protected)),
-        ("Cannot be made there, for the same reason", list(policy.absent)),
+        (
+            "Read-only inside those, because another program would execute it (allow_protected)",
+            [f"{path}: {why[path]}" for path in policy.protected],
+        ),
+        ("Cannot be made there, for the same reason", [f"{path}: {why[path]}" for path in policy.absent]),
         ("Cannot be renamed, because of what lies in it", list(policy.pinned)),
         ("Hidden, because of its name (secrets)", list(policy.hidden)),
         ("Shown without the credentials in it", [p for p, _ in policy.replaced]),
@@ -407,7 +421,7 @@ def _described(policy: Policy) -> list[str]:
     for title, entries in parts:
         if entries:
             lines.append(f"{title}:")
-            lines += [f"  {e}" for e in entries]
+            lines += [f"  {clean_line(e, _LONGEST_NAME)}" for e in entries]
     return lines
 
 

@@ -16,7 +16,15 @@ from cantrip_acp.delegation.request import Request
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.wards import COMPILE, WARDS, Wards, compose
 
-_OPENING = ("bash_writable_paths", "code_readable_paths", "code_writable_paths", "bash_network", "bash_home", *COMPILE)
+_OPENING = (
+    "bash_writable_paths",
+    "code_readable_paths",
+    "code_writable_paths",
+    "bash_network",
+    "bash_home",
+    "allow_protected",
+    *COMPILE,
+)
 """Wards whose values open something."""
 
 

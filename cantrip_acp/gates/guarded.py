@@ -1,43 +1,196 @@
-"""What a gate never writes, and what it never shows, however the path to it is spelled.
+"""What a gate and a command never write, and what they never show, however the path to it is spelled.
 
-**Protected**: version control, editor and agent configuration, shell start-up files. Whoever writes them has code run later,
-outside of every sandbox. **Hidden**: environment files, keys and credentials. The sandbox guards the same names from
-commands (`cantrip_acp.sandbox.guarded`, which this module may not import); a test holds the two lists together.
+**Protected** (`PROTECTED_FILES`, one row each with its reason): files that another program executes merely because somebody
+opens the folder, enters it, or runs an ordinary read-only command there. Whoever writes them has code run later, outside of
+every sandbox. What a person runs on purpose (a Makefile, a test, a package's own code) is not among them.
+
+**Hidden**: environment files, keys and credentials, and the copies of them that editors leave.
+
+Gates use these lists as they are; the sandbox finds the same names on the disk (`cantrip_acp.sandbox.guarded`).
 """
 
 from __future__ import annotations
 
+import re
 import stat
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
 from functools import lru_cache
 
-PROTECTED = frozenset(
-    {
-        ".git", ".hg", ".svn", ".jj", ".gitconfig", ".husky", ".githooks",
-        ".vscode", ".idea", ".zed", ".cantrip", ".mcp.json", ".claude", ".cursor", ".codex",
-        ".envrc", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile",
-        ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".inputrc",
-        ".exrc", ".vimrc", ".nvimrc", ".nvim.lua", ".fleet",
-        ".gemini", ".windsurf", ".kiro", ".continue", ".opencode", ".roo", ".aider.conf.yml",
-    }
-)  # fmt: skip
-"""Names that no gate writes, at any depth, and nothing below them."""
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """One row: a name or a pattern, at any depth; with a slash, the name of its folder before it.
+
+    ``first``: a command cannot make it at the top of a writable folder either. ``always``: no recipe can allow it.
+    """
+
+    name: str
+    reason: str
+    first: bool = False
+    always: bool = False
+
+
+_GIT = "version control runs the hooks and the programs that its settings name"
+_EDITOR = "the editor runs the tasks and the programs that it names when the folder is opened"
+_AGENT = "a coding agent runs the hooks and the servers that it names when it starts in the folder"
+_SHELL = "a shell runs it when it starts or enters the folder"
+_HOOKS = "a hook of git runs the commands that it names"
+_BUILD = "a build tool reads it for every command, and runs the programs that it names"
+_VERSIONS = "a version manager runs what it names when a shell enters the folder"
+_DEBUGGER = "the program runs the commands in it when it starts"
+_PYTHON = "editors and tools run the interpreter of a virtual environment by themselves"
+
+PROTECTED_FILES: tuple[Protected, ...] = (
+    Protected(".git", _GIT, first=True, always=True),
+    Protected(".hg", _GIT, always=True),
+    Protected(".svn", _GIT, always=True),
+    Protected(".jj", _GIT, always=True),
+    Protected(".gitconfig", _GIT),
+    Protected(".gitmodules", "git fetches from the addresses that it names", first=True),
+    Protected(".cantrip", "it holds the recipes that a person trusts", first=True, always=True),
+    Protected(".vscode", _EDITOR, first=True),
+    Protected("*.code-workspace", _EDITOR),
+    Protected(".devcontainer", "the editor builds and runs the container that it describes", first=True),
+    Protected(".devcontainer.json", "the editor builds and runs the container that it describes"),
+    Protected(".idea", _EDITOR, first=True),
+    Protected(".fleet", _EDITOR, first=True),
+    Protected(".zed", _EDITOR, first=True),
+    Protected(".helix", _EDITOR, first=True),
+    Protected(".vs", _EDITOR),
+    Protected("*.sublime-project", _EDITOR),
+    Protected(".externaltoolbuilders", _EDITOR),
+    Protected(".exrc", _EDITOR, first=True),
+    Protected(".vimrc", _EDITOR),
+    Protected(".nvimrc", _EDITOR, first=True),
+    Protected(".nvim.lua", _EDITOR, first=True),
+    Protected(".lvimrc", _EDITOR),
+    Protected(".dir-locals.el", _EDITOR, first=True),
+    Protected(".dir-locals-2.el", _EDITOR),
+    Protected(".mcp.json", _AGENT, first=True),
+    Protected(".agents", _AGENT, first=True),
+    Protected(".claude", _AGENT, first=True),
+    Protected(".codex", _AGENT, first=True),
+    Protected(".cursor", _AGENT, first=True),
+    Protected(".gemini", _AGENT, first=True),
+    Protected(".qwen", _AGENT),
+    Protected(".windsurf", _AGENT),
+    Protected(".kiro", _AGENT),
+    Protected(".continue", _AGENT),
+    Protected(".roo", _AGENT),
+    Protected(".amazonq", _AGENT),
+    Protected(".junie", _AGENT),
+    Protected(".goose", _AGENT),
+    Protected(".crush.json", _AGENT),
+    Protected("crush.json", _AGENT),
+    Protected(".opencode", _AGENT, first=True),
+    Protected("opencode.json", _AGENT, first=True),
+    Protected("opencode.jsonc", _AGENT, first=True),
+    Protected(".aider.conf.yml", _AGENT, first=True),
+    Protected(".envrc", _SHELL, first=True),
+    Protected(".autoenv", _SHELL),
+    Protected(".autoenv.zsh", _SHELL),
+    Protected(".bashrc", _SHELL, first=True),
+    Protected(".bash_profile", _SHELL, first=True),
+    Protected(".bash_login", _SHELL, first=True),
+    Protected(".bash_logout", _SHELL),
+    Protected(".profile", _SHELL, first=True),
+    Protected(".zshrc", _SHELL, first=True),
+    Protected(".zshenv", _SHELL, first=True),
+    Protected(".zprofile", _SHELL, first=True),
+    Protected(".zlogin", _SHELL, first=True),
+    Protected(".zlogout", _SHELL),
+    Protected(".inputrc", _SHELL),
+    Protected(".husky", _HOOKS),
+    Protected(".githooks", _HOOKS),
+    Protected(".pre-commit-config.yaml", _HOOKS, first=True),
+    Protected(".overcommit.yml", _HOOKS),
+    *(
+        Protected(f"{dot}lefthook{local}.{ending}", _HOOKS)
+        for dot in ("", ".")
+        for local in ("", "-local")
+        for ending in ("yml", "yaml", "toml", "json")
+    ),
+    Protected(".cargo", _BUILD, first=True),
+    Protected(".npmrc", _BUILD, first=True),
+    Protected(".pnpmfile.cjs", _BUILD),
+    Protected(".yarnrc", _BUILD),
+    Protected(".yarnrc.yml", _BUILD),
+    Protected(".yarn/releases", _BUILD),
+    Protected(".yarn/plugins", _BUILD),
+    Protected(".bazelrc", _BUILD),
+    Protected("tools/bazel", _BUILD),
+    Protected(".mvn", _BUILD),
+    Protected("gradle/wrapper", "a development environment runs it when it imports the project"),
+    Protected(".bundle", _BUILD),
+    Protected(".mise.toml", _VERSIONS),
+    Protected(".mise.local.toml", _VERSIONS),
+    Protected("mise.toml", _VERSIONS),
+    Protected("mise.local.toml", _VERSIONS),
+    Protected(".mise", _VERSIONS),
+    Protected(".rtx.toml", _VERSIONS),
+    Protected(".tool-versions", _VERSIONS),
+    Protected(".ripgreprc", "ripgrep runs the preprocessor that it names for every search", first=True),
+    Protected(".gdbinit", _DEBUGGER),
+    Protected(".lldbinit", _DEBUGGER),
+    Protected(".irbrc", _DEBUGGER),
+    Protected(".pryrc", _DEBUGGER),
+    Protected("pyvenv.cfg", _PYTHON),
+    Protected("bin/python", _PYTHON),
+    Protected("bin/python[23]*", _PYTHON),
+    Protected("bin/pypy*", _PYTHON),
+    Protected("bin/activate", _PYTHON),
+    Protected("bin/activate[._]*", _PYTHON),
+    Protected("scripts/python*.exe", _PYTHON),
+    Protected("site-packages/*.pth", "the interpreter runs it at every start"),
+    Protected("site-packages/sitecustomize.py", "the interpreter runs it at every start"),
+    Protected("site-packages/usercustomize.py", "the interpreter runs it at every start"),
+)
+"""Whatever may run code that nobody asked to run. The interpreters stand together: to allow ``pyvenv.cfg`` allows them all."""
+
+_PLAIN = {row.name: row for row in PROTECTED_FILES if not set(row.name) & set("/*[")}
+_IN_FOLDER: dict[str, list[tuple[re.Pattern[str], Protected]]] = {}
+_ANYWHERE: list[tuple[re.Pattern[str], Protected]] = []
+for _row in PROTECTED_FILES:
+    _folder, _, _name = _row.name.rpartition("/")
+    if _folder:
+        _IN_FOLDER.setdefault(_folder, []).append((re.compile(translate(_name)), _row))
+    elif _row.name not in _PLAIN:
+        _ANYWHERE.append((re.compile(translate(_name)), _row))
+
+ALLOWABLE = tuple(row.name for row in PROTECTED_FILES if not row.always)
+"""What the ward ``allow_protected`` can name."""
 
 HIDDEN_FILES = frozenset(
     {
         ".netrc", "_netrc", ".npmrc", ".yarnrc", ".pypirc", ".git-credentials", ".pgpass", ".my.cnf", ".s3cfg", ".boto",
-        ".dockercfg", ".vault-token", ".terraformrc", "credentials.toml", ".envrc",
-        "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk",
+        ".dockercfg", ".vault-token", ".terraformrc", ".htpasswd", "credentials.toml", ".envrc", "kubeconfig", ".kubeconfig",
+        "application_default_credentials.json",
     }
 )  # fmt: skip
 HIDDEN_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store"})
-HIDDEN_SUFFIXES = (".p12", ".pfx", ".ppk", ".kdbx", ".keytab")
+HIDDEN_SUFFIXES = (
+    ".p12", ".pfx", ".ppk", ".kdbx", ".keytab", ".jks", ".keystore", ".tfvars", ".tfvars.json", ".tfstate",
+)  # fmt: skip
 KEY_SUFFIXES = (".pem", ".key")
 """Hidden where only their owner may read them, as every tool makes a private key; a test's fixture is readable to all."""
 
 EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"})
 """Environment files that are written to be read."""
+
+_KEY_FILE = re.compile(
+    # Keys of ssh (id_ed25519, id_rsa_work), and what cloud providers call the keys of a service.
+    r"id_[^.]*\Z|(?:.*[-_.])?service[-_.]?account[^/]*\.json\Z|client_secret[^/]*\.json\Z"
+)
+_COPY = re.compile(
+    # An editor's copy of a file: swap files, backups, locks, autosaves, and what a merge or an installer left.
+    r"(?P<swap>\.sw[a-p][a-z]?|\.un~|~+|\.~\d+~)\Z|#\Z"
+    r"|\.(?:bak|back|backup|orig|old|save|saved|tmp|temp|copy|rej|new|prev|dpkg-\w+|rpm(?:save|new|orig)|\d+)\Z"
+    r"|[ _-](?:copy|backup|old)(?: ?\(?\d*\)?)?\Z| \(\d+\)\Z"
+)
+_MOST_COPIES = 6
 
 
 @lru_cache(maxsize=4096)
@@ -56,13 +209,39 @@ def plain(name: str) -> str:
     return ".git" if folded == "git~1" else folded.partition(":")[0] if ":" in folded else folded
 
 
-def why_protected(parts: Sequence[str]) -> str | None:
-    """Why nothing may be written there, to stand after the path; None where it may. ``parts``: names below the root."""
+def protected_by(name: str, folder: str = "") -> Protected | None:
+    """The row that protects a name in a folder of that name, both as `plain` gives them."""
+    row = _PLAIN.get(name)
+    if row is not None:
+        return row
+    for pattern, row in _IN_FOLDER.get(folder, ()):
+        if pattern.match(name):
+            return row
+    for pattern, row in _ANYWHERE:
+        if pattern.match(name):
+            return row
+    return None
+
+
+def is_allowed(row: Protected, allowed: Collection[str]) -> bool:
+    """Whether the ward ``allow_protected`` admits a row."""
+    return not row.always and (row.name in allowed or (row.reason == _PYTHON and "pyvenv.cfg" in allowed))
+
+
+def why_protected(parts: Sequence[str], allowed: Collection[str] = ()) -> str | None:
+    """Why nothing may be written there, to stand after the path; None where it may.
+
+    ``parts``: names below the root; ``allowed``: what the ward ``allow_protected`` names.
+    """
+    folder = ""
     for part in parts:
-        if plain(part) in PROTECTED:
+        name = plain(part)
+        row = protected_by(name, folder)
+        folder = name
+        if row is not None and not is_allowed(row, allowed):
             return (
-                f"is protected: what is in {part!r} can make programs run outside the sandbox, so only a person changes it. "
-                "Say in your answer what should be changed there"
+                f"is protected: what is in {part!r} can make programs run outside the sandbox ({row.reason}), so only a "
+                "person changes it. Say in your answer what should be changed there"
             )
     return None
 
@@ -76,16 +255,59 @@ def why_hidden(parts: Sequence[str], mode: int | None = None) -> str | None:
         return None
     name = plain(parts[-1])
     folder = next((part for part in parts if plain(part) in HIDDEN_FOLDERS), None)
-    if folder is None and ((mode is not None and stat.S_ISDIR(mode)) or not _secret_file(name, mode)):
+    if folder is None and ((mode is not None and stat.S_ISDIR(mode)) or not is_secret_file(name, mode)):
         return None
     what = f"what is in {folder!r} holds" if folder is not None else f"{parts[-1]!r} and files of its kind hold"
     hint = "Names without values may stand in .env.example" if name.startswith(".env") else "Work without it"
     return f"is hidden: {what} keys or credentials. {hint}"
 
 
-def _secret_file(name: str, mode: int | None) -> bool:
+@lru_cache(maxsize=4096)
+def is_secret_file(name: str, mode: int | None = None) -> bool:
+    """Whether a file of this name (as `plain` gives it) holds secrets, or is an editor's copy of one that does."""
+    for _ in range(_MOST_COPIES):
+        if _is_secret_name(name):
+            return True
+        if name.endswith(KEY_SUFFIXES):
+            return mode is not None and not stat.S_IMODE(mode) & 0o077
+        ending = _COPY.search(name)
+        copied = name[: ending.start()] if ending is not None else name
+        if ending is None and name.startswith((".#", "#")):
+            # Emacs: a lock, an autosave.
+            copied = name.lstrip(".").lstrip("#")
+        elif ending is not None and ending["swap"] and name.startswith(".") and not _is_secret_name(copied):
+            # vim puts a dot before the name, unless there is one.
+            copied = copied.removeprefix(".")
+        if copied == name or not copied:
+            return False
+        name = copied
+    return False
+
+
+def _is_secret_name(name: str) -> bool:
     if name.startswith(".env"):
-        return name not in EXAMPLES and (len(name) == 4 or name[4] in ".-_" or name == ".envrc")
-    if name in HIDDEN_FILES or name.endswith(HIDDEN_SUFFIXES):
-        return True
-    return name.endswith(KEY_SUFFIXES) and mode is not None and not stat.S_IMODE(mode) & 0o077
+        return name not in EXAMPLES and (len(name) == 4 or name[4] in ".-_~#" or name == ".envrc")
+    return name in HIDDEN_FILES or name.endswith(HIDDEN_SUFFIXES) or _KEY_FILE.match(name) is not None
+
+
+def is_git_config(parts: Sequence[str]) -> bool:
+    """Whether this file holds settings of a repository, which may hold credentials."""
+    return bool(parts) and plain(parts[-1]) in ("config", "config.worktree") and ".git" in map(plain, parts[:-1])
+
+
+_SECTION = r'(?:[^\S\n]*\[(?:[^"\]\n]|"(?:[^"\\\n]|\\.)*")*\])?[^\S\n]*'
+_SECRET_LINE = re.compile(
+    rf"^({_SECTION})(?:extraheader|sslkey|sslcert|helper|smtppass|cookiefile"
+    r"|[\w-]*(?:token|passw|secret|apikey|api-key|credential)[\w-]*)[^\S\n]*=(?:[^\\\n]|\\.|\\\n)*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SECRET_URL = re.compile(r'(?<=://)[^/\s"]+@')
+_SECRET_QUERY = re.compile(r'([?&][\w-]*(?:token|key|secret|password|auth)[\w-]*=)[^&\s"]+', re.IGNORECASE)
+
+
+def without_credentials(config: str) -> str:
+    """The settings of a git folder without credentials: headers, passwords, helpers, and user names in addresses.
+
+    Whoever checked the folder out may have left a token there, as continuous integration does.
+    """
+    return _SECRET_QUERY.sub(r"\1", _SECRET_URL.sub("", _SECRET_LINE.sub(r"\1", config)))

@@ -16,7 +16,7 @@ from typing import Any
 import anyio.to_thread
 
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.guarded import PROTECTED, plain, why_hidden
+from cantrip_acp.gates.guarded import PROTECTED_FILES, plain, protected_by, why_hidden
 from cantrip_acp.gates.ignore import Level, level_of
 from cantrip_acp.gates.place import Place, one_line, valid
 from cantrip_acp.gates.preview import located
@@ -147,7 +147,7 @@ class _Listing:
             # Already shown by its name, and it cannot be opened: nothing to add.
             return []
         kept: list[_Entry] = []
-        chosen = names if len(names) <= room else heapq.nsmallest(room + len(PROTECTED), names)
+        chosen = names if len(names) <= room else heapq.nsmallest(room + len(PROTECTED_FILES), names)
         for name in sorted(chosen):
             if len(kept) == room:
                 break
@@ -198,7 +198,7 @@ def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
 
 def _stand_in(name: str, status: os.stat_result) -> bool:
     """Whether this is one of the empty folders that keep protected names from being made while a command runs."""
-    if plain(name) not in PROTECTED or not stat.S_ISDIR(status.st_mode):
+    if protected_by(plain(name)) is None or not stat.S_ISDIR(status.st_mode):
         return False
     return stat.S_IMODE(status.st_mode) == 0o1700
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cantrip_acp.errors import GateError
-from cantrip_acp.gates.guarded import why_hidden
+from cantrip_acp.gates.guarded import is_git_config, why_hidden, without_credentials
 
 if TYPE_CHECKING:
     from cantrip_acp.events import Location
@@ -22,7 +22,9 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """How folders on the way, folders to list, and files are opened. NONBLOCK: a pipe that takes a file's place between two
 looks must not hold us; NOCTTY: nor become our terminal."""
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+"""What moves a cursor, ends a line, turns a text around, or is not seen."""
+_LARGEST_CONFIG = 1024 * 1024
 _NEAR_NAMES = 500
 """Names of a folder that are looked at for the nearest one."""
 _KINDS = (
@@ -91,6 +93,8 @@ class Place:
         if problem is not None:
             os.close(descriptor)
             raise problem
+        if is_git_config((*self.root.inner, *self.parts)):
+            return scrubbed(descriptor)
         return descriptor, status
 
     def open_folder(self) -> int:
@@ -146,6 +150,20 @@ class Place:
         return GateError(f"{self.shown!r} is {kind}, not a {wanted}{hint}")
 
 
+def scrubbed(descriptor: int) -> tuple[int, os.stat_result]:
+    """The settings of a repository as gates show them: a copy without the credentials in it. Closes the descriptor."""
+    import tempfile
+
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(_LARGEST_CONFIG)
+    shown = without_credentials(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    with tempfile.TemporaryFile() as copy:
+        copy.write(shown)
+        copy.seek(0)
+        own = os.dup(copy.fileno())
+    return own, os.fstat(own)
+
+
 def failure(error: OSError, path: str, doing: str = "") -> GateError:
     """An operating system's refusal, as the entity reads it."""
     return GateError(f"cannot {doing or 'use'} {spelled(path)}: {reason(error)}")
@@ -161,7 +179,12 @@ def valid(text: str) -> str:
 def one_line(text: str) -> str:
     """`valid`, and with control characters as ``\\x0a``: a file's name must not look like another line, or command a terminal."""
     text = valid(text)
-    return text if text.isprintable() else _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return text if text.isprintable() else _CONTROL.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def spelled(path: str) -> str:

@@ -40,7 +40,7 @@ class Root:
     workspace, and what wards let them write.
     """
 
-    __slots__ = ("_absolute_is_root", "_others", "_own", "base", "inner", "path")
+    __slots__ = ("_absolute_is_root", "_allowed", "_others", "_own", "base", "inner", "path")
 
     def __init__(
         self,
@@ -50,14 +50,17 @@ class Root:
         absolute_is_root: bool = False,
         others: Sequence[str] = (),
         own: tuple[frozenset[str], str] | None = None,
+        allowed: tuple[str, ...] = (),
     ) -> None:
-        """``others`` are roots of their own, for absolute paths that lie in one of them; ``own`` is `folders.own`."""
+        """``others`` are roots of their own, for absolute paths that lie in one of them; ``own`` is `folders.own`;
+        ``allowed`` is the ward ``allow_protected``."""
+        self._allowed = allowed
         self.path = _plain(path)
         above = [folder for folder in map(_plain, changeable) if _below(self.path, folder) is not None]
         self.base = min(above, key=len, default=self.path)
         self.inner = tuple(_below(self.path, self.base) or ())
         self._absolute_is_root = absolute_is_root
-        self._others = tuple(Root(other, changeable, own=own) for other in others)
+        self._others = tuple(Root(other, changeable, own=own, allowed=allowed) for other in others)
         # Of a root that lies in one of them, as a fork's files do, nothing is closed.
         real = os.path.realpath(self.path)
         states, config = own if own is not None else folders.own()
@@ -90,7 +93,8 @@ class Root:
             raise GateError(
                 f"the root {root!r} of this gate is relative, and there is no workspace that it could be in"
             )
-        return _root(root, changeable, bool(dependencies.get("absolute_is_root")), others, folders.own())
+        absolute_is_root = bool(dependencies.get("absolute_is_root"))
+        return _root(root, changeable, absolute_is_root, others, folders.own(), wards.allow_protected)
 
     def check(self) -> None:
         """Raise `GateError` where the root is not there or cannot be entered."""
@@ -238,7 +242,7 @@ class Root:
             # A link named .env: its target is an environment file under another name.
             why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
         if why is None and writing:
-            why = why_protected(inner)
+            why = why_protected(inner, self._allowed)
         if why is not None:
             raise GateError(f"{spelled(path)} {why}.")
         return Place(self, path, parts, folder, name or parts[-1], status, tuple(missing))
@@ -317,5 +321,6 @@ def _root(
     absolute_is_root: bool,
     others: tuple[str, ...],
     own: tuple[frozenset[str], str],
+    allowed: tuple[str, ...],
 ) -> Root:
-    return Root(path, changeable, absolute_is_root=absolute_is_root, others=others, own=own)
+    return Root(path, changeable, absolute_is_root=absolute_is_root, others=others, own=own, allowed=allowed)

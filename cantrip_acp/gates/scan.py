@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates import line_matcher, text
-from cantrip_acp.gates.guarded import why_hidden
+from cantrip_acp.gates.guarded import is_git_config, why_hidden
 from cantrip_acp.gates.ignore import Globs, Level, level_of
+from cantrip_acp.gates.place import scrubbed
 from cantrip_acp.gates.searched import (
     MAX_FILE,
     MAX_LINE,
@@ -224,6 +225,6 @@ def _open(folder: int, name: str, parts: tuple[str, ...]) -> int | None:
         return None
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE and why_hidden(parts, status.st_mode) is None:
-        return descriptor
+        return scrubbed(descriptor)[0] if is_git_config(parts) else descriptor
     os.close(descriptor)
     return None

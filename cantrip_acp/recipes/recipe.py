@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn
 
 from cantrip_acp.errors import DefinitionError, RecipeError
 from cantrip_acp.folders import config_dir
+from cantrip_acp.gates.place import one_line
 from cantrip_acp.recipes import compiled
 from cantrip_acp.recipes.document import SUFFIXES, Document, parse
 from cantrip_acp.recipes.files import Files
@@ -137,7 +138,7 @@ def stem(path: Path) -> str:
 
 def read(path: Path, source: Source, files: Files, *, file: str | None = None, state_dir: Path | None = None) -> Recipe:
     """The recipe in a file. Raises `DefinitionError` where it cannot be read, `RecipeError` where it is not valid."""
-    shown = file if file is not None else str(path)
+    shown = one_line(file if file is not None else str(path))
     if path.is_dir():
         raise DefinitionError("this is a folder; name a recipe file in it", where=shown)
     raw = files.read(path, shown)

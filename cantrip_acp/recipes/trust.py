@@ -116,6 +116,8 @@ def demands(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[
                 yield at, "it switches the network on"
             elif name == "bash_home" and value != "private":
                 yield at, "it keeps a home folder outside the workspace"
+            elif name == "allow_protected" and value:
+                yield at, f"it lets commands and gates write what other programs run: {', '.join(map(str, value))}"
             elif name.startswith("allow_compile"):
                 yield at, "it lets the entity load code"
             elif name in _PATH_WARDS:
@@ -149,6 +151,87 @@ def _crystals(data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
         yield ("crystal",), data["crystal"]
     for name, crystal in data.get("crystals", {}).items():
         yield ("crystals", name), crystal
+
+
+def powers(recipe: Recipe) -> Iterator[str]:
+    """What a recipe could do once it is trusted, each as the end of "it could …"; the names in it are its own words."""
+    data, circle = recipe.data, recipe.data["circle"]
+    medium = circle.get("medium", "conversation")
+    for _, crystal in _crystals(data):
+        options = crystals.options_of(crystal)
+        where = f" at {options['base_url']}" if "base_url" in options else ""
+        key = options.get("api_key_env")
+        yield f"send prompts to {options['provider']}:{options.get('model', 'its own model')}{where}" + (
+            f", with the content of ${key}"
+            if key
+            else ", with your key for it"
+            if options["provider"] != "scripted"
+            else ""
+        )
+    if medium == "bash":
+        yield "run shell commands in the sandbox, which see the folder"
+    elif medium in ("code", "monty"):
+        yield "run Python in the sandbox"
+    for gate in circle["gates"]:
+        options = gate if isinstance(gate, dict) else {"name": gate}
+        if "python" in options:
+            yield f"run the Python file {options['python']} on this machine, outside the sandbox, as you"
+            continue
+        root = f" below {options['root']}" if "root" in options else ""
+        does = _GATE_POWERS.get(options["name"])
+        if does is not None:
+            yield f"{does}{root} (gate {options['name']})"
+    if "score" in circle:
+        yield f"run the Python file {circle['score']['python']} on this machine, outside the sandbox, as you"
+    for ward in circle["wards"]:
+        for name, value in ward.items():
+            said = _WARD_POWERS.get(name)
+            if said is not None and value not in (False, [], (), "private"):
+                listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else ""
+                yield f"{said}{': ' + listed if listed else ''} ({name})"
+    for server in data.get("mcp_servers", ()):
+        name = server.get("name", "a server")
+        if "url" in server:
+            yield f"reach the MCP server {name} over the network at {server['url']}"
+        else:
+            where = "in the sandbox" if server.get("sandbox", True) else "on this machine, outside the sandbox, as you"
+            words = [str(server.get("command", "")), *map(str, server.get("args", ()))]
+            yield f"run the MCP server {name} {where}: {' '.join(words)}"
+        for key in ("env_names", "header_env"):
+            if server.get(key):
+                names_of = server[key].values() if isinstance(server[key], dict) else server[key]
+                yield f"give the MCP server {name} the content of {', '.join(f'${each}' for each in names_of)}"
+    store = data.get("loom", {}).get("store", "jsonl")
+    if store not in ("memory", "jsonl"):
+        # An address may hold a password.
+        yield f"write the record of all that is said to a {str(store).partition(':')[0]} store of its own choice"
+
+
+_GATE_POWERS = {
+    "client_terminal": "run commands in your editor's terminal, outside the sandbox, as you",
+    "compile_and_load": "load Python that it wrote, in the sandbox",
+    "fetch": "send requests to public hosts of the internet",
+    "write_file": "write files",
+    "edit_file": "change files",
+    "read_file": "read files",
+    "list_dir": "list folders",
+    "search": "search in files",
+    "git_commit": "make commits",
+    "run_tests": "run the folder's tests in the sandbox",
+    "call_agent": "start child agents with no more than it has itself",
+}
+_WARD_POWERS = {
+    "bash_network": "use the network from the sandbox",
+    "bash_writable_paths": "let commands write",
+    "code_writable_paths": "let Python write",
+    "code_readable_paths": "let Python read",
+    "bash_home": "keep a home folder between runs",
+    "allow_protected": "write files that other programs execute",
+    "allow_compile_modules": "load modules of these names",
+    "allow_compile_paths": "load modules from these folders",
+    "allow_compile_sha256": "load modules with these hashes",
+    "allow_compile_signers": "load modules that these keys signed",
+}
 
 
 def lies_in(workspace: Path, recipe: Recipe) -> bool:
@@ -245,6 +328,14 @@ class Ledger:
             found[part] = entries
         return found
 
+    def grant_seen(self, workspace: Path, seen: Content) -> bool:
+        """Trust what the user has seen. False, and nothing is granted, where a workspace's recipes are others by now."""
+        if content(workspace, Files()).digest != seen.digest:
+            return False
+        entry = {"digest": seen.digest, "files": dict(seen.files), "when": now()}
+        self._change("folders", os.path.realpath(workspace), entry)
+        return True
+
     def grant(self, workspace: Path) -> Content:
         """Trust a workspace's recipes as they are now."""
         what = content(workspace, Files())
@@ -277,7 +368,8 @@ class Ledger:
             new = self.path.with_suffix(".new")
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump({"version": 1, **data}, file, indent=1, ensure_ascii=False)
+                # Names of files need not be text that can be encoded.
+                json.dump({"version": 1, **data}, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self.path)

@@ -239,6 +239,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "bash_network": [False, ["pypi.org"]],
         "bash_submit": _YES,
         "bash_writable_paths": [["workspace"]],
+        "allow_protected": [[".pre-commit-config.yaml"]],
         "code_readable_paths": [["data"]],
         "code_writable_paths": [["out"]],
         "child_medium_allowlist": [["code"]],

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cantrip_acp.errors import DefinitionError, SandboxError
+from cantrip_acp.gates.guarded import plain, protected_by
 from cantrip_acp.sandbox.gitlinks import Unfetched
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings
 from cantrip_acp.sandbox.host import Host
@@ -76,6 +77,18 @@ class Policy:
     limits: Limits
 
 
+def reasons(policy: Policy) -> dict[str, str]:
+    """Why each protected path, and each that cannot be made, is what it is: the reason of its row in the table."""
+    found: dict[str, str] = {}
+    for path in (*policy.protected, *policy.absent):
+        *_, folder, name = ["", *map(plain, path.split("/"))]
+        row = protected_by(name, folder)
+        if row is None and name in ("bin", "scripts"):
+            row = protected_by("python", "bin")
+        found[path] = row.reason if row is not None else "git expects a submodule there"
+    return found
+
+
 def compose(
     wards: Wards,
     workspace: str | None,
@@ -127,7 +140,8 @@ def compose(
         if _within_any(link, writable):
             raise SandboxError(
                 f"{link} is a symbolic link, and a link cannot be protected in a folder that commands may write; "
-                "put the real file or folder in its place, or take its folder out of bash_writable_paths"
+                "put the real file or folder in its place, take its folder out of bash_writable_paths, or name it in the ward "
+                "allow_protected of a recipe that you trust"
             )
     protected.update(p for p in unfetched.empty if _within_any(p, writable) and p not in writable)
     hidden.update(p for p in private if _within_any(p, (*readable, *writable)))
@@ -138,6 +152,7 @@ def compose(
         for root in writable
         if root not in shut
         for name in NEVER_MADE
+        if name not in wards.allow_protected
         if (path := os.path.join(root, name)) not in present and path not in protected and path not in hidden
     }
     absent.update(p for p in unfetched.missing if _within_any(p, writable))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cantrip_acp.errors import DefinitionError
-from cantrip_acp.sandbox.guarded import is_hidden_file
+from cantrip_acp.gates.guarded import is_secret_file, plain
 from cantrip_acp.wards import Wards
 
 
@@ -66,7 +66,7 @@ def _real(paths: Iterable[str], workspace: Path | str | None, where: str, *, mak
             raise DefinitionError(f"{path} does not exist", where=where)
         if make and not os.path.isdir(real):
             raise DefinitionError(f"{path} is not a folder", where=where)
-        if not os.path.isdir(real) and (is_hidden_file(os.path.basename(real)) or not os.path.isfile(real)):
+        if not os.path.isdir(real) and (is_secret_file(plain(os.path.basename(real))) or not os.path.isfile(real)):
             raise DefinitionError(f"{path} holds secrets by its name, or is no file, and is never shown", where=where)
         found[real] = None
     return tuple(found)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import os
-import re
 
+from cantrip_acp.gates.guarded import without_credentials
 from cantrip_acp.sandbox.process import NO_ROOM
 
 _LARGEST = 4096
 _LARGEST_CONFIG = 1024 * 1024
-_SECRET_LINE = re.compile(
-    r"^\s*(?:extraheader|sslkey|sslcert|password|token|oauthtoken|helper)\s*=.*$", re.IGNORECASE | re.MULTILINE
-)
-_SECRET_URL = re.compile(r"(?<=://)[^/\s@\"]+@")
 
 
-def scrubbed(folder: str) -> str | None:
-    """The settings of a git folder without credentials (headers, and user names in addresses); None where it has none.
-
-    Whoever checked the folder out may have left a token there, as continuous integration does.
-    """
-    text = _read(os.path.join(folder, "config"), _LARGEST_CONFIG)
-    clean = _SECRET_URL.sub("", _SECRET_LINE.sub("", text))
+def scrubbed(path: str) -> str | None:
+    """A git folder's settings (a file) without credentials; None where it has none."""
+    text = _read(path, _LARGEST_CONFIG)
+    clean = without_credentials(text)
     return None if clean == text else clean + "\n"
+
+
+def config_files(folder: str) -> list[str]:
+    """The files with settings in a git folder: its own, those of its submodules, and those of its worktrees."""
+    found = [f"{folder}/config", f"{folder}/config.worktree"]
+    for kind in ("modules", "worktrees"):
+        for at, folders, files in os.walk(f"{folder}/{kind}", onerror=_unreadable):
+            found += [f"{at}/{name}" for name in ("config", "config.worktree") if name in files]
+            if "HEAD" in files:
+                # A git folder: only submodules of it may lie deeper.
+                folders[:] = [name for name in folders if name == "modules"]
+    return [path for path in found if os.path.isfile(path) and not os.path.islink(path)]
+
+
+def _unreadable(error: OSError) -> None:
+    if error.errno in NO_ROOM:
+        raise error
 
 
 def git_folders(workspace: str) -> tuple[str, ...]:

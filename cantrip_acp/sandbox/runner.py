@@ -27,7 +27,7 @@ from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.policy import Policy, compose
 from cantrip_acp.sandbox.process import failed
-from cantrip_acp.sandbox.repositories import git_folders, scrubbed
+from cantrip_acp.sandbox.repositories import config_files, git_folders, scrubbed
 from cantrip_acp.sandbox.running import Listener, Outcome, Prepared, Running, Tap, control_groups
 from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import is_standin
@@ -113,7 +113,7 @@ class Sandbox:
         if gone is not None:
             raise SandboxError(f"{gone} is not there any more; commands cannot run without it")
         roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
-        findings = {r: self._surveys.setdefault(r, Survey(r)).refresh() for r in sorted(roots)}
+        findings = {r: self._survey(r).refresh() for r in sorted(roots)}
         writable = self._wards.bash_writable_paths
         existing = tuple(path for root in writable for path in self._never_made(root))
         linked = tuple(p for p in existing if os.path.islink(p))
@@ -121,7 +121,8 @@ class Sandbox:
         repositories = git_folders(self.workspace) if self.workspace is not None else ()
         own = tuple(p for f in findings.values() for p in f.protected if p.endswith("/.git"))
         histories = [*repositories, *own]
-        settings = tuple((p, _stamp(f"{p}/config")) for p in histories)
+        configs = [path for folder in histories for path in config_files(folder)]
+        settings = tuple((path, _stamp(path)) for path in configs)
         unfetched = gitlinks.unfetched(gitlinks.indexes(own, writable)) if writable else gitlinks.Unfetched()
         private = (*self._private, *_own(roots))
         key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private)
@@ -143,7 +144,7 @@ class Sandbox:
             private=(*private, mine.folder),
             repositories=repositories,
             more_readable=self._more_readable,
-            replaced=[(f"{p}/config", mine.keep(text)) for p in histories if (text := scrubbed(p)) is not None],
+            replaced=[(path, mine.keep(text)) for path in configs if (text := scrubbed(path)) is not None],
             closed=closed,
             unfetched=unfetched,
         )
@@ -155,13 +156,21 @@ class Sandbox:
         )
         return self._prepared
 
+    def _survey(self, root: str) -> Survey:
+        return self._surveys.setdefault(root, Survey(root, frozenset(self._wards.allow_protected)))
+
     def _never_made(self, root: str) -> Iterable[str]:
         """Protected names that exist at the top of a writable folder."""
         for survey in self._surveys.values():
             if (found := survey.at(root)) is not None:
                 return found
         paths = [os.path.join(root, name) for name in NEVER_MADE]
-        return [path for path in paths if os.path.lexists(path) and not is_standin(path)]
+        allowed = self._wards.allow_protected
+        return [
+            path
+            for path in paths
+            if os.path.basename(path) not in allowed and os.path.lexists(path) and not is_standin(path)
+        ]
 
     async def run(
         self,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.sandbox.guarded import PROTECTED
+from cantrip_acp.gates.guarded import why_protected
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.runner import Outcome, Sandbox
 from cantrip_acp.wards import Wards
@@ -178,9 +178,7 @@ class Scene:
         new = sorted(p for p in after.keys() - before.keys() if not p.startswith(inside))
         assert not new, f"new on the host: {new}"
         guarded = [
-            p
-            for p in after.keys() - before.keys()
-            if any(part in PROTECTED for part in p.removeprefix(inside).split("/"))
+            p for p in after.keys() - before.keys() if why_protected(p.removeprefix(inside).split("/")) is not None
         ]
         assert not guarded, f"made on the host: {guarded}"
         assert not self.victim_hurt()

@@ -179,7 +179,7 @@ def test_a_workspace_recipe_by_name_is_untrusted_and_by_path_trusted(tmp_path: P
     assert "circle.wards[1].bash_network: not allowed" in done.err
     assert f"cantrip trust {tmp_path}" in done.err
     assert run("cast", ".cantrip/theirs.cantrip.yaml", "x", cwd=tmp_path).status == 0
-    assert run("trust", tmp_path, cwd=tmp_path).status == 0
+    assert run("trust", "--yes", tmp_path, cwd=tmp_path).status == 0
     assert run("cast", "theirs", "x", cwd=tmp_path).status == 0
 
 

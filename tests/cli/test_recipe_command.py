@@ -143,7 +143,7 @@ def test_trust(tmp_path: Path) -> None:
     path = recipe(tmp_path, text, ".cantrip/theirs.cantrip.yaml")
     assert "no folder is trusted" in run("trust", "--list", cwd=tmp_path).out
     assert "not trusted" in run("recipe", "show", "theirs", cwd=tmp_path).out
-    done = run("trust", cwd=tmp_path)
+    done = run("trust", "--yes", cwd=tmp_path)
     assert done.status == 0
     assert "circle.wards[1].bash_network: it switches the network on" in done.out
     assert str(tmp_path) in run("trust", "--list", cwd=tmp_path).out
@@ -152,7 +152,7 @@ def test_trust(tmp_path: Path) -> None:
     assert "changed since" in run("trust", "--list", cwd=tmp_path).out
     assert "changed since it was trusted" in run("recipe", "show", "theirs", cwd=tmp_path).out
     assert run("cast", "theirs", "x", cwd=tmp_path).status == 2
-    assert run("trust", ".", cwd=tmp_path).status == 0
+    assert run("trust", "--yes", ".", cwd=tmp_path).status == 0
     assert run("cast", "theirs", "x", cwd=tmp_path).status == 0
     assert "no longer trusted" in run("trust", "--revoke", cwd=tmp_path).out
     assert "was not trusted" in run("trust", "--revoke", ".", cwd=tmp_path).out

@@ -20,6 +20,7 @@ VALUES: dict[str, Any] = {
     "network": st.one_of(st.booleans(), st.lists(st.sampled_from(["a", "b", "c"]), unique=True).map(tuple)),
     "paths": st.lists(st.sampled_from(PATHS), unique=True, max_size=3).map(tuple),
     "names": st.lists(st.sampled_from("abc"), unique=True).map(tuple),
+    "protected": st.lists(st.sampled_from([".helix", ".zed", "opencode.json"]), unique=True).map(tuple),
     "home": st.sampled_from(["private", "persistent"]),
 }
 

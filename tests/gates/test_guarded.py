@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.errors import DefinitionError, GateError
 from cantrip_acp.gates import guarded, ripgrep
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.edit_file import EDIT_FILE
@@ -17,18 +18,90 @@ from cantrip_acp.gates.read_file import READ_FILE
 from cantrip_acp.gates.search import SEARCH
 from cantrip_acp.gates.write_file import WRITE_FILE
 from cantrip_acp.sandbox import guarded as sandboxed
+from cantrip_acp.wards import Wards, compose
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]
 
 
 def test_the_sandbox_guards_the_same_names() -> None:
-    assert guarded.PROTECTED >= sandboxed.PROTECTED
-    assert guarded.HIDDEN_FILES >= sandboxed.HIDDEN_FILES
-    assert guarded.HIDDEN_FOLDERS >= sandboxed.HIDDEN_FOLDERS
-    assert set(guarded.HIDDEN_SUFFIXES) >= set(sandboxed.HIDDEN_SUFFIXES)
-    assert set(guarded.KEY_SUFFIXES) >= set(sandboxed.KEY_SUFFIXES)
-    assert guarded.EXAMPLES == sandboxed.EXAMPLES
+    """There is one list: the sandbox's code has none of its own."""
+    for name in ("protected_by", "is_secret_file", "HIDDEN_FOLDERS", "KEY_SUFFIXES"):
+        assert getattr(sandboxed, name) is getattr(guarded, name)
+    assert set(sandboxed.NEVER_MADE) == {row.name for row in guarded.PROTECTED_FILES if row.first}
+
+
+def test_each_row_has_a_reason_and_the_refusal_says_it(call: Call) -> None:
+    for row in guarded.PROTECTED_FILES:
+        path = row.name.replace("[23]*", "3").replace("[._]*", ".fish").replace("*", "x")
+        for spelled in (path, f"deep/down/{path}", path.upper(), f"{path}/below"):
+            with pytest.raises(GateError) as caught:
+                call(WRITE_FILE, path=spelled, content="x")
+            text = str(caught.value)
+            # What holds secrets, too, is not written for that reason.
+            assert "is hidden" in text or (row.reason in text and "is protected" in text), spelled
+
+
+def test_the_documentation_names_each_row_with_its_reason() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+    table = [line for line in text.splitlines() if line.startswith("| `")]
+    for row in guarded.PROTECTED_FILES:
+        assert any(f"`{row.name}`" in line and row.reason in line for line in table), row
+
+
+def test_a_ward_allows_a_row_by_name_and_nothing_else(workspace: Path) -> None:
+    context = context_of(workspace)
+    wards = Wards.of({"allow_protected": [".pre-commit-config.yaml", "pyvenv.cfg"]})
+    context = dataclasses.replace(context, wards=wards)
+    for path in (".pre-commit-config.yaml", ".venv/bin/python3", "deep/.pre-commit-config.yaml"):
+        call_in(context, WRITE_FILE, path=path, content="x")
+    for path in (".vscode/x", ".git/config", ".cantrip/x"):
+        with pytest.raises(GateError, match="is protected"):
+            call_in(context, WRITE_FILE, path=path, content="x")
+    for name in (".git", ".cantrip", "README.md", ".vscod"):
+        with pytest.raises(DefinitionError, match="allow_protected"):
+            Wards.of({"allow_protected": [name]})
+    assert compose(Wards(), wards).allow_protected == ()
+    assert compose(wards, Wards()).allow_protected == ()
+
+
+_CONFIG = """[core]
+\tbare = false
+[http "https://github.com/"] extraheader = AUTHORIZATION: \\
+    basic hidden-value
+[remote "origin"]
+\turl = https://ada:hidden-value@ss@example.org/x.git?private_token=hidden-value
+\tpushurl = ssh://git@example.org/x.git
+[credential]
+\thelper = "store --file=/hidden-value"
+[github]
+\tOAuthToken = hidden-value
+"""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".git/config", ".GIT/CONFIG", ".git/modules/a/config", ".git/worktrees/w/config.worktree", "deep/.git/config"],
+)
+def test_settings_of_git_are_shown_without_credentials(
+    call: Call, workspace: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = workspace / path
+    target.parent.mkdir(parents=True)
+    target.write_text(_CONFIG)
+    (workspace / "alias").symlink_to(path)
+    (workspace / "folder").symlink_to(os.path.dirname(path))
+    for name in (path, "alias", f"folder/{target.name}"):
+        shown = call(READ_FILE, path=name).result
+        assert "hidden-value" not in shown
+        assert "bare = false" in shown
+        assert "example.org/x.git" in shown
+    for _ in range(2):
+        for where in (path, os.path.dirname(path), "alias"):
+            found = call(SEARCH, pattern="hidden-value|bare", path=where).result
+            assert "hidden-value" not in found.replace("hidden-value|bare", "")
+        monkeypatch.setattr(ripgrep, "program", lambda *_: None)
+    assert target.read_text() == _CONFIG
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ def test_a_command_is_trusted_by_exactly_its_words(tmp_path: Path) -> None:
     workspace = tmp_path / "project"
     workspace.mkdir()
     ledger.grant(workspace)
-    said = trusting(tmp_path, "--mcp", "--", "npx", "-y", "a server")
-    assert said.stdout == "may run outside the sandbox as an MCP server: npx -y 'a server'\n"
+    said = trusting(tmp_path, "--mcp", "--yes", "--", "npx", "-y", "a server")
+    assert said.stdout.endswith("may run outside the sandbox as an MCP server: npx -y 'a server'\n")
     assert ledger.trusts_command(["npx", "-y", "a server"])
     assert not ledger.trusts_command(["npx", "-y", "a", "server"])
     assert not ledger.trusts_command(["npx", "-y"])

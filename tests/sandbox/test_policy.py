@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.gates.guarded import is_secret_file, plain
 from cantrip_acp.sandbox.bubblewrap import Places, arguments, encode
-from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey, is_hidden_file
+from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.policy import compose
 from cantrip_acp.sandbox.toolchains import find_tools
@@ -141,6 +142,14 @@ def test_our_own_folders_are_hidden_where_they_lie_in_the_workspace() -> None:
     assert policy.hidden == ("/srv/data/state",)
 
 
+COPIES = (
+    ".env~", ".env.swp", ".env.swo", "#.env#", ".#.env", ".env.bak", ".env.orig", ".env.old", ".env.save", ".env.~1~", ".env copy",
+    ".netrc~", ".netrc.swp", ".netrc.bak", ".id_rsa.swp", "id_rsa~", "id_ed25519.bak", "#id_rsa#", ".npmrc.orig", "a.tfvars~",
+    ".a.tfvars.swp", "service-account.json.bak", "store.p12.old", ".env.local~", ".env.example~",
+)  # fmt: skip
+"""What editors, merges and hurried people leave beside a file with secrets."""
+
+
 @pytest.mark.parametrize(
     ("name", "hidden"),
     [
@@ -158,10 +167,20 @@ def test_our_own_folders_are_hidden_where_they_lie_in_the_workspace() -> None:
         ("id_rsa.pub", False),
         ("store.p12", True),
         ("package.json", False),
+        *((name, True) for name in COPIES),
+        *(
+            (name, True)
+            for name in (".ENV", "Prod.TFVARS", "x.auto.tfvars.json", "terraform.tfstate", "ID_work", "ID_RSA")
+        ),
+        *((name, True) for name in ("service-account.json", "gcp-service-account-prod.json", "Service_Account.JSON")),
+        *(
+            (name, False)
+            for name in ("notes~", "README.md.bak", "id_map.json", "id_gen.py", "accounts.json", "#", "~", ".swp")
+        ),
     ],
 )
 def test_names_of_secrets(name: str, hidden: bool) -> None:
-    assert is_hidden_file(name) is hidden
+    assert is_secret_file(plain(name)) is hidden
 
 
 def test_a_survey_sees_what_changes(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ _WARD_KINDS: dict[str, tuple[Any, Kind]] = {
     "home": (str, one_of(("private", "persistent"))),
     "paths": (list[str], texts("a path or a list of paths")),
     "names": (list[str], texts("a name or a list of names")),
+    "protected": (list[str], texts("a protected name or a list of them")),
 }
 
 

@@ -238,6 +238,9 @@ class CastRun:
             self._turn = turn
             self.spend(response.usage)
             self._keep_word(turn)
+            if self.entity.hub.active:
+                for notice in response.notices:
+                    await self.entity.hub.send(events.Noticed(**self._ids, text=self.entity.redactor.text(notice)))
             if response.problem is not None:
                 turn.outputs.append(Output(error=response.problem))
             await self._act(turn)

@@ -23,7 +23,7 @@ from cantrip_acp.crystals.anthropic_request import check, request
 from cantrip_acp.crystals.clients import ClientPerLoop
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.parameters import RefusedReplay, not_taken, without
+from cantrip_acp.crystals.parameters import Effort, RefusedReplay, not_taken, without
 from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
 from cantrip_acp.errors import CrystalError, MalformedResponse
@@ -84,6 +84,7 @@ class AnthropicCrystal:
         """The certificates to trust, once for all loops: they take as long to load as a short answer."""
         self._lock = threading.Lock()
         self._refused_thinking = RefusedReplay(FAMILY)
+        self._effort = Effort(self._who)
         self._dropped: set[str] = set()
         """Parameters that the model turned out not to take."""
 
@@ -141,7 +142,9 @@ class AnthropicCrystal:
             if messages[-1]["role"] == "assistant":
                 messages = messages[:-1]
             body = {**body, "messages": [*messages, {"role": "assistant", "content": said}]}
-        return reading.response(names_back(query.tools), self.model, info.price, body["max_tokens"])
+        response = reading.response(names_back(query.tools), self.model, info.price, body["max_tokens"])
+        notices = self._effort.notices()
+        return msgspec.structs.replace(response, notices=notices) if notices else response
 
     def _headers(self, query: Query, body: Mapping[str, Any]) -> dict[str, str]:
         headers = {_REQUEST_ID: query.request_id} if query.request_id else {}
@@ -154,14 +157,17 @@ class AnthropicCrystal:
     async def _ask(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
         """One request. A parameter that nobody insists on and that the model does not take is left out from then on."""
         while True:
-            sent = without(body, self._dropped)
+            sent = self._effort.applied(without(body, self._dropped))
             try:
                 return await self._stream(sent, headers, reading, emit)
             except CrystalError as error:
-                name = self._not_taken(error, sent)
-                if name is None or reading.events:
+                if reading.events:
                     raise
-                self._dropped.add(name)
+                name = self._not_taken(error, sent)
+                if name is not None:
+                    self._dropped.add(name)
+                elif not self._effort.learn(error, sent):
+                    raise
 
     def _not_taken(self, error: CrystalError, sent: Mapping[str, Any]) -> str | None:
         name = not_taken(error, {key: sent[key] for key in _SAMPLING if key in sent})

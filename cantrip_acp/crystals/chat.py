@@ -79,6 +79,7 @@ class ChatCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url, headers)
         self._dropped: set[str] = set()
+        self._effort = parameters.Effort(self.sdk.who)
         tools = endpoint.options.get("tools", "auto")
         if tools not in TOOLS:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
@@ -103,7 +104,7 @@ class ChatCrystal:
         check_window(self.endpoint, query)
         while True:
             by_text = self._by_text
-            body = parameters.without(self.body(query, by_text=by_text), self._dropped)
+            body = self._effort.applied(parameters.without(self.body(query, by_text=by_text), self._dropped))
             try:
                 return await self._answer(body, query, emit, by_text=by_text)
             except CrystalError as error:
@@ -112,7 +113,7 @@ class ChatCrystal:
                     self._by_text = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
-                else:
+                elif not self._effort.learn(error, body):
                     raise self.explained(error) from None
 
     def explained(self, error: CrystalError) -> CrystalError:
@@ -212,6 +213,7 @@ class ChatCrystal:
             id=chat.id,
             sampled=chat.tokens.whole() if self.endpoint.options.get("logprobs") else None,
             text_calls=bool(found and not chat.calls),
+            notices=self._effort.notices(),
         )
         return said_something(self.sdk.who, response)
 

@@ -154,6 +154,7 @@ class Response(msgspec.Struct, frozen=True):
     ``id`` is the provider's own for the response, for those who ask it about one. ``sampled`` are its tokens, where they
     were asked for and the provider tells them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps them.
     ``problem`` says why a program in the text is not run (`mediums.text_program`); the loop sets it.
+    ``notices`` are for the user: what was done otherwise than asked.
     """
 
     content: str | None = None
@@ -169,6 +170,7 @@ class Response(msgspec.Struct, frozen=True):
     sampled: Sampled | None = None
     text_calls: bool = False
     problem: str | None = None
+    notices: tuple[str, ...] = ()
 
 
 class Query(msgspec.Struct, frozen=True):

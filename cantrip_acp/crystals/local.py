@@ -56,7 +56,7 @@ class LocalCrystal(ChatCrystal):
                 start = f"start it with: {server.start.format(model=self.model)}"
             return CrystalError(
                 f"{self.sdk.who}: no server answers at {shown(self.base_url)}; {start}; or set crystal.base_url to where it "
-                f"runs ({text.rpartition(': ')[2]})",
+                f"runs ({text.rpartition(': ')[2].partition(';')[0]})",
                 retryable=error.may_retry(None),
             )
         if error.status == 404 and server is PRESETS["ollama"]:

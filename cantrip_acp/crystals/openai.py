@@ -28,26 +28,38 @@ from cantrip_acp.errors import CrystalError, DefinitionError
 PATH = "/responses"
 APIS = ("responses", "chat")
 
+_NEEDS_RESPONSES = re.compile(r"(?:^|/)(?:gpt-(?:5\.[4-9]|[6-9])|[\w.-]*codex|[\w.-]+-pro\b)", re.IGNORECASE)
+"""Models that take function tools only by the Responses API. OpenAI opened Chat Completions for some of them later
+(2026-11), but only in part, so the Responses API stays the one that works for all. Looked up 2026-11: openai/openai-openapi
+issue 541, danny-avila/LibreChat issue 14355."""
+_ONLY_RESPONSES = re.compile(r"v1/responses|responses API|responses endpoint", re.IGNORECASE)
+
 _LOGPROBS = "message.output_text.logprobs"
 _FOREIGN_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
 """Reasoning that this key cannot open: another organization's, or that of a model which is gone."""
 
 
 class OpenAICrystal:
-    """An OpenAI model, by one of its two APIs."""
+    """An OpenAI model, by one of its two APIs.
+
+    Without the option ``api``: the Responses API at OpenAI's own address, and elsewhere for models that take tools only there;
+    otherwise Chat Completions. Where a server refuses a request and names the other API, that one is used from then on.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         api = endpoint.options.get("api")
         if api is not None and api not in APIS:
             raise DefinitionError(f"api is {api!r}; it is one of {', '.join(APIS)}", where="crystal.api")
         where = address(endpoint)
-        self.api: str = api or ("responses" if is_own(where) else "chat")
+        self._chosen = api is not None
+        self._needs_responses = _NEEDS_RESPONSES.search(endpoint.model) is not None
+        self.api: str = api or ("responses" if is_own(where) or self._needs_responses else "chat")
         self.endpoint = endpoint
         self.name = endpoint.provider
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
         self._chat = ChatCrystal(endpoint, where)
-        self._responses = ResponsesCrystal(endpoint, where) if self.api == "responses" else None
+        self._responses = ResponsesCrystal(endpoint, where)
 
     def __repr__(self) -> str:
         return f"OpenAICrystal({self.endpoint.provider}:{self.model}, {self.api})"
@@ -59,14 +71,28 @@ class OpenAICrystal:
     async def aclose(self) -> None:
         """End the connections of the running event loop."""
         await self._chat.aclose()
-        if self._responses is not None:
-            await self._responses.aclose()
+        await self._responses.aclose()
 
     async def query(self, query: Query, emit: Emit) -> Response:
         """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
-        if self._responses is None or query.params.stop:
-            return await self._chat.query(query, emit)
-        return await self._responses.query(query, emit)
+        # The Responses API has no stop sequences.
+        stops = query.params.stop and not (self._needs_responses and query.tools)
+        by_chat = self.api == "chat" or bool(stops)
+        try:
+            return await (self._chat if by_chat else self._responses).query(query, emit)
+        except CrystalError as error:
+            if self._chosen or not _names_the_other_api(error, by_chat=by_chat):
+                raise
+        self.api = "responses" if by_chat else "chat"
+        return await (self._responses if by_chat else self._chat).query(query, emit)
+
+
+def _names_the_other_api(error: CrystalError, *, by_chat: bool) -> bool:
+    """Whether a refusal says that this model, or this server, is asked by the other API."""
+    if by_chat:
+        return error.status in (400, 404, 405, 422) and _ONLY_RESPONSES.search(str(error)) is not None
+    # A gateway without this path, rather than one without this model.
+    return error.status in (404, 405, 501) and "model" not in str(error).partition("): ")[2].lower()
 
 
 class ResponsesCrystal:
@@ -76,6 +102,7 @@ class ResponsesCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url)
         self._dropped: set[str] = set()
+        self._effort = parameters.Effort(self.sdk.who)
         self._refused_reasoning = parameters.RefusedReplay(FAMILY)
         self._no_logprobs = False
 
@@ -88,6 +115,7 @@ class ResponsesCrystal:
         while True:
             messages = self._refused_reasoning.without(query.messages)
             body = parameters.without(self.body(msgspec.structs.replace(query, messages=messages)), self._dropped)
+            body = self._effort.applied(body)
             try:
                 answer = await self._answer(body, query, emit)
             except CrystalError as error:
@@ -97,6 +125,8 @@ class ResponsesCrystal:
                     self._no_logprobs = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)
+                elif self._effort.learn(error, body):
+                    pass
                 elif (
                     error.status != 400
                     or not _FOREIGN_REASONING.search(str(error))
@@ -189,5 +219,6 @@ class ResponsesCrystal:
             provider=keep(answer.items()) if answer.complete and as_given else None,
             id=own_id if isinstance(own_id, str) and own_id else None,
             sampled=answer.tokens() if self.endpoint.options.get("logprobs") else None,
+            notices=self._effort.notices(),
         )
         return said_something(self.sdk.who, response)

@@ -120,10 +120,12 @@ class OpenAISdk:
         if isinstance(error, openai.APIConnectionError):
             cause = error.__cause__ or error
             if not sent and type(cause).__name__ == "ConnectError":
+                local = failures.is_loopback(self.base_url)
+                hint = "; start the server there, or change the address" if local else ""
                 return CrystalError(
-                    f"{self.who}: no connection to {shown(self.base_url)}: {failures.said(cause) or 'refused'}",
+                    f"{self.who}: no connection to {shown(self.base_url)}: {failures.said(cause) or 'refused'}{hint}",
                     # Waiting starts no server on this machine.
-                    retryable=not failures.is_loopback(self.base_url),
+                    retryable=not local,
                 )
             return failures.broken(self.who, cause, sent=sent)
         if isinstance(error, openai.APIError):

@@ -79,6 +79,69 @@ def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
     return out
 
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Every effort that some model takes, from the least to the most."""
+
+_EFFORT_PLACES = (("reasoning", "effort"), ("reasoning_effort",), ("output_config", "effort"))
+"""Where the requests of the different protocols have it."""
+_QUOTED = re.compile(r"[`'\"\u2018\u2019\u201c\u201d](\w+)[`'\"\u2018\u2019\u201c\u201d]")
+
+
+class Effort:
+    """The effort that a model takes in place of one that it refused, learned from the refusal's own words."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._instead: dict[str, str] = {}
+        self._notices: list[str] = []
+
+    def applied(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body with the effort that its model takes."""
+        place = _effort_place(body)
+        if place is None:
+            return body
+        return _with_effort(body, place, self._instead.get(_at(body, place), _at(body, place)))
+
+    def learn(self, error: CrystalError, sent: Mapping[str, Any]) -> bool:
+        """Whether ``error`` refuses the effort that was sent and names others, so that asking once more helps."""
+        place = _effort_place(sent)
+        words = str(error)
+        if place is None or error.status not in (400, 422) or "effort" not in words:
+            return False
+        asked = _at(sent, place)
+        taken = [effort for effort in EFFORTS if effort in set(_QUOTED.findall(words)) and effort != asked]
+        if not taken or asked in self._instead or asked in self._instead.values():
+            return False
+        rank = EFFORTS.index(asked) if asked in EFFORTS else EFFORTS.index("medium")
+        nearest = min(taken, key=lambda effort: (abs(EFFORTS.index(effort) - rank), EFFORTS.index(effort)))
+        self._instead[asked] = nearest
+        self._notices.append(
+            f"{self._who} does not take the effort {asked}; {nearest} is used (it takes {', '.join(taken)})"
+        )
+        return True
+
+    def notices(self) -> tuple[str, ...]:
+        """What the user is to be told, once."""
+        told, self._notices = tuple(self._notices), []
+        return told
+
+
+def _effort_place(body: Mapping[str, Any]) -> tuple[str, ...] | None:
+    return next((place for place in _EFFORT_PLACES if isinstance(_at(body, place), str)), None)
+
+
+def _at(body: Mapping[str, Any], place: tuple[str, ...]) -> Any:
+    found: Any = body
+    for key in place:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _with_effort(body: dict[str, Any], place: tuple[str, ...], effort: str) -> dict[str, Any]:
+    head, *rest = place
+    return {**body, head: {**body[head], rest[0]: effort} if rest else effort}
+
+
 class RefusedReplay:
     """Thinking of the history that its provider refuses to take back, by what it is: later thinking is still sent.
 

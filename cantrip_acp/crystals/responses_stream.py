@@ -9,6 +9,9 @@ from typing import Any
 from cantrip_acp.crystals.contract import Delta
 from cantrip_acp.crystals.sampled import Sampled, Tokens
 
+BREAK = "\n\n"
+"""Between two messages of one answer."""
+
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -22,6 +25,8 @@ class ResponsesAnswer:
     refused: bool = False
     _items: dict[int, dict[str, Any]] = field(default_factory=dict)
     _shown: bool = False
+    _said: tuple[Any, Any] | None = None
+    """Which item and part the last piece of text belonged to."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Delta]:
         """One event; what to show of it."""
@@ -29,10 +34,10 @@ class ResponsesAnswer:
         delta = event.get("delta")
         match kind:
             case "response.output_text.delta" if isinstance(delta, str) and delta:
-                return [Delta("text", delta)]
+                return self._text(event, delta)
             case "response.refusal.delta" if isinstance(delta, str) and delta:
                 self.refused = True
-                return [Delta("text", delta)]
+                return self._text(event, delta)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 if isinstance(delta, str) and delta:
                     self._shown = True
@@ -55,6 +60,13 @@ class ResponsesAnswer:
                 self.error = event
         return []
 
+    def _text(self, event: Mapping[str, Any], delta: str) -> list[Delta]:
+        """A piece of text; a blank line stands before the first one of another message (`content` has it too)."""
+        before, self._said = self._said, (event.get("output_index"), event.get("item_id"))
+        if before is not None and before != self._said:
+            return [Delta("text", BREAK), Delta("text", delta)]
+        return [Delta("text", delta)]
+
     def take(self, whole: Mapping[str, Any]) -> None:
         """A response that came in one piece, without a stream."""
         if whole.get("status") == "failed":
@@ -71,16 +83,19 @@ class ResponsesAnswer:
 
     def content(self) -> str | None:
         """All text of the answer, a refusal's included."""
-        texts: list[str] = []
+        messages: list[str] = []
         for item in self.items():
             if item.get("type") == "message":
+                texts: list[str] = []
                 for part in _parts(item.get("content")):
                     if part.get("type") == "refusal":
                         self.refused = True
                         texts.append(str(part.get("refusal") or ""))
                     elif isinstance(part.get("text"), str):
                         texts.append(part["text"])
-        return "".join(texts) or None
+                messages.append("".join(texts))
+        # What it says of its work (phase commentary) and the answer itself are messages of their own.
+        return BREAK.join(text for text in messages if text) or None
 
     def thinking(self) -> str | None:
         """The summaries of reasoning, or the reasoning itself where a server gives that."""
@@ -122,6 +137,9 @@ class ResponsesAnswer:
         if isinstance(details, Mapping) and details.get("reason"):
             reason = str(details["reason"])
             return _INCOMPLETE.get(reason, reason)
+        if not self.complete:
+            # Cut off without a reason, in an event that calls it completed.
+            return "length"
         return "tool_calls" if self.calls() else "stop"
 
 

@@ -31,7 +31,7 @@ from tests.providers.openai import (
     text,
     turn,
 )
-from tests.providers.wire import Wire, json_reply, sse_reply
+from tests.providers.wire import Reply, Request, Wire, json_reply, sse_reply
 
 SECRET = "sk-test-0123456789abcdefghij"
 THINKS = ModelInfo(reasoning=True, sampling=False, images=True, documents=True, known=True)
@@ -325,6 +325,103 @@ async def test_a_response_that_fails_in_the_stream(code: str, status: int, retry
         with pytest.raises(CrystalError, match="It broke") as caught:
             await asked(crystal(wire))
     assert (caught.value.status, caught.value.may_retry()) == (status, retryable)
+
+
+# --- which of the two APIs ------------------------------------------------------------------------------------------------
+
+NEEDS_TOOLS = (
+    "Function tools with reasoning_effort are not supported for {} in /v1/chat/completions. To use function tools, use "
+    "/v1/responses or set reasoning_effort to 'none'."
+)
+
+
+def at_gateway(wire: Wire, model: str, **options: object) -> OpenAICrystal:
+    return OpenAICrystal(Endpoint("openai", model, f"{wire.url}/v1", Secret(SECRET), options=options))
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        ("gpt-6.1-sol", "/v1/responses"),
+        ("gpt-5.6-terra-2026-06-01", "/v1/responses"),
+        ("gpt-5.4-mini", "/v1/responses"),
+        ("openai/gpt-6-astra", "/v1/responses"),
+        ("gpt-5.3-codex", "/v1/responses"),
+        ("o3-pro", "/v1/responses"),
+        ("gpt-5.2-pro", "/v1/responses"),
+        ("gpt-5.1", "/v1/chat/completions"),
+        ("gpt-4.1", "/v1/chat/completions"),
+        ("qwen3", "/v1/chat/completions"),
+    ],
+)
+@pytest.mark.parametrize("way", ["base_url", "variable"])
+async def test_the_api_of_a_model_behind_a_gateway(
+    model: str, path: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.providers.openai import said
+
+    def answer(request: Request) -> Reply:
+        return responds(message_item("ok")) if request.path == "/v1/responses" else said("ok")
+
+    with Wire(answer) as wire:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{wire.url}/v1")
+        made = at_gateway(wire, model) if way == "base_url" else OpenAICrystal(Endpoint("openai", model))
+        assert (await asked(made, tools=(READ,)))[0].content == "ok"
+        assert [request.path for request in wire.requests] == [path]
+
+
+async def test_a_rejection_that_names_the_other_api_switches_to_it() -> None:
+    replies = (
+        refusal(400, NEEDS_TOOLS.format("corp-model")),
+        responds(message_item("one")),
+        responds(message_item("two")),
+    )
+    with Wire(strict(*replies)) as wire:
+        made = at_gateway(wire, "corp-model")
+        assert [(await asked(made, tools=(READ,)))[0].content for _ in range(2)] == ["one", "two"]
+        assert [r.path for r in wire.requests] == ["/v1/chat/completions", "/v1/responses", "/v1/responses"]
+
+
+async def test_a_gateway_without_the_responses_api() -> None:
+    from tests.providers.openai import said
+
+    missing = json_reply({"detail": "Not Found"}, 404)
+    with Wire(strict(missing, said("one"), said("two"))) as wire:
+        made = at_gateway(wire, "gpt-6.1-sol")
+        assert [(await asked(made, tools=(READ,)))[0].content for _ in range(2)] == ["one", "two"]
+        assert [r.path for r in wire.requests] == ["/v1/responses", "/v1/chat/completions", "/v1/chat/completions"]
+
+
+async def test_a_model_that_is_not_there_is_no_reason_to_switch() -> None:
+    missing = refusal(404, "The model 'gpt-6.1-sol' does not exist or you do not have access to it.", "model_not_found")
+    with Wire(strict(missing)) as wire:
+        with pytest.raises(CrystalError, match="does not exist"):
+            await asked(at_gateway(wire, "gpt-6.1-sol"), tools=(READ,))
+        assert len(wire.requests) == 1
+
+
+async def test_an_api_that_was_chosen_is_kept() -> None:
+    with Wire(strict(refusal(400, NEEDS_TOOLS.format("gpt-6.1-sol")))) as wire:
+        with pytest.raises(CrystalError, match="use /v1/responses"):
+            await asked(at_gateway(wire, "gpt-6.1-sol", api="chat"), tools=(READ,))
+        assert len(wire.requests) == 1
+
+
+async def test_messages_of_different_phases_have_a_break_between_them() -> None:
+    items = [
+        message_item("I look at the files.") | {"phase": "commentary"},
+        message_item("It is 42.") | {"phase": "final_answer", "id": "msg_2"},
+    ]
+    with Wire(strict(responds(*items))) as wire:
+        answer, shown = await asked(crystal(wire))
+    assert answer.content == text(shown) == "I look at the files.\n\nIt is 42."
+
+
+async def test_an_answer_that_is_incomplete_though_the_event_says_completed() -> None:
+    cut = event({"type": "response.completed", "response": response([message_item("Half an")], "incomplete")})
+    with Wire(strict(sse_reply([*events([message_item("Half an")])[:-1], cut]))) as wire:
+        answer, _ = await asked(crystal(wire))
+    assert (answer.content, answer.stop_reason, answer.provider) == ("Half an", "length", None)
 
 
 async def test_an_error_event() -> None:

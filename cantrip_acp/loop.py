@@ -243,6 +243,8 @@ class CastRun:
                     await self.entity.hub.send(events.Noticed(**self._ids, text=self.entity.redactor.text(notice)))
             if response.problem is not None:
                 turn.outputs.append(Output(error=response.problem))
+                if self.entity.hub.active:
+                    await self.entity.hub.send(events.Noticed(**self._ids, text=response.problem))
             await self._act(turn)
             reason = self._verdict(turn, limit)
             self._turn = None

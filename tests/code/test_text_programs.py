@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
+from cantrip_acp.events import Noticed
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import Turn
 from cantrip_acp.mediums.codetext import program
@@ -126,6 +127,14 @@ async def test_the_crystal_is_told_why_an_unclear_program_is_not_run(tmp_path: P
     assert why in told
     last = made.crystal.invocations[1].messages[-1]  # type: ignore[attr-defined]
     assert (last.role, last.content) == ("user", told)
+
+
+async def test_readers_are_told_of_an_unclear_program() -> None:
+    made = cantrip("code", f"{BLOCK}\n{BLOCK}", "I see.")
+    async with made.cast_stream("go") as stream:
+        told = [event.text async for event in stream if isinstance(event, Noticed)]
+    assert len(told) == 1
+    assert "2 ```python blocks" in told[0]
 
 
 @pytest.mark.parametrize("required", [False, True])

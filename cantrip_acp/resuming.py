@@ -117,11 +117,12 @@ def take_context(entity: Entity, where: Point) -> Context:
     from cantrip_acp.context import Context, block_of
     from cantrip_acp.loom.export.seen import Seen
     from cantrip_acp.loom.history import lived
+    from cantrip_acp.mediums.text_program import writes_calls
 
     loom, last = entity.loom, where.turn_id
 
     def empty() -> Context:
-        return Context(entity.call, entity.circle)
+        return Context(entity.call, entity.circle, text_calls=writes_calls(entity.crystal))
 
     if loom.places[last].cantrip_id == entity.cantrip_id:
         seen = Seen(loom, Outline(loom))

@@ -262,3 +262,24 @@ async def test_a_resumed_thread_lives_on() -> None:
     for leaf in loom.leaves():
         source = Source(loom, Wanted())
         assert list(source.seen.windows(leaf))
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("other", [{}, {"call": {"system_prompt": "Changed."}}])
+async def test_a_crystal_that_writes_its_calls_as_text_is_told_so_again(other: dict[str, Any]) -> None:
+    block = "```python\n1 + 1\n```"
+
+    def made(*said: str, **more: Any) -> Cantrip:
+        crystal = ScriptedCrystal([{"content": text} for text in said], tools="text", record_inputs=True)
+        return Cantrip(crystal, circle=Circle("code", ["done"], {"max_turns": 9}), loom=Loom.memory(), **more)
+
+    original = made(f"{block}\n{block}", f"Now:\n{block}", "Done.")
+    await original.cast("go")
+    entity_id = next(t.entity_id for t in original.loom.turns() if t.role == "crystal")
+    if not other:
+        assert await check_every_turn(original.loom, original, entity_id, lambda: made("again")) == 3
+    for turn in queries(original.loom, entity_id)[:2]:
+        again = made("again", **other)
+        await again.resume(turn.id, loom=original.loom, state="none")
+        told = [m.content or "" for m in again.crystal.invocations[0].messages if m.kind == "capabilities"]  # type: ignore[attr-defined]
+        assert ["exactly one ```python block" in text for text in told] == [True]

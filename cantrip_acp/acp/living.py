@@ -6,6 +6,7 @@ it is at work nothing is opened. So what is left of a race is a whole session or
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from cantrip_acp.acp.envelope import INVALID_REQUEST, RpcError
-from cantrip_acp.acp.refusals import busy, unknown
+from cantrip_acp.acp.refusals import unknown, unready
 
 if TYPE_CHECKING:
     from cantrip_acp import telemetry
@@ -65,11 +66,20 @@ class Living:
         self.waiting: dict[str, Waiting] = {}
         self._opening: dict[str, _Passage] = {}
         self._deleting: dict[str, _Deletion] = {}
+        self.loading: Counter[str] = Counter()
+        """How many requests that load a session have come and are not answered, by its id."""
 
     def session(self, session_id: str) -> Session:
-        """The session with that id. Raises `RpcError` where there is none, or its recipe is not trusted yet."""
+        """The session with that id. Raises `RpcError` where there is none, its recipe is not trusted yet, or it is being
+        opened, closed or deleted."""
         session = self.sessions.get(session_id)
+        if session_id in self._deleting:
+            raise unready(session_id, "deleted")
+        if session_id in self._opening or (session is None and self.loading[session_id]):
+            raise unready(session_id, "loaded")
         if session is not None:
+            if session.closing:
+                raise unready(session_id, "closed")
             return session
         if session_id in self.waiting:
             raise RpcError(
@@ -87,7 +97,7 @@ class Living:
         if session_id in self._deleting:
             raise unknown(session_id)
         if session_id in self._opening:
-            raise busy(session_id)
+            raise unready(session_id, "loaded")
         mine = self._opening[session_id] = _Passage()
         try:
             with mine.scope:

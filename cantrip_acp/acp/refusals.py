@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from cantrip_acp.acp.envelope import AUTH_REQUIRED, INVALID_REQUEST, RESOURCE_NOT_FOUND, RpcError
 from cantrip_acp.acp.handshake import AUTH_METHOD, OTHER_WAYS
 from cantrip_acp.errors import MissingKey
@@ -24,6 +26,27 @@ def busy(session_id: str) -> RpcError:
         INVALID_REQUEST,
         f"Invalid request: session {session_id[:100]} is busy; wait for its reply or send session/cancel",
         {"sessionId": session_id[:100], "reason": "prompt_in_progress"},
+    )
+
+
+Doing = Literal["closed", "loaded", "deleted"]
+"""What may happen to a session that no prompt can be sent to meanwhile."""
+
+_REASONS: dict[Doing, str] = {"closed": "session_closing", "loaded": "session_loading", "deleted": "session_deleting"}
+_MENDS: dict[Doing, str] = {
+    "closed": "wait for the reply to session/close, and load it again to go on",
+    "loaded": "wait for the reply to session/load or session/resume",
+    "deleted": "begin another session",
+}
+
+
+def unready(session_id: str, doing: Doing) -> RpcError:
+    """The session is being closed, loaded or deleted at this moment."""
+    shown = session_id[:100]
+    return RpcError(
+        INVALID_REQUEST,
+        f"Invalid request: session {shown} is being {doing}; {_MENDS[doing]}",
+        {"sessionId": shown, "reason": _REASONS[doing]},
     )
 
 

@@ -18,8 +18,8 @@ import msgspec
 from cantrip_acp import telemetry
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import Asked, ask_client
-from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.acp.refusals import busy, unknown
+from cantrip_acp.acp.envelope import INTERNAL_ERROR, RpcError, invalid_params
+from cantrip_acp.acp.refusals import busy, unready
 from cantrip_acp.acp.translate import Translator, notice
 from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.errors import CantripError, IntentRequired
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 OUTPUT_INTERVAL = 0.1
 """Seconds between two views of a running command's output."""
+
+ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
+"""Seconds in which a prompt ends that was cancelled, and in which it does once all that it had started was killed."""
 
 STOP_REASONS: dict[str, acp.StopReason] = {
     "done": "end_turn",
@@ -97,6 +100,8 @@ class Session:
         """How many forks are being made of it."""
         self.loom_read = anyio.Lock()
         """Held while a thread reads the loom, which is not closed under it: its descriptor could be another file by then."""
+        self._leaves_late = False
+        """Whether the prompt that still runs closes the loom when it ends."""
         self._replaying = False
         self._cancelled = False
         self._ended = anyio.Event()
@@ -118,13 +123,12 @@ class Session:
 
     def begin(self, request: Request) -> None:
         """Take the session for a prompt. Raises `RpcError` while another one runs."""
-        if self.running or self.closing or self._replaying:
-            doing = "being closed" if self.closing else "busy with another prompt" if self.running else "being loaded"
-            raise RpcError(
-                INVALID_REQUEST,
-                f"Invalid request: session {self.id} is {doing}; wait for its reply or send session/cancel",
-                {"sessionId": self.id, "reason": "prompt_in_progress"},
-            )
+        if self.closing:
+            raise unready(self.id, "closed")
+        if self.running:
+            raise busy(self.id)
+        if self._replaying:
+            raise unready(self.id, "loaded")
         self.running = True
         self._cancelled = False
         self._ended = anyio.Event()
@@ -154,7 +158,9 @@ class Session:
         finally:
             self.running = False
             self._ended.set()
-            if self.after is not None:
+            if self._leaves_late:
+                self.opened.leave()
+            elif self.after is not None:
                 self.after(self)
 
     def cancel(self) -> None:
@@ -182,7 +188,11 @@ class Session:
             log.warning("session %s could not be prepared", self.id, exc_info=True)
 
     async def close(self) -> None:
-        """End the running prompt and the entity, and let go of its loom; whoever comes second waits for it."""
+        """End the running prompt and the entity, and let go of its loom; whoever comes second waits for it.
+
+        The loom is closed behind the end of the cast, which is written to it. If the cast does not end although all that it
+        had started was killed (a handler in a thread cannot be), the loom stays open and locked until it does.
+        """
         if self.closing:
             await self._closed.wait()
             return
@@ -190,11 +200,18 @@ class Session:
         try:
             self.cancel()
             if self.running:
-                with anyio.move_on_after(1):
+                with anyio.move_on_after(ENDS_WITHIN):
                     await self._ended.wait()
             await self.entity.close()
+            if self.running:
+                with anyio.move_on_after(ENDS_WITHIN_KILLED):
+                    await self._ended.wait()
             async with self.loom_read:
-                self.opened.leave()
+                if self.running:
+                    self._leaves_late = True
+                    log.warning("a prompt of session %s does not end; its loom stays open until it does", self.id)
+                else:
+                    self.opened.leave()
         finally:
             self._closed.set()
 
@@ -216,7 +233,7 @@ class Session:
         finally:
             self._replaying = False
         if self.closing:
-            raise unknown(self.id)
+            raise unready(self.id, "closed")
 
     def _past(self, replayed: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
         return list(replayed(self.entity, compaction=self.client.compaction))

@@ -95,15 +95,32 @@ class Sessions:
         )
         return self.host.take(opened, permissions, trace, params.meta, sources)
 
-    async def load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
+    def load(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
         """``session/load``: the whole past goes out before the reply."""
+        self._living.loading[params.session_id] += 1
+        return self._while_loading(params.session_id, self._load(params, request))
+
+    async def _while_loading(self, session_id: str, work: Awaitable[acp.SessionState]) -> acp.SessionState:
+        """Count a session as being loaded from the moment when the request was read."""
+        try:
+            return await work
+        finally:
+            self._living.loading[session_id] -= 1
+            if not self._living.loading[session_id]:
+                del self._living.loading[session_id]
+
+    async def _load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         session = await self._found(params)
         await session.replay()
         self.host.introduce(session, request, ahead=True)
         return self.host.state(session)
 
-    async def resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
+    def resume(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
         """``session/resume``: as `load`, and nothing is replayed."""
+        self._living.loading[params.session_id] += 1
+        return self._while_loading(params.session_id, self._resume(params, request))
+
+    async def _resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         session = await self._found(params)
         self.host.introduce(session, request)
         return self.host.state(session)
@@ -382,7 +399,9 @@ class Sessions:
     def cancel(self, params: acp.Cancel, request: Request) -> None:
         """``session/cancel``"""
         waiting = self._living.waiting.get(params.session_id)
-        (waiting if waiting is not None else self._living.session(params.session_id)).cancel()
+        # One that is being closed is cancelled already.
+        closing = self._living.sessions.get(params.session_id)
+        (waiting or closing or self._living.session(params.session_id)).cancel()
 
 
 def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:

@@ -103,7 +103,7 @@ def test_a_load_that_nobody_reads(start: Start, folder: Path, tmp_path: Path) ->
     found = replies(agent, one, two, prompt)
     assert found[one]["error"]["code"] == -32800
     assert found[two]["error"]["data"]["reason"] == "prompt_in_progress"
-    assert found[prompt]["error"]["data"]["reason"] == "prompt_in_progress"
+    assert found[prompt]["error"]["data"]["reason"] == "session_loading"
     three = agent.ask("session/load", named)
     close = agent.ask("session/close", {"sessionId": session})
     found = replies(agent, three, close)

@@ -344,6 +344,6 @@ def _is_loom(descriptor: int) -> bool:
     lines = data.split(b"\n")
     for line in lines:
         with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-            heads.decode(line)
+            heads.decoder.decode(line)
             return True
     return b'{"type":"loom"' in lines[0][:64]

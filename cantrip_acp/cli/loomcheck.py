@@ -26,7 +26,8 @@ from cantrip_acp.cli.opening import state_option
 def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     """Read every record of a loom, and say what is damaged, and where: line and byte in a file, record in a database.
 
-    Nothing is changed. Exit status: 0 where all of it can be read, 1 where not.
+    Records that were changed, removed, doubled, swapped or cut off are found by the checksums that name each other. Records of
+    a later version are named and are no damage. Nothing is changed. Exit status: 0 where all of it can be read, 1 where not.
     """
     import msgspec
 
@@ -37,13 +38,18 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
 
     with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
         problems = held.check()
-        turns, where = len(held), str(held.location)
+        turns, where, later = len(held), str(held.location), dict(held.later)
     if as_json:
-        click.echo(json.dumps({"loom": where, "turns": turns, "problems": msgspec.to_builtins(problems)}))
+        click.echo(
+            json.dumps({"loom": where, "turns": turns, "problems": msgspec.to_builtins(problems), "later": later})
+        )
     else:
         for each in problems:
             place = f" (byte {each.offset:,})" if each.line is not None and each.offset is not None else ""
             click.echo(clean_line(f"{each}{place}"))
+        for name, many in later.items():
+            what = f"{many:,} record{'' if many == 1 else 's'} of kind {name!r}"
+            click.echo(clean_line(f"note: {what} of a later version; kept, and not used by this one"))
         count = f"{turns:,} turn{'' if turns == 1 else 's'}"
         click.echo(
             f"{clean_line(where)}: {count}, {f'{len(problems):,} problems' if problems else 'all of it can be read'}"

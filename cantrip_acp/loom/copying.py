@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cantrip_acp.errors import LoomError
-from cantrip_acp.loom.stores.rows import row_of
+from cantrip_acp.loom.stores.rows import encoded
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 def copied(loom: Loom, store: Store) -> Loom:
     """A loom in another store with every record of this one, ids and order kept; ``store``, just opened, is then the
-    copy's. A copy that was broken off goes on where it was.
+    copy's. A copy that was broken off goes on where it was. Records and fields of a later version are copied as they are.
 
     Raises `LoomError` where the store holds other records already, or takes one of these not (a turn whose parent was
     lost).
     """
-    copy, mine = type(loom)(store), loom.records()
+    copy, mine = type(loom)(store), loom.stored()
     for kept in copy.records():
-        record = next(mine, None)
-        if record != kept and (record is None or row_of(record).body != row_of(kept).body):
+        record, _ = next(mine, (None, None))
+        if record != kept and (record is None or encoded(record) != encoded(kept)):
             raise LoomError(f"loom {store.location} holds other records already; copy to an empty one")
-    for record in mine:
-        copy.append(record)
+    for record, body in mine:
+        copy.append(record, body)
     return copy

@@ -6,12 +6,13 @@ somebody asks for it.
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, get_args
 
 import msgspec
 
 from cantrip_acp import shapes
-from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
+from cantrip_acp.loom.turn import CantripRecord, LaterRecord, LoomHeader, Record
 
 
 class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
@@ -105,6 +106,12 @@ class ConfigHead(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
     entity_id: str
 
 
+class LaterHead(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
+    """A record of a later version, which this one keeps and cannot use; ``name`` is its ``type``."""
+
+    name: str
+
+
 Head = (
     LoomHeader
     | CantripRecord
@@ -122,11 +129,36 @@ Head = (
 """A record's head; headers and cantrips are small and few, and are read whole."""
 
 decoder: msgspec.json.Decoder[Head] = shapes.json_decoder(Head)
+_KINDS = frozenset(str(shape.__struct_config__.tag) for shape in get_args(Head))
 
 
-def decode(line: bytes | memoryview) -> Head:
+def later(line: bytes | memoryview, *, sealed: bool = False) -> str | None:
+    """The ``type`` of a record that only a later version can use; None for one of ours and for what is no record.
+
+    A record of a known type is one where its checksum holds (``sealed``): then nothing happened to it since it was written.
+    """
+    try:
+        data = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    name = data.get("type") if isinstance(data, dict) else None
+    if not isinstance(name, str) or not _NAME.match(name) or not (sealed or ("id" in data and name not in _KINDS)):
+        return None
+    return name
+
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
+
+
+def decode(line: bytes | memoryview, *, sealed: bool = False) -> Head | LaterHead:
     """A record's head; nothing of it looks into ``line`` any more. Raises `msgspec.DecodeError`."""
-    head = decoder.decode(line)
+    try:
+        head = decoder.decode(line)
+    except msgspec.ValidationError:
+        name = later(line, sealed=sealed)
+        if name is None:
+            raise
+        return LaterHead(name)
     if isinstance(head, SnapshotHead) and isinstance(head.data.pieces, dict):
         # What is raw would keep the line's memory.
         bare = SnapshotPieces(dict.fromkeys(head.data.pieces, msgspec.Raw()))
@@ -143,6 +175,6 @@ def pieces_of(record: Any) -> Any:
     return pieces if isinstance(pieces, dict) else ()
 
 
-def kind(record: Record | Head) -> str:
+def kind(record: Record | Head | LaterHead | LaterRecord) -> str:
     """The record's ``type``."""
     return str(record.__struct_config__.tag)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import msgspec
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.errors import LoomAppendOnly, LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import (
     CastRecord,
@@ -39,20 +39,27 @@ CUT_OFF = "interrupted: the process ended while the child was at work; what it h
 """The same of a delegation."""
 
 
-def settle(loom: Loom, entity_id: str | None = None) -> list[Turn]:
+def settle(loom: Loom, entities: str | Set[str] | None = None) -> list[Turn]:
     """Write the turns of all utterances that nobody will finish any more, and the ends of their casts.
 
-    ``entity_id`` takes those of one entity and of the children below it, where others may be writing the loom: whoever takes
-    that entity up again holds it alone. What cannot be settled (a turn above it is damaged) stays as it is.
+    ``entities`` limits this where others may be writing the loom: to an entity and the children below it (whoever takes it
+    up again holds it alone), or to a set of entities whose writers have ended (`Store.abandoned`). What cannot be settled (a
+    turn above it is damaged) stays as it is.
     """
     settled: list[Turn] = []
     # Children began after what called for them.
     for record in reversed(loom.unfinished()):
         try:
-            if entity_id is not None and not _below(loom, record, entity_id):
+            if isinstance(entities, str) and not _below(loom, record, entities):
+                continue
+            if isinstance(entities, Set) and record.entity_id not in entities:
                 continue
             turn = _turn(loom, record)
-            loom.append(turn)
+            try:
+                loom.append(turn)
+            except LoomAppendOnly:
+                # Somebody else who opened the loom at the same moment was faster.
+                continue
             settled.append(turn)
             _end(loom, turn)
         except LoomError as problem:

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
+from typing import cast as typed
 
 import msgspec
 
 from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.json_data import freeze_record
+from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.loom.thread import Thread
@@ -25,6 +27,7 @@ from cantrip_acp.loom.turn import (
     ContextRecord,
     FilesRecord,
     ForkRecord,
+    LaterRecord,
     LoomHeader,
     Record,
     RewardKind,
@@ -67,18 +70,19 @@ class Loom:
         ``postgresql://…?loom=NAME``), made where it is missing.
 
         Opening a file of lines for writing locks it (`LoomLocked`) and sets a torn last line aside; a database has many
-        writers. `problems` tells what was found. What was said when a writer's process ended becomes a turn (`interrupted`),
-        of a database when its entity is taken up again. With ``fsync`` each record is on the disk before the next turn begins.
+        writers. `problems` tells what was found. What was said when a writer's process ended becomes a turn (`interrupted`);
+        in a database only if that process is known to have ended. With ``fsync`` each record is on the disk before the next
+        turn begins.
         """
         from cantrip_acp.loom.stores.address import open_store
 
         store = open_store(path, fsync=fsync, readonly=readonly)
         try:
             loom = cls(store)
-            if loom._tree.unfinished and not readonly and store.sole:
+            if loom._tree.unfinished and not readonly:
                 from cantrip_acp.loom.interrupted import settle
 
-                settle(loom)
+                settle(loom, store.abandoned(loom._tree.unfinished))
             return loom
         except BaseException:
             store.close()
@@ -136,8 +140,9 @@ class Loom:
 
     # Writing
 
-    def append(self, record: Record) -> None:
-        """Add one record; when this returns it is in the store (LOOM-1).
+    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> None:
+        """Add one record; when this returns it is in the store (LOOM-1). ``body`` is its JSON where another loom gave it
+        (`stored`), with fields that this version does not know.
 
         Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store fails.
         """
@@ -148,12 +153,12 @@ class Loom:
                 raise LoomAppendOnly(f"loom is append-only: turn {record.id!r} is already written")
             if record.parent_id is not None and self._place(record.parent_id) is None:
                 raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
-        position = self._store.append(record)
+        position = self._store.append(record, body)
         if self._store.behind:
             # In the order of the store, this one among them.
             self.refresh()
         else:
-            self._tree.take(position, record)
+            self._tree.take(position, heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record)
 
     def _begin_file(self) -> None:
         self.refresh()
@@ -163,6 +168,10 @@ class Loom:
             except LoomAppendOnly:
                 # Another process was faster by a moment.
                 self.refresh()
+
+    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
+        """Every record with its JSON as it was written, in order: for `append` of another loom."""
+        return self._store.stored()
 
     def refresh(self) -> int:
         """Take in what other processes wrote since; how many records that were.
@@ -298,9 +307,14 @@ class Loom:
             yield self.turn(head_id)
 
     def records(self) -> Iterator[Record]:
-        """Every record as it was written, in order."""
+        """Every record as it was written, in order; those of a later version are `LaterRecord`."""
         for head in self._store.scan():
-            yield head[1]
+            yield typed("Record", head[1])
+
+    @property
+    def later(self) -> Mapping[str, int]:
+        """How many records of a later version there are, by their kind. They are kept and copied, and nothing here uses them."""
+        return self._tree.later
 
     def casts(self) -> list[tuple[CastRecord, CastRecord | None]]:
         """Each cast's start with its end; None for one that never ended (a crash, or it still runs)."""

@@ -13,7 +13,7 @@ import msgspec
 from cantrip_acp import shapes
 from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record, Turn, UtteranceRecord
+from cantrip_acp.loom.turn import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -36,7 +36,7 @@ class Tree(msgspec.Struct, array_like=True):
     positions of all that it was given, ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record
     holds a piece of a state, ``files`` the positions of the pinned files after a turn, ``unfinished`` the position of what an
     entity said last, by its id, where no turn of that entity has followed. ``partials`` are the positions of partial utterances
-    by the turn that they follow.
+    by the turn that they follow, ``later`` how many records there are of each kind that only a later version knows.
     """
 
     header: LoomHeader | None = None
@@ -53,8 +53,9 @@ class Tree(msgspec.Struct, array_like=True):
     files: dict[str, int] = {}
     unfinished: dict[str, int] = {}
     partials: dict[str, list[int]] = {}
+    later: dict[str, int] = {}
 
-    def take(self, position: int, record: Record | heads.Head) -> str | None:
+    def take(self, position: int, record: Record | heads.Head | LaterRecord | heads.LaterHead) -> str | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
         kind = type(record)
         if kind is Turn or kind is heads.TurnHead:
@@ -99,6 +100,9 @@ class Tree(msgspec.Struct, array_like=True):
                 if self.header is not None:
                     return "a second loom header"
                 self.header = typed("LoomHeader", record)
+            case "later":
+                name = typed("heads.LaterHead", record).name
+                self.later[name] = self.later.get(name, 0) + 1
         return None
 
     def _take_turn(self, position: int, turn: heads.TurnHead) -> str | None:

@@ -411,6 +411,19 @@ Record = (
 """Any line of a loom."""
 
 
+class LaterRecord(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
+    """A record that a later version wrote and that this one cannot use. It is kept, and copied as it is: ``data`` is its JSON."""
+
+    name: str
+    data: msgspec.Raw
+
+    @property
+    def id(self) -> str:
+        """The record's own id; empty where it has none."""
+        found = msgspec.json.decode(self.data).get("id")
+        return found if isinstance(found, str) else ""
+
+
 def new_id(prefix: str) -> str:
     """A new id such as ``t_0198f2c4a1b2c3d4e5f6``: it sorts by time of making and has 40 random bits."""
     return f"{prefix}_{time.time_ns() // 1_000_000:012x}{os.urandom(5).hex()}"

@@ -45,14 +45,14 @@ async def test_records_have_the_promised_shape(tmp_path: Path) -> None:
     said = lines.pop(4)
     assert set(said) == {
         "type", "id", "parent_id", "cantrip_id", "entity_id", "cast_id", "sequence", "utterance", "gates", "usage", "model",
-        "sum",
+        "prev", "sum",
     }  # fmt: skip
     first = lines[4]
     assert (said["id"], said["utterance"], said["gates"]) == (first["id"], first["utterance"], ["echo"])
     assert set(first) == {
         "type", "id", "parent_id", "cantrip_id", "entity_id", "cast_id", "role", "sequence", "continues", "utterance",
         "observation", "gate_calls", "metadata", "reward", "terminated", "truncated", "reason",
-        "sum",
+        "prev", "sum",
     }  # fmt: skip
     assert set(first["utterance"]) == {"content", "thinking", "tool_calls", "code"}
     assert set(first["observation"]) == {"results", "output"}

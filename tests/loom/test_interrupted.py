@@ -128,8 +128,8 @@ async def test_only_whoever_holds_an_entity_ends_what_it_said(shared: Place) -> 
     _begun(loom, "other", below=None)
     _begun(loom, "fork", "mine.0")
     assert {each.entity_id for each in loom.unfinished()} == {"mine", "child", "grandchild", "other", "fork"}
-    # Opening a database ends nothing: others may be at work in it.
-    again = shared.again(loom)
+    # Opening a database ends nothing of those who have it open and may be at work in it.
+    again = shared.open()
     assert [turn.id for turn in settle(again, "mine")] == ["grandchild.1", "child.1", "mine.1"]
     assert {each.entity_id for each in again.unfinished()} == {"other", "fork"}
     assert again.turn("mine.1").observation.results[0] == GateRecord("echo", "{not json", ENDED, True, "1")

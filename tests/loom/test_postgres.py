@@ -89,8 +89,8 @@ def test_later_tables_are_refused(postgres: Server) -> None:
     name = named("later")
     Loom.open(postgres.url("any")).close()
     with direct(postgres) as base:
-        base.execute("INSERT INTO cantrip_looms (name, tables) VALUES (%s, 2)", (name,))
-    with pytest.raises(LoomError, match=r"tables of version 2; this version reads up to 1. Upgrade"):
+        base.execute("INSERT INTO cantrip_looms (name, tables) VALUES (%s, 3)", (name,))
+    with pytest.raises(LoomError, match=r"tables of version 3; this version reads up to 2. Upgrade"):
         Loom.open(postgres.url(name))
 
 

@@ -93,7 +93,7 @@ def test_later_formats_are_refused(path: Path, tmp_path: Path) -> None:
     base = sqlite3.connect(path)
     base.execute(f"PRAGMA user_version = {store.TABLES + 1}")
     base.close()
-    with pytest.raises(LoomError, match=r"tables of version 2; this version reads up to 1. Upgrade"):
+    with pytest.raises(LoomError, match=r"tables of version 3; this version reads up to 2. Upgrade"):
         Loom.open(path)
     other = tmp_path / "b.db"
     Loom.open(f"sqlite:{other}").close()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from cantrip_acp.loom.heads import Head
-from cantrip_acp.loom.turn import Record
+from cantrip_acp.loom.heads import Head, LaterHead
+from cantrip_acp.loom.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.tree import Tree
@@ -42,25 +42,24 @@ class Store(Protocol):
 
     problems: list[Problem]
 
-    sole: bool
-    """Whether nobody else can write while this is open, so that what is unfinished in it was left so."""
-
     behind: bool
     """Whether others wrote before the last `append`, so that `news` has to be taken, with what was appended too."""
 
-    def append(self, record: Record) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         """Keep a record and return its position. When this returns, the record is in the store (LOOM-1).
+
+        ``body`` is the record's JSON where that may hold fields that this version does not know (`stored`).
 
         Raises `LoomWriteError`, and where many write `LoomAppendOnly` or `LoomError` for what another one made wrong (a turn
         that is written already, a second header); the store is then as it was before.
         """
         ...
 
-    def read(self, position: int) -> Record:
+    def read(self, position: int) -> Record | LaterRecord:
         """The record at a position that `append` or `scan` gave."""
         ...
 
-    def read_all(self, positions: Iterable[int]) -> list[Record]:
+    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
         """The records at these positions, in their order."""
         ...
 
@@ -68,7 +67,7 @@ class Store(Protocol):
         """The tree as it was kept from the last time; None where it must be made of the heads."""
         ...
 
-    def heads(self) -> Iterator[tuple[int, Head | Record]]:
+    def heads(self) -> Iterator[tuple[int, Head | LaterHead | Record]]:
         """What the tree needs of every record, with its position, first to last; the store notes its ``problems``."""
         ...
 
@@ -76,19 +75,28 @@ class Store(Protocol):
         """Keep what is wrong with the record that `heads` or `news` gave last, which is readable by itself, as a problem."""
         ...
 
-    def news(self) -> Iterator[tuple[int, Head | Record]]:
+    def news(self) -> Iterator[tuple[int, Head | LaterHead | Record]]:
         """As `heads`, of what was written since the last one that `heads`, `news` or `append` gave.
 
         Nothing for the one writer of a store that has one; its readers see what it adds.
         """
         ...
 
-    def scan(self) -> Iterator[tuple[int, Record]]:
+    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         """Every record with its position, first to last."""
         ...
 
+    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
+        """Every record with its JSON as it was written, first to last; None where it was never JSON."""
+        ...
+
+    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
+        """Those of these entities that nobody can be at work on any more: whoever wrote for them last has ended."""
+        ...
+
     def damaged(self) -> list[Problem]:
-        """Everything that cannot be read, or is not what it was written as, found by reading all of it."""
+        """Everything that cannot be read, is not what it was written as, or does not follow the record before it, found
+        by reading all of it."""
         ...
 
     def close(self, tree: Tree | None = None) -> None:

@@ -1,6 +1,9 @@
 """A loom as JSON lines: one record a line, appended with one write, one writer at a time.
 
-Each line ends with its checksum (`seal`): one that was changed and can still be read is reported and kept.
+Each line ends with its checksum and that of the line before it (`seal`): one that was changed and can still be read is reported
+and kept; lines that were removed, doubled or swapped are found by `JsonlStore.damaged`. How far the file went when its last
+writer closed it stands in an extended attribute of the file, where the file system has those, so that missing last lines are
+found. A copy that leaves attributes behind (`cp` without ``--preserve=xattr``) cannot show that.
 
 A crash can only tear the last line. Opening for writing moves such a line to a file beside the loom and reports it;
 everything before it is kept. A damaged line further up is reported and passed over, and stays where it is.
@@ -16,24 +19,23 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.errors import LoomChanged, LoomError, LoomLocked, LoomWriteError
-from cantrip_acp.loom.heads import Head
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.stores import rows, seal, sidecar
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import FORMAT, LoomHeader, Record
+from cantrip_acp.loom.turn import FORMAT, LaterRecord, LoomHeader, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.tree import Tree
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Record] = shapes.json_decoder(Record)
 _CHUNK = 1 << 20
 _BEGINNING = b'{"type":"loom"'
 """How a loom's first record begins; so does what a crash left of it."""
@@ -42,8 +44,12 @@ _MARK = 1024
 """Bytes before the end of what was read, by which a reader knows the file again."""
 
 
-def _whole(line: memoryview) -> tuple[Record, bool]:
-    return _decoder.decode(line), seal.holds(line) is False
+_END = "user.cantrip.loom.end"
+"""The attribute with the file's lines, its bytes, and the checksum of its last line."""
+
+
+def _whole(line: memoryview) -> tuple[Record | LaterRecord, bool]:
+    return rows.record_of(line), seal.holds(line) is False
 
 
 class JsonlStore:
@@ -56,7 +62,6 @@ class JsonlStore:
         self.path = Path(path)
         self.problems: list[Problem] = []
         self.readonly = readonly
-        self.sole = not readonly
         self.behind = False
         self._fsync = fsync
         self._fd = -1
@@ -73,6 +78,11 @@ class JsonlStore:
         """Of the record that was given last."""
         self._mark = b""
         self._looked: tuple[int, int] | None = None
+        self._prev: str | None = None
+        """The checksum that the next line names; None until it was looked up."""
+        self._appended = False
+        self._torn = False
+        """Whether the last line was torn when the file was opened."""
         self._place = os.path.abspath(self.path)
         self._open()
 
@@ -117,16 +127,21 @@ class JsonlStore:
         except OSError:
             return False
 
-    def append(self, record: Record) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         if self.readonly or self._fd < 0:
             raise LoomError(f"loom {self.path} is {'open for reading only' if self.readonly else 'closed'}")
         buffer = self._buffer
-        try:
-            _encoder.encode_into(record, buffer)
-        except UnicodeEncodeError:
-            # Half of a surrogate pair is not text; a record with a mark in its place is better than none.
-            _encoder.encode_into(rows.mend(msgspec.to_builtins(record)), buffer)
-        seal.close(buffer)
+        if body is not None or type(record) is LaterRecord:
+            buffer[:] = _on_one_line(bytes(record.data) if isinstance(record, LaterRecord) else body or b"")
+        else:
+            try:
+                _encoder.encode_into(record, buffer)
+            except UnicodeEncodeError:
+                # Half of a surrogate pair is not text; a record with a mark in its place is better than none.
+                buffer[:] = rows.encoded(record)
+        if self._prev is None:
+            self._prev = self._last_sum()
+        own = seal.close(buffer, self._prev)
         position = self._end
         try:
             written = os.write(self._fd, buffer)
@@ -141,17 +156,54 @@ class JsonlStore:
                 f"cannot write loom {self.path}: {error.strerror}; what was written before is whole. "
                 "Make room (or choose another --state-dir) and go on"
             ) from error
+        self._prev = own
         self._end = position + len(buffer)
         self._number += 1
         self._indexed = False
+        self._appended = True
         if len(buffer) > _CHUNK:
             self._buffer = bytearray()
         return position
 
-    def read(self, position: int) -> Record:
+    def _last_sum(self) -> str:
+        """What the next line names: the checksum of the last one, or the one that is missing where lines were lost."""
+        lost = self._cut()
+        if lost is not None:
+            return lost[1]
+        size = _CHUNK // 16
+        while True:
+            begin = max(0, self._end - size)
+            lines = [line for line in os.pread(self._fd, self._end - begin, begin).split(b"\n") if line.strip()]
+            if len(lines) > 1 or begin == 0:
+                return seal.sums(lines[-1])[1] if lines else seal.START
+            size *= 16
+
+    def _cut(self) -> tuple[int, str] | None:
+        """How many lines the file once had and the checksum of the last, where it is shorter now than it was."""
+        try:
+            lines, size, own = os.getxattr(self._fd, _END).decode().split()
+            # A torn line was told already.
+            lost = os.fstat(self._fd).st_size < int(size) and int(lines) > self._number + self._torn
+            return (int(lines), own) if lost else None
+        except (OSError, ValueError, AttributeError):
+            return None
+
+    def _note_cut(self) -> None:
+        lost = self._cut()
+        if lost is not None:
+            problem = Problem(_lost(self._number, lost[0]), offset=self._end)
+            if problem not in self.problems:
+                self.problems.append(problem)
+
+    def _keep_end(self) -> None:
+        """Note how far the file goes, for whoever opens it next."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.setxattr(self._fd, _END, f"{self._number} {self._end} {self._prev}".encode())
+
+    def read(self, position: int) -> Record | LaterRecord:
         line = self.line_at(position)
         try:
-            record = _decoder.decode(line)
+            record = rows.record_of(line)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise LoomError(f"loom {self.path}: no record at byte {position}: {error}") from error
         if seal.holds(line) is False and all(problem.offset != position for problem in self.problems):
@@ -159,7 +211,7 @@ class JsonlStore:
             self.problems.append(Problem(seal.CHANGED, None, position, len(line)))
         return record
 
-    def read_all(self, positions: Iterable[int]) -> list[Record]:
+    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
         return [self.read(position) for position in positions]
 
     @property
@@ -183,9 +235,15 @@ class JsonlStore:
             size = _CHUNK
         return b"".join(parts)
 
-    def scan(self) -> Iterator[tuple[int, Record]]:
+    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         """Every readable record. The first scan notes problems and, when writing, sets a torn last line aside."""
         return self._scan(_whole)
+
+    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
+        return (each for _, each in self._scan(lambda line: ((rows.record_of(line), seal.bare(line)), False)))
+
+    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
+        return set(entity_ids) if not self.readonly else set()
 
     def tree(self) -> Tree | None:
         found = sidecar.read(self.path, self._fd)
@@ -194,15 +252,16 @@ class JsonlStore:
         self.problems, self._number, self._end = found.problems, found.lines, found.stamp.size
         self._scanned = self._indexed = True
         self._remember()
+        self._note_cut()
         return found.tree
 
-    def heads(self) -> Iterator[tuple[int, Head]]:
+    def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
         return self._scan(seal.head)
 
     def note(self, position: int, message: str) -> None:
         self.problems.append(Problem(message, self._given_line, position, self._given_length))
 
-    def news(self) -> Iterator[tuple[int, Head]]:
+    def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """As the writer adds them, whole lines alone: a torn last one waits for its rest. Two looks at the file's size
         where nothing was added. Raises `LoomChanged` where it is not the file any more that was opened."""
         if not self.readonly:
@@ -266,7 +325,29 @@ class JsonlStore:
         noted: list[Problem] = []
         for _ in self._scan(_whole, noted):
             pass
-        return noted
+        known = {problem.line for problem in noted}
+        return sorted([*noted, *self._unchained(known)], key=lambda problem: problem.line or 0)
+
+    def _unchained(self, damaged: Container[int | None]) -> Iterator[Problem]:
+        """Lines that do not follow the one before them, and what the file should end with."""
+        chains, number, offset = seal.Chains(), 0, 0
+        try:
+            count, size, last = os.getxattr(self._fd, _END).decode().split()
+            end = (int(count), int(size), last)
+        except (OSError, ValueError, AttributeError):
+            end = None
+        for line, whole in self._lines():
+            number += 1
+            start, offset = offset, offset + len(line) + (1 if whole else 0)
+            if bytes(line[:64]).strip() and (whole or seal.holds(line)):
+                wrong = chains.follow("", f"line {number}", line, ours=_is_ours(line))
+                if wrong is not None and number not in damaged:
+                    yield Problem(wrong, number, start, len(line))
+            if end is not None and number == end[0] and end[2] not in chains.last(""):
+                yield Problem(_REPLACED, number, start, len(line))
+        if end is not None and number < end[0] and offset >= end[1]:
+            # A shorter file is told when it is opened.
+            yield Problem(_lost(number, end[0]), offset=offset)
 
     def _scan(
         self,
@@ -314,6 +395,7 @@ class JsonlStore:
         if not self._scanned:
             self._scanned, self._end, self._number = True, offset, number
             self._remember()
+            self._note_cut()
 
     def _readable(self, record: Any) -> None:
         if isinstance(record, LoomHeader) and record.format > FORMAT:
@@ -352,6 +434,7 @@ class JsonlStore:
                 filled -= at
 
     def _set_aside(self, number: int, start: int, line: bytes) -> Problem:
+        self._torn = True
         if self.readonly:
             return Problem(f"{_TORN} (a crash while writing); ignored", number, start, len(line))
         for n in range(1, 10_000):
@@ -381,6 +464,8 @@ class JsonlStore:
     def close(self, tree: Tree | None = None) -> None:
         if self._fd < 0:
             return
+        if self._appended:
+            self._keep_end()
         if tree is not None and not self.readonly and not self._indexed:
             sidecar.write(self.path, self._fd, tree, self.problems, self._number)
         fd, self._fd = self._fd, -1
@@ -390,3 +475,25 @@ class JsonlStore:
                 if os.fstat(fd).st_size == 0 and not os.path.islink(self.path):
                     os.unlink(self.path)
         os.close(fd)
+
+
+_REPLACED = "is not the line that stood here when the file was last closed: this line and others were changed together"
+
+
+def _lost(lines: int, before: int) -> str:
+    gone = f"{before - lines:,} of its last lines are" if before > lines else "a part of its last lines is"
+    return f"the file is shorter than when it was last closed: {gone} missing"
+
+
+def _is_ours(line: memoryview) -> bool:
+    """Whether this version writes such records."""
+    try:
+        heads.decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return heads.later(line) is None
+    return True
+
+
+def _on_one_line(data: bytes) -> bytes:
+    """JSON of any layout, as a line holds it."""
+    return data if b"\n" not in data and data[-1:] == b"}" else msgspec.json.format(data, indent=-1)

@@ -7,37 +7,40 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from cantrip_acp.json_data import FrozenDict, FrozenList, freeze_record
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import Record, Turn
+from cantrip_acp.loom.turn import LaterRecord, Record, Turn
 
 
 class MemoryStore:
     """Records in a list; gone with the process."""
 
     location: str | None = None
-    sole = True
     behind = False
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._records: list[Record] = []
+        self._records: list[Record | LaterRecord] = []
 
-    def append(self, record: Record) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         # Readers are given the record itself: nobody may change it, the writer neither.
-        self._records.append(record if type(record) is Turn and _immutable(record) else freeze_record(record))
+        bare = type(record) is LaterRecord or (type(record) is Turn and _immutable(record))
+        self._records.append(record if bare else freeze_record(record))
         return len(self._records) - 1
 
-    def read(self, position: int) -> Record:
+    def read(self, position: int) -> Record | LaterRecord:
         return self._records[position]
 
-    def read_all(self, positions: Iterable[int]) -> list[Record]:
+    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
         return [self._records[position] for position in positions]
 
     def tree(self) -> None:
         return None
 
-    def heads(self) -> Iterator[tuple[int, Record]]:
-        return self.scan()
+    def heads(self) -> Iterator[tuple[int, Head | LaterHead | Record]]:
+        for position, record in self.scan():
+            yield position, heads.decode(record.data, sealed=True) if isinstance(record, LaterRecord) else record
 
     def note(self, position: int, message: str) -> None:
         self.problems.append(Problem(f"record {position}: {message}", offset=position))
@@ -45,8 +48,14 @@ class MemoryStore:
     def news(self) -> Iterator[tuple[int, Record]]:
         return iter(())
 
-    def scan(self) -> Iterator[tuple[int, Record]]:
+    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         yield from enumerate(tuple(self._records))
+
+    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
+        return ((record, None) for _, record in self.scan())
+
+    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
+        return set()
 
     def damaged(self) -> list[Problem]:
         return []

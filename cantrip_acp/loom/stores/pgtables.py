@@ -7,11 +7,14 @@ from typing import Any
 
 from cantrip_acp.loom.stores import rows
 
-TABLES = 1
+TABLES = 2
 """The version of the tables; a reader refuses a higher one."""
 
 LOCK = 0x63616E74
 """The advisory locks of looms: with 0 while tables are made, with a loom's number while a record is written."""
+
+WRITING = LOCK + 1
+"""The advisory locks of writers, each with its number, for as long as its connection lives."""
 
 SCHEMA = """
 CREATE TABLE cantrip_looms (
@@ -39,7 +42,33 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 """
 
-_NEW = f"""
+CHAINS = """
+ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS entity text;
+ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS sum text;
+ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS writer integer;
+CREATE TABLE IF NOT EXISTS cantrip_chains (
+    loom integer NOT NULL REFERENCES cantrip_looms (id),
+    entity text NOT NULL,
+    records bigint NOT NULL,
+    sum text NOT NULL,
+    writer integer,
+    PRIMARY KEY (loom, entity)
+);
+CREATE TABLE IF NOT EXISTS cantrip_writers (
+    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    loom integer NOT NULL REFERENCES cantrip_looms (id),
+    host text NOT NULL,
+    boot text NOT NULL,
+    namespace text NOT NULL,
+    pid bigint NOT NULL,
+    started bigint NOT NULL
+);
+GRANT SELECT ON cantrip_chains TO PUBLIC;
+GRANT SELECT, INSERT ON cantrip_writers TO PUBLIC;
+"""
+"""What version 2 adds: where each entity's chain of checksums ends, and who is writing. Whoever may write records may use both."""
+
+_NEW_1 = f"""
 BEGIN
     PERFORM pg_advisory_xact_lock({LOCK}, NEW.loom);
     IF NEW.turn_id IS NOT NULL AND EXISTS
@@ -56,21 +85,41 @@ BEGIN
     SELECT coalesce(max(n), 0) + 1 INTO NEW.n FROM cantrip_records WHERE loom = NEW.loom;
     RETURN NEW;
 END """
+_NEW = _NEW_1.replace("BEGIN", "DECLARE place bigint;\nBEGIN", 1).replace(
+    "INTO NEW.n FROM cantrip_records WHERE loom = NEW.loom;",
+    f"""INTO place FROM cantrip_records WHERE loom = NEW.loom;
+    IF NEW.n > 0 AND NEW.n <> place THEN
+        RAISE restrict_violation USING MESSAGE = '{rows.KEPT}';
+    END IF;
+    NEW.n := place;""",
+)
+_CHAINED = """
+BEGIN
+    IF NEW.sum IS NOT NULL THEN
+        INSERT INTO cantrip_chains AS c (loom, entity, records, sum, writer)
+            VALUES (NEW.loom, NEW.entity, 1, NEW.sum, NEW.writer)
+            ON CONFLICT (loom, entity) DO UPDATE SET records = c.records + 1, sum = excluded.sum, writer = excluded.writer;
+    END IF;
+    RETURN NULL;
+END """
 _KEPT = f"""
 BEGIN
     RAISE restrict_violation USING MESSAGE = '{rows.KEPT}';
 END """
-_FUNCTIONS = {"cantrip_new_record": _NEW, "cantrip_kept": _KEPT}
+_FUNCTIONS = {"cantrip_new_record": _NEW, "cantrip_kept": _KEPT, "cantrip_chained": _CHAINED}
 _TRIGGERS = {
     ("cantrip_records", "cantrip_new"): ("BEFORE INSERT", "ROW", "cantrip_new_record"),
+    ("cantrip_records", "cantrip_chained"): ("AFTER INSERT", "ROW", "cantrip_chained"),
     ("cantrip_records", "cantrip_kept"): ("BEFORE UPDATE OR DELETE OR TRUNCATE", "STATEMENT", "cantrip_kept"),
     ("cantrip_looms", "cantrip_kept"): ("BEFORE UPDATE OR DELETE OR TRUNCATE", "STATEMENT", "cantrip_kept"),
 }
-_TYPES = {"ROW": 1 + 2 + 4, "STATEMENT": 2 + 8 + 16 + 32}
+_TYPES = {"BEFORE INSERT": 1 + 2 + 4, "AFTER INSERT": 1 + 4, "BEFORE UPDATE OR DELETE OR TRUNCATE": 2 + 8 + 16 + 32}
 """The same as pg_trigger says it: each row, before, insert; before, delete, update, truncate."""
 
 GUARDS = "".join(
-    f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $${body}$$;\n"
+    # As their owner: whoever writes records need not be allowed to change the ends of chains.
+    f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql "
+    f"{'SECURITY DEFINER SET search_path FROM CURRENT ' if name == 'cantrip_chained' else ''}AS $${body}$$;\n"
     for name, body in _FUNCTIONS.items()
 ) + "".join(
     # Always: else a session that says it is a replica passes them by.
@@ -87,12 +136,21 @@ WHERE NOT t.tgisinternal AND t.tgrelid IN (to_regclass('cantrip_records'), to_re
 """The triggers as they are: for `gone`."""
 
 
-def gone(found: Iterable[tuple[Any, ...]]) -> list[str]:
-    """The guards that are missing, disabled or not as they were made, by what `LOOK` found."""
+UPGRADE = """
+ALTER TABLE cantrip_looms DISABLE TRIGGER cantrip_kept;
+UPDATE cantrip_looms SET tables = {tables} WHERE id = {loom};
+ALTER TABLE cantrip_looms ENABLE ALWAYS TRIGGER cantrip_kept;
+"""
+
+
+def gone(found: Iterable[tuple[Any, ...]], *, chained: bool) -> list[str]:
+    """The guards that are missing, disabled or not as they were made, by what `LOOK` found. Without ``chained``, the tables
+    are of version 1."""
     whole = set()
     for table, name, enabled, kind, function, source in found:
         made = _TRIGGERS.get((table, name))
-        if made is not None and enabled in ("O", "A") and (kind, function) == (_TYPES[made[1]], made[2]):
-            if source == _FUNCTIONS[made[2]]:
+        if made is not None and enabled in ("O", "A") and (kind, function) == (_TYPES[made[0]], made[2]):
+            if source == _FUNCTIONS[made[2]] or (not chained and source == _NEW_1):
                 whole.add((table, name))
-    return [f"{name} of {table}" for table, name in _TRIGGERS if (table, name) not in whole]
+    wanted = [key for key in _TRIGGERS if chained or key[1] != "cantrip_chained"]
+    return [f"{name} of {table}" for table, name in wanted if (table, name) not in whole]

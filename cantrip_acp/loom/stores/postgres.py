@@ -7,6 +7,8 @@ that a later place is never seen before an earlier one; no row is changed, delet
 
 from __future__ import annotations
 
+import contextlib
+import select
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,12 @@ import msgspec
 
 from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomWriteError
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.heads import Head
-from cantrip_acp.loom.stores import pgtables, rows
+from cantrip_acp.loom.heads import Head, LaterHead
+from cantrip_acp.loom.stores import pgtables, rows, seal, writers
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.stores.pgtables import LOCK, TABLES
+from cantrip_acp.loom.stores.pgtables import LOCK, TABLES, WRITING
 from cantrip_acp.loom.stores.pgurl import PgUrl
-from cantrip_acp.loom.turn import Record
+from cantrip_acp.loom.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.tree import Tree
@@ -33,6 +35,7 @@ except ImportError as error:
     ) from None
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
+_SERVER = "Look after the server (is it up, has it room?) and go on"
 _PAGE = {"head": 20_000, "body": 500}
 
 
@@ -43,8 +46,6 @@ class PostgresStore:
     server, database or right to use it.
     """
 
-    sole = False
-
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:
         self._url = PgUrl.of(url)
         self.problems: list[Problem] = []
@@ -52,6 +53,12 @@ class PostgresStore:
         self.behind = False
         self._fsync = fsync
         self._seen = 0
+        self._sums: dict[str, str] = {}
+        """The ends of chains as they are after record ``_seen``."""
+        self._writer: int | None = None
+        self._lost = False
+        """Whether another process has struck this writer off."""
+        self._chained = True
         self._closed = False
         self._base: psycopg.Connection[Any] | None = self._connect()
         try:
@@ -102,17 +109,45 @@ class PostgresStore:
         row = base.execute("SELECT id, tables FROM cantrip_looms WHERE name = %s", (self._url.loom,)).fetchone()
         if row is None:
             raise LoomError(f"cannot open loom {self._url.shown}: no loom of that name is in this database")
+        self._chained = row[1] > 1
         if row[1] > TABLES:
             raise LoomError(
                 f"loom {self._url.shown} has tables of version {row[1]}; this version reads up to {TABLES}. "
                 "Upgrade cantrip-acp"
             )
+        if not (self._chained or self.readonly):
+            self._upgrade(base, int(row[0]))
         self._look_after_guards(base)
         return int(row[0])
 
+    def _upgrade(self, base: psycopg.Connection[Any], loom: int) -> None:
+        """Tables of version 1: begin the chains behind what is there."""
+        ends: dict[str, tuple[int, str]] = {}
+        try:
+            with base.transaction():
+                base.execute("SELECT pg_advisory_xact_lock(%s, 0), pg_advisory_xact_lock(%s, %s)", (LOCK, LOCK, loom))
+                base.execute(pgtables.CHAINS + pgtables.GUARDS)
+                if base.execute("SELECT tables FROM cantrip_looms WHERE id = %s", (loom,)).fetchone() == (1,):
+                    with base.cursor("bodies", binary=True) as bodies:
+                        bodies.execute("SELECT body FROM cantrip_records WHERE loom = %s ORDER BY n", (loom,))
+                        for (body,) in bodies:
+                            with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+                                entity = rows.row_of(rows.record_of(body)).entity
+                                ends[entity] = ends.get(entity, (0, ""))[0] + 1, seal.sums(body)[1]
+                    for entity, (count, own) in ends.items():
+                        add = "INSERT INTO cantrip_chains (loom, entity, records, sum) VALUES (%s, %s, %s, %s)"
+                        base.execute(add, (loom, entity, count, own))
+                    base.execute(pgtables.UPGRADE.format(tables=TABLES, loom=loom))
+        except psycopg.errors.InsufficientPrivilege:
+            raise LoomError(
+                f"cannot write loom {self._url.shown}: its tables are of an earlier version; "
+                "open it once as the owner of its tables, which upgrades them"
+            ) from None
+        self._chained = True
+
     def _look_after_guards(self, base: psycopg.Connection[Any]) -> None:
         """Whoever owns the tables may take their triggers away; that is told, and a writer puts them back."""
-        gone = pgtables.gone(base.execute(pgtables.LOOK).fetchall())
+        gone = pgtables.gone(base.execute(pgtables.LOOK).fetchall(), chained=self._chained)
         if not gone:
             return
         what = f"the database's guards were removed, changed or disabled ({', '.join(gone)})"
@@ -139,7 +174,7 @@ class PostgresStore:
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
                 # Another process may have been faster.
                 if not self._exists(base):
-                    base.execute(pgtables.SCHEMA + pgtables.GUARDS)
+                    base.execute(pgtables.SCHEMA + pgtables.CHAINS + pgtables.GUARDS)
         name = self._url.loom
         known = base.execute("SELECT 1 FROM cantrip_looms WHERE name = %s", (name,)).fetchone()
         if known is None:
@@ -150,36 +185,133 @@ class PostgresStore:
     def _open(self) -> psycopg.Connection[Any]:
         if self._closed:
             raise LoomError(f"loom {self._url.shown} is closed")
-        if self._base is None or self._base.closed:
+        if self._base is None or _is_lost(self._base):
+            if self._base is not None:
+                self._base.close()
             self._base = self._connect()
+            self._sums.clear()
+            if self._writer is not None:
+                self._write_again(self._base, self._writer)
         return self._base
 
-    def append(self, record: Record) -> int:
+    def _register(self, base: psycopg.Connection[Any]) -> int | None:
+        """Note which process this is, and hold a lock that ends with the connection: others can tell when it has ended."""
+        this = writers.this()
+        names = ", ".join(this.__struct_fields__)
+        add = f"INSERT INTO cantrip_writers (loom, {names}) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id"
+        row = base.execute(add, (self._loom, *msgspec.structs.astuple(this))).fetchone()
+        assert row is not None
+        base.execute("SELECT pg_advisory_lock(%s, %s)", (WRITING, row[0]))
+        return int(row[0])
+
+    def _write_again(self, base: psycopg.Connection[Any], writer: int) -> None:
+        """Take the lock again after a lost connection; see whether another process took this one for dead meanwhile."""
+        locked = base.execute("SELECT pg_try_advisory_lock(%s, %s)", (WRITING, writer)).fetchone()
+        known = base.execute("SELECT 1 FROM cantrip_writers WHERE id = %s", (writer,)).fetchone()
+        self._lost = known is None or locked != (True,)
+
+    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
+        wanted = list(entity_ids)
+        if not self._chained or not wanted:
+            return set()
+        query = "SELECT entity, writer FROM cantrip_chains WHERE loom = %s AND entity = ANY(%s)"
+        last: dict[str, int | None] = dict(self._ask(query, (self._loom, wanted)))
+        names = ", ".join(writers.Writer.__struct_fields__)
+        found = self._ask(f"SELECT id, {names} FROM cantrip_writers WHERE loom = %s", (self._loom,))
+        known = {number: writers.Writer(*rest) for number, *rest in found}
+        query = (
+            "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = %s::bigint::oid "
+            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        held = {number for (number,) in self._ask(query, (WRITING,))}
+        for number, writer in list(known.items()):
+            # Without a lock, a process of another host has ended or lost its connection: it will notice. One of this host
+            # can be looked for.
+            lost = number in last.values() and number not in held and number != self._writer
+            if lost and writers.has_ended(writer) is not False and not self.readonly and self._take_over(number):
+                del known[number]
+        alive = {entity: number for entity, number in last.items() if number not in known}
+        return writers.abandoned(alive, {}, self._writer)
+
+    def _take_over(self, writer: int) -> bool:
+        """Strike a writer off, so that it learns of it when it comes back; False where we may not."""
+        try:
+            self._open.execute("DELETE FROM cantrip_writers WHERE id = %s", (writer,))
+        except psycopg.Error:
+            return False
+        return True
+
+    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         if self.readonly and not self._closed:
             raise LoomError(f"loom {self._url.shown} is open for reading only")
-        row = rows.row_of(record)
-        values = (self._loom, row.kind, row.turn_id, row.parent_id, row.head, row.body)
-        add = (
-            "INSERT INTO cantrip_records (loom, n, kind, turn_id, parent_id, head, body) "
-            "VALUES (%s, 0, %s, %s, %s, %s, %s) RETURNING n"
-        )
-        base = self._open
+        row = rows.row_of(record, body)
         try:
-            kept = base.execute(add, values, prepare=True).fetchone()
+            base = self._open
+        except LoomError as error:
+            if self._closed:
+                raise
+            raise LoomWriteError(
+                f"cannot write loom {self._url.shown}: {error}; what was written before is whole. {_SERVER}"
+            ) from None
+        if self._lost:
+            raise LoomError(
+                f"loom {self._url.shown}: while the connection was lost, another process took this one for dead and "
+                "completed what its entities had said; load the session again"
+            )
+        try:
+            if self._writer is None:
+                self._writer = self._register(base)
+            position = self._insert(base, row)
         except psycopg.IntegrityError as error:
             raise self._refused(error, row) from None
         except psycopg.Error as error:
             lost = "; the connection was lost, and whether this record is kept is seen when the loom is read again"
             raise LoomWriteError(
                 f"{self._says('cannot write', error)}{lost if base.closed else ''}; what was written before is whole. "
-                "Look after the server (is it up, has it room?) and go on"
+                f"{_SERVER}"
             ) from None
-        assert kept is not None
-        position = int(kept[0])
         self.behind = position != self._seen + 1
         if not self.behind:
             self._seen = position
         return position
+
+    def _insert(self, base: psycopg.Connection[Any], row: rows.Row) -> int:
+        """Add a row at the end of the loom and of its chain. Where others were faster, look where that is, and hold it."""
+        prev = self._sums.get(row.entity)
+        try:
+            own = self._insert_at(
+                base, row, self._seen + 1, self._chain_end(base, row.entity) if prev is None else prev
+            )
+        except psycopg.IntegrityError as error:
+            if rows.KEPT not in str(error):
+                raise
+        else:
+            self._sums[row.entity] = own
+            return self._seen + 1
+        self._sums.clear()
+        with base.transaction():
+            base.execute("SELECT pg_advisory_xact_lock(%s, %s)", (LOCK, self._loom))
+            query = "SELECT coalesce(max(n), 0) + 1 FROM cantrip_records WHERE loom = %s"
+            (n,) = base.execute(query, (self._loom,)).fetchone() or (1,)
+            self._insert_at(base, row, n, self._chain_end(base, row.entity))
+        return int(n)
+
+    def _insert_at(self, base: psycopg.Connection[Any], row: rows.Row, n: int, prev: str) -> str:
+        body = bytearray(row.body)
+        own = seal.close(body, prev, n)
+        body.pop()
+        add = (
+            "INSERT INTO cantrip_records (loom, n, kind, turn_id, parent_id, head, body, entity, sum, writer) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        )
+        about = (row.kind, row.turn_id, row.parent_id, row.head, bytes(body), row.entity, own, self._writer)
+        base.execute(add, (self._loom, n, *about), prepare=True)
+        return own
+
+    def _chain_end(self, base: psycopg.Connection[Any], entity: str) -> str:
+        query = "SELECT sum FROM cantrip_chains WHERE loom = %s AND entity = %s"
+        found = base.execute(query, (self._loom, entity), prepare=True).fetchone()
+        return seal.START if found is None else str(found[0])
 
     def _refused(self, error: psycopg.Error, row: rows.Row) -> LoomError:
         why = str(error)
@@ -202,11 +334,12 @@ class PostgresStore:
                     raise LoomError(self._says("cannot read", error)) from None
         raise AssertionError
 
-    def read(self, position: int) -> Record:
+    def read(self, position: int) -> Record | LaterRecord:
         return self.read_all((position,))[0]
 
-    def read_all(self, positions: Iterable[int]) -> list[Record]:
-        wanted, found = list(positions), []
+    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
+        wanted: list[int] = list(positions)
+        found: list[Record | LaterRecord] = []
         for at in range(0, len(wanted), 1000):
             part = wanted[at : at + 1000]
             query = "SELECT n, body FROM cantrip_records WHERE loom = %s AND n = ANY(%s)"
@@ -218,18 +351,21 @@ class PostgresStore:
                     found.append(rows.record_of(bodies[position]))
                 except (msgspec.DecodeError, UnicodeError) as error:
                     raise LoomError(f"loom {self._url.shown}: record {position} is damaged: {error}") from error
+                if seal.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
+                    self.note(position, seal.CHANGED)
         return found
 
     def tree(self) -> Tree | None:
         return None
 
-    def heads(self) -> Iterator[tuple[int, Head]]:
+    def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
         noted: list[Problem] = []
         for position, head in self._decoded("head", heads.decode, noted, self._seen):
             newer = rows.too_new(head)
             if newer is not None:
                 raise LoomError(f"loom {self._url.shown} has {newer}. Upgrade cantrip-acp")
             self._seen = max(self._seen, position)
+            self._sums.clear()
             yield position, head
         # What is damaged at the end is met again by the next look for news.
         self.problems += [problem for problem in noted if problem not in self.problems]
@@ -237,13 +373,17 @@ class PostgresStore:
     def note(self, position: int, message: str) -> None:
         self.problems.append(Problem(f"record {position}: {message}", offset=position))
 
-    def news(self) -> Iterator[tuple[int, Head]]:
+    def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """The heads of what was written, here or elsewhere, since the last one that the tree was given."""
         self.behind = False
         return self.heads()
 
-    def scan(self) -> Iterator[tuple[int, Record]]:
+    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         yield from self._decoded("body", rows.record_of, [], 0)
+
+    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
+        for _, each in self._decoded("body", lambda body: (rows.record_of(body), seal.bare(body)), [], 0):
+            yield each
 
     def _decoded(self, column: str, decode: Any, noted: list[Problem], after: int) -> Iterator[tuple[int, Any]]:
         query = f"SELECT n, {column} FROM cantrip_records WHERE loom = %s AND n > %s ORDER BY n LIMIT %s"
@@ -265,15 +405,48 @@ class PostgresStore:
                 return
 
     def damaged(self) -> list[Problem]:
-        noted: list[Problem] = []
-        heads = dict(self._decoded("head", bytes, [], 0))
-        for position, record in self._decoded("body", rows.record_of, noted, 0):
-            if position in heads and not rows.agree(heads[position], record):
-                noted.append(Problem(f"record {position} is not as it was written", offset=position))
-        return noted
+        if not self._chained:
+            return list(rows.damage(self._stored(), None))
+        query = "SELECT entity, records, sum FROM cantrip_chains WHERE loom = %s"
+        ends = {entity: (count, own) for entity, count, own in self._ask(query, (self._loom,))}
+        return list(rows.damage(self._stored(), ends))
+
+    def _stored(self) -> Iterator[rows.Stored]:
+        more = "entity, sum" if self._chained else "NULL::text, NULL::text"
+        query = (
+            f"SELECT n, kind, turn_id, parent_id, {more}, head, body FROM cantrip_records "
+            "WHERE loom = %s AND n > %s ORDER BY n LIMIT %s"
+        )
+        after = 0
+        while True:
+            found = [rows.Stored(*row) for row in self._ask(query, (self._loom, after, _PAGE["body"]))]
+            yield from found
+            if len(found) < _PAGE["body"]:
+                return
+            after = found[-1].n
 
     def close(self, tree: Tree | None = None) -> None:
         self._closed = True
         base, self._base = self._base, None
         if base is not None:
+            if self._writer is not None:
+                with contextlib.suppress(psycopg.Error):
+                    base.execute("DELETE FROM cantrip_writers WHERE id = %s", (self._writer,))
             base.close()
+
+
+def _is_lost(base: psycopg.Connection[Any]) -> bool:
+    """Whether a connection was closed while nobody used it: by the server, an administrator, or a restart."""
+    if base.closed:
+        return True
+    ready = select.poll()
+    try:
+        ready.register(base.fileno(), select.POLLIN)
+        # The server speaks unasked to say goodbye, or of its settings; behind the last word the connection is closed.
+        for _ in range(3):
+            if not ready.poll(0):
+                return False
+            base.pgconn.consume_input()
+    except (OSError, psycopg.Error):
+        return True
+    return bool(base.closed)

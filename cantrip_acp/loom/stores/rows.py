@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from cantrip_acp import shapes
 from cantrip_acp.loom import heads
+from cantrip_acp.loom.stores import seal
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import FORMAT, Record, Turn
+from cantrip_acp.loom.turn import FORMAT, LaterRecord, Record, Turn
 
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Record] = shapes.json_decoder(Record)
@@ -31,18 +33,34 @@ class Row:
     parent_id: str | None
     head: bytes
     body: bytes
+    entity: str = ""
+    """Whose chain it is in: an entity's, or the loom's own where it is no entity's."""
 
 
-def row_of(record: Record) -> Row:
-    """The row of a record; half of a surrogate pair, which is no text, becomes a mark."""
+def encoded(record: Record | LaterRecord) -> bytes:
+    """A record as JSON; half of a surrogate pair, which is no text, becomes a mark."""
+    if isinstance(record, LaterRecord):
+        return bytes(record.data)
     try:
-        body = _encode(record)
+        return _encode(record)
     except UnicodeEncodeError:
-        body = _encode(mend(msgspec.to_builtins(record)))
-        record = _decoder.decode(body)
+        return _encode(mend(msgspec.to_builtins(record)))
+
+
+def row_of(record: Record | LaterRecord, body: bytes | None = None) -> Row:
+    """The row of a record. ``body`` is its JSON where that holds more than this version knows."""
+    if isinstance(record, LaterRecord):
+        return _later_row(record, bytes(record.data) if body is None else body)
+    if body is None:
+        try:
+            body = _encode(record)
+        except UnicodeEncodeError:
+            body = encoded(record)
+            record = _decoder.decode(body)
+    entity = getattr(record, "entity_id", "")
     if isinstance(record, Turn):
         turn = heads.TurnHead(*(getattr(record, name) for name in heads.TurnHead.__struct_fields__))
-        return Row("turn", record.id, record.parent_id, _encode(turn), body)
+        return Row("turn", record.id, record.parent_id, _encode(turn), body, entity)
     kind = heads.kind(record)
     if kind in ("loom", "cantrip"):
         # Small and few, and needed whole.
@@ -51,7 +69,16 @@ def row_of(record: Record) -> Row:
     if kind == "snapshot":
         head = {**head, "data": {"pieces": dict.fromkeys(heads.pieces_of(record))}}
     fields = {"type", *_FIELDS[kind]}
-    return Row(kind, None, None, _encode({k: v for k, v in head.items() if k in fields}), body)
+    return Row(kind, None, None, _encode({k: v for k, v in head.items() if k in fields}), body, entity)
+
+
+def _later_row(record: LaterRecord, body: bytes) -> Row:
+    data = msgspec.json.decode(body)
+    head = {k: v for k, v in data.items() if v is None or (isinstance(v, str | int | float) and len(str(v)) < 200)}
+    found = [data.get(key) if record.name == "turn" else None for key in ("id", "parent_id")]
+    turn_id, parent_id = (value if isinstance(value, str) else None for value in found)
+    entity = data.get("entity_id")
+    return Row(record.name, turn_id, parent_id, _encode(head), body, entity if isinstance(entity, str) else "")
 
 
 _FIELDS = {
@@ -70,12 +97,18 @@ _FIELDS = {
 }
 
 
-def record_of(body: bytes) -> Record:
-    """The record of a row's body. Raises `msgspec.DecodeError` or `UnicodeError`."""
-    return _decoder.decode(body)
+def record_of(body: bytes | memoryview) -> Record | LaterRecord:
+    """The record of a stored body. Raises `msgspec.DecodeError` or `UnicodeError`."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError:
+        name = heads.later(body, sealed=seal.holds(body) is True)
+        if name is None:
+            raise
+        return LaterRecord(name, msgspec.Raw(seal.bare(body)))
 
 
-def agree(head: bytes, record: Record) -> bool:
+def agree(head: bytes, record: Record | LaterRecord) -> bool:
     """Whether a row's head is that of its body. An older head may lack what later ones have."""
     try:
         kept = msgspec.json.decode(head)
@@ -83,6 +116,71 @@ def agree(head: bytes, record: Record) -> bool:
         return False
     whole = msgspec.json.decode(row_of(record).head)
     return isinstance(kept, dict) and all(kept[key] == whole[key] for key in kept.keys() & whole.keys())
+
+
+class Stored(NamedTuple):
+    """A row as it is. ``entity`` and ``sum`` are None in a row of an earlier version."""
+
+    n: int
+    kind: str
+    turn_id: str | None
+    parent_id: str | None
+    entity: str | None
+    sum: str | None
+    head: bytes | None
+    body: bytes
+
+
+def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None) -> Iterator[Problem]:
+    """What is wrong with rows, first to last. ``ends`` says how many records each chain has and the last one's checksum; it is
+    None in tables of an earlier version."""
+    chains, told, last = seal.Chains(), set(), 0
+    for row in stored:
+        if row.n > last + 1:
+            yield missing(last + 1, row.n - 1)
+        last = row.n
+        try:
+            record = record_of(row.body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            wrong: str | None = f"is damaged: {error}"
+            entity = row.entity
+        else:
+            made = row_of(record, seal.bare(row.body))
+            entity = row.entity if row.entity is not None else made.entity
+            wrong = _differs(row, record, made)
+        if entity is not None:
+            follows = chains.follow(entity, f"record {row.n}", row.body)
+            wrong = wrong or follows
+            told |= {entity} if wrong is not None else set()
+        if wrong is not None:
+            yield Problem(f"record {row.n} {wrong}", offset=row.n)
+    if ends is None:
+        return
+    for entity, (count, own) in ends.items():
+        found = chains.counts.get(entity, 0)
+        whose = f"of entity {entity!r}" if entity else "that belong to no entity"
+        if own not in chains.last(entity):
+            yield Problem(f"the last records {whose} are missing or were replaced: {found:,} of {count:,} are here")
+        elif found != count and entity not in told:
+            yield Problem(f"records {whose} were removed or added: {found:,} are here, {count:,} were written")
+    for entity in chains.counts.keys() - ends.keys():
+        yield Problem(f"the count of records of {entity or 'no entity'!r} is missing: somebody deleted it")
+
+
+def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None:
+    """What in a row is not as it was written."""
+    if seal.holds(row.body) is False:
+        return f"was {seal.CHANGED}"
+    place = seal.place_of(row.body)
+    if place is not None and place != row.n:
+        return f"was written as record {place}: it was copied or moved"
+    if (row.kind, row.turn_id, row.parent_id) != (made.kind, made.turn_id, made.parent_id):
+        return "is not as it was written: its columns and its body differ"
+    if row.head is not None and not agree(row.head, record):
+        return "is not as it was written"
+    if row.sum is not None and (row.sum, row.entity) != (seal.sums(row.body)[1], made.entity):
+        return "is not as it was written: its columns and its body differ"
+    return None
 
 
 def missing(first: int, last: int) -> Problem:

@@ -1,30 +1,63 @@
-"""A line's own checksum: what finds a flipped bit that leaves valid JSON behind.
+"""The end of each stored record: its own checksum, and that of the record before it.
 
-The last key of a record's line is ``sum``: XXH3 (64 bits, hexadecimal) of the bytes before that key's comma. It is for
-accidents, not against attackers. A line without one (of another program, or of an earlier version) is as good as it reads.
+A stored record ends with ``"prev":"…","sum":"…"``. ``sum`` is XXH3 (64 bits, hexadecimal) of the bytes before its own comma;
+``prev`` is the ``sum`` of the record before it in its chain, or XXH3 of all of that record where it has none. The first record
+of a chain has `START`. A file of lines is one chain. A database has a chain for each entity, since several
+processes write it, and its records also end with their place, ``"n":5``, before ``prev``.
+
+This finds records that were changed, removed, doubled or put in another order. It is for accidents, not against attackers:
+whoever may write the loom may also compute checksums. A record without a checksum (of another program, or of an earlier
+version) is as good as it reads; after the first chained record, each must be chained.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+
+import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.heads import Head
+from cantrip_acp.loom.heads import Head, LaterHead
 
 CHANGED = "changed since it was written: its checksum is another"
+UNCHAINED = (
+    "has no checksum of the record before it, as all above it have: another program or an earlier version wrote it"
+)
+
+START = "0" * 16
+"""Before the first record of a chain."""
 
 _KEY = b',"sum":"'
+_PREV = b',"prev":"'
 _DIGITS = 16
 _LENGTH = len(_KEY) + _DIGITS + len(b'"}')
 _FROM = -_DIGITS - 2
+_LINK = _LENGTH + len(_PREV) + _DIGITS + 1
+_PLACE = re.compile(rb',"n":([0-9]{1,18})\Z')
 _NEAR = 400
 """Bytes at both ends of a line in which what a turn's head needs usually lies."""
 
 
-def close(buffer: bytearray) -> None:
-    """Add the checksum to an encoded record, and the newline."""
-    buffer.pop()
-    buffer += f',"sum":"{xxh3_64_hexdigest(buffer)}"}}\n'.encode()
+def close(buffer: bytearray, prev: str, place: int | None = None) -> str:
+    """Add the place (in a database), both checksums and a newline to an encoded record; returns the record's own checksum."""
+    # An append waits for this: as few steps as can be.
+    buffer[-1:] = (f',"prev":"{prev}"' if place is None else f',"n":{place},"prev":"{prev}"').encode()
+    own = xxh3_64_hexdigest(buffer)
+    buffer += f',"sum":"{own}"}}\n'.encode()
+    return own
+
+
+def bare(line: bytes | memoryview) -> bytes:
+    """A stored record as it was before `close`."""
+    data = bytes(line)
+    if data[-_LENGTH:_FROM] == _KEY:
+        data = data[:-_LENGTH]
+        if data[-_DIGITS - 1 - len(_PREV) : -_DIGITS - 1] == _PREV:
+            data = _PLACE.sub(b"", data[: -_DIGITS - 1 - len(_PREV)])
+        data += b"}"
+    return data
 
 
 def holds(line: bytes | memoryview) -> bool | None:
@@ -35,7 +68,24 @@ def holds(line: bytes | memoryview) -> bool | None:
     return xxh3_64_hexdigest(line[:-_LENGTH]) == end[_FROM:-2].decode("latin-1")
 
 
-def head(line: memoryview) -> tuple[Head, bool]:
+def sums(line: bytes | memoryview) -> tuple[str | None, str]:
+    """The checksum of the record before, None where the line has none; and what the next one names this line by."""
+    end = bytes(line[-_LINK:])
+    if end[-_LENGTH:_FROM] != _KEY:
+        return None, xxh3_64_hexdigest(line)
+    own = end[_FROM:-2].decode("latin-1")
+    if not (len(end) == _LINK and end.startswith(_PREV)):
+        return None, own
+    return end[len(_PREV) : len(_PREV) + _DIGITS].decode("latin-1"), own
+
+
+def place_of(line: bytes | memoryview) -> int | None:
+    """The place that a database's record says it has; None where it says none."""
+    found = _PLACE.search(bytes(line[-_LINK - 30 : -_LINK]))
+    return int(found[1]) if found and sums(line)[0] is not None else None
+
+
+def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
     """A record's head, and whether its line was changed since it was written. Raises `msgspec.DecodeError`.
 
     Of a turn whose checksum holds, what was said is not looked at: this is where the opening of a loom spends its time.
@@ -44,10 +94,54 @@ def head(line: memoryview) -> tuple[Head, bool]:
     if end[-_LENGTH:_FROM] != _KEY:
         return heads.decode(line), False
     if xxh3_64_hexdigest(line[:-_LENGTH]) != end[_FROM:-2].decode("latin-1"):
-        return heads.decode(line), True
+        return heads.decoder.decode(line), True
     start = bytes(line[:_NEAR])
     said, rest = start.find(b',"utterance":{'), end.rfind(b',"reward":')
     # No text can hold these keys, for its quotes are escaped. The first stands before all that was said, the last behind it.
     if 0 < said < len(line) + rest - len(end) and rest >= 0 and start.startswith(b'{"type":"turn",'):
-        return heads.decoder.decode(start[:said] + end[rest:]), False
-    return heads.decode(line), False
+        with contextlib.suppress(msgspec.ValidationError):
+            return heads.decoder.decode(start[:said] + end[rest:]), False
+    return heads.decode(line, sealed=True), False
+
+
+class Chains:
+    """Follows the stored records of a loom, first to last, and says which does not follow the one before it."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, ...]] = {}
+        self._chained: set[str] = set()
+        self._seen: dict[str, str] = {}
+        self.counts: dict[str, int] = {}
+
+    def follow(self, chain: str, place: str, line: bytes | memoryview, *, ours: bool = True) -> str | None:
+        """Take the next record of a chain; what is wrong between it and the one before, None where it follows.
+
+        ``place`` names it in messages. ``ours``: it is of a kind that this version writes, so that it must be chained.
+        """
+        before, own = sums(line)
+        known = self._last.get(chain, (START,))
+        wrong = None
+        if before is None:
+            if ours and chain in self._chained:
+                wrong = UNCHAINED
+        else:
+            if before not in known:
+                if own in self._seen:
+                    wrong = f"is a copy of {self._seen[own]}"
+                elif before in self._seen:
+                    wrong = f"follows {self._seen[before]}: records between them were added, or records change places"
+                elif before == START:
+                    wrong = "is a first record: what stands before it was added or has changed places"
+                else:
+                    wrong = "does not follow the record before it: records between them were removed or damaged"
+            self._chained.add(chain)
+        whole = xxh3_64_hexdigest(line[:-_LENGTH]) if holds(line) is False else own
+        # A damaged record keeps its place in the chain. So does what another program added without a checksum.
+        self._last[chain] = (own, whole) if ours or before is not None else (own, *known)
+        self._seen.setdefault(own, place)
+        self.counts[chain] = self.counts.get(chain, 0) + 1
+        return wrong
+
+    def last(self, chain: str) -> tuple[str, ...]:
+        """What the next record of a chain may name."""
+        return self._last.get(chain, (START,))

@@ -21,10 +21,10 @@ import msgspec
 
 from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.heads import Head
-from cantrip_acp.loom.stores import rows
+from cantrip_acp.loom.heads import Head, LaterHead
+from cantrip_acp.loom.stores import rows, seal, writers
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import Record
+from cantrip_acp.loom.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.tree import Tree
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 APPLICATION = 0x43414E54
 """The database's ``application_id``: CANT."""
 
-TABLES = 1
+TABLES = 2
 """The version of the tables, kept as ``user_version``; a reader refuses a higher one."""
 
 _PAGE = 1000
@@ -66,6 +66,30 @@ CREATE TRIGGER record_deleted BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, 
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {TABLES};
 """
+_CHAINED = """
+ALTER TABLE record ADD COLUMN entity TEXT;
+ALTER TABLE record ADD COLUMN sum TEXT;
+ALTER TABLE record ADD COLUMN writer INTEGER;
+CREATE TABLE chain (
+    entity TEXT PRIMARY KEY,
+    records INTEGER NOT NULL,
+    sum TEXT NOT NULL,
+    writer INTEGER
+) WITHOUT ROWID;
+CREATE TABLE writer (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    host TEXT NOT NULL,
+    boot TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    started INTEGER NOT NULL
+);
+CREATE TRIGGER record_chained AFTER INSERT ON record WHEN NEW.sum IS NOT NULL BEGIN
+    INSERT INTO chain (entity, records, sum, writer) VALUES (NEW.entity, 1, NEW.sum, NEW.writer)
+        ON CONFLICT (entity) DO UPDATE SET records = records + 1, sum = excluded.sum, writer = excluded.writer;
+END;
+"""
+"""What version 2 of the tables adds: where each entity's chain of checksums ends, and who is writing."""
 _MADE = re.compile(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)")
 
 
@@ -77,14 +101,16 @@ class SqliteStore:
     program holds it.
     """
 
-    sole = False
-
     def __init__(self, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> None:
         self.path = Path(os.path.abspath(path))
         self.problems: list[Problem] = []
         self.readonly = readonly
         self.behind = False
         self._seen = 0
+        self._sums: dict[str, str] = {}
+        """The ends of chains as they are after record ``_seen``."""
+        self._writer: int | None = None
+        self._tables = TABLES
         self._base: sqlite3.Connection | None = None
         try:
             self._base = self._connect()
@@ -139,14 +165,17 @@ class SqliteStore:
         return base
 
     def _prepare(self, base: sqlite3.Connection, fsync: bool) -> None:
-        if not self.readonly:
-            base.execute("PRAGMA journal_mode = WAL")
-            base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
-            if self._is_new(base):
-                self._make(base)
-        elif self._is_new(base):
+        new = self._is_new(base)
+        if new and self.readonly:
             raise LoomError(f"cannot open loom {self.path}: the file is empty")
         (application,) = base.execute("PRAGMA application_id").fetchone()
+        if application == APPLICATION or new:
+            if not self.readonly:
+                base.execute("PRAGMA journal_mode = WAL")
+                base.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+            if new:
+                self._make(base)
+                (application,) = base.execute("PRAGMA application_id").fetchone()
         (tables,) = base.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION:
             raise LoomError(
@@ -156,12 +185,37 @@ class SqliteStore:
             raise LoomError(
                 f"loom {self.path} has tables of version {tables}; this version reads up to {TABLES}. Upgrade cantrip-acp"
             )
+        if tables < TABLES and not self.readonly:
+            self._upgrade(base)
+            tables = TABLES
+        self._tables = tables
         self._look_after_guards(base)
+
+    def _upgrade(self, base: sqlite3.Connection) -> None:
+        """Tables of version 1: begin the chains behind what is there."""
+        base.execute("BEGIN IMMEDIATE")
+        try:
+            if base.execute("PRAGMA user_version").fetchone() == (1,):
+                for statement in _statements(_CHAINED):
+                    base.execute(statement)
+                ends: dict[str, tuple[int, str]] = {}
+                for (body,) in base.execute("SELECT body FROM record ORDER BY n"):
+                    with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+                        entity = rows.row_of(rows.record_of(body)).entity
+                        ends[entity] = ends.get(entity, (0, ""))[0] + 1, seal.sums(body)[1]
+                filled = ((entity, *end) for entity, end in ends.items())
+                base.executemany("INSERT INTO chain (entity, records, sum) VALUES (?, ?, ?)", filled)
+                base.execute(f"PRAGMA user_version = {TABLES}")
+            base.execute("COMMIT")
+        except BaseException:
+            if base.in_transaction:
+                base.execute("ROLLBACK")
+            raise
 
     def _look_after_guards(self, base: sqlite3.Connection) -> None:
         """Whoever may write the file may take its triggers away; that is told, and a writer puts them back."""
         found = {name.decode(): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
-        for statement in _statements():
+        for statement in _statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
             made = _MADE.match(statement)
             if made is None or found.get(made[2]) == statement.rstrip(";\n").encode():
                 continue
@@ -189,7 +243,7 @@ class SqliteStore:
         try:
             # Another process may have been faster.
             if self._is_new(base):
-                for statement in _statements():
+                for statement in _statements(_SCHEMA + _CHAINED):
                     base.execute(statement)
             base.execute("COMMIT")
         except BaseException:
@@ -224,16 +278,15 @@ class SqliteStore:
             raise LoomError(f"loom {self.path} is closed")
         return self._base
 
-    def append(self, record: Record) -> int:
+    def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         base = self._open
         if self.readonly:
             raise LoomError(f"loom {self.path} is open for reading only")
-        row = rows.row_of(record)
-        values = (row.kind, row.turn_id, row.parent_id, row.head.decode(), row.body.decode())
+        row = rows.row_of(record, body)
         try:
-            cursor = base.execute(
-                "INSERT INTO record (kind, turn_id, parent_id, head, body) VALUES (?, ?, ?, ?, ?)", values
-            )
+            if self._writer is None:
+                self._writer = self._register(base)
+            position = self._insert(base, row)
         except sqlite3.IntegrityError as error:
             raise self._refused(str(error), row) from error
         except sqlite3.Error as error:
@@ -242,12 +295,78 @@ class SqliteStore:
             raise LoomWriteError(
                 f"cannot write loom {self.path}: {error}; what was written before is whole. {mend} and go on"
             ) from error
-        position = cursor.lastrowid
-        assert position is not None
         self.behind = position != self._seen + 1
         if not self.behind:
             self._seen = position
         return position
+
+    def _register(self, base: sqlite3.Connection) -> int | None:
+        """Note which process this is, so that others can tell when it has ended."""
+        this = writers.this()
+        names = ", ".join(this.__struct_fields__)
+        values = msgspec.structs.astuple(this)
+        return base.execute(f"INSERT INTO writer ({names}) VALUES (?, ?, ?, ?, ?)", values).lastrowid
+
+    def _insert(self, base: sqlite3.Connection, row: rows.Row) -> int:
+        """Add a row at the end of the loom and of its chain. Where others were faster, look where that is, and hold it."""
+        prev = self._sums.get(row.entity)
+        try:
+            own = self._insert_at(
+                base, row, self._seen + 1, self._chain_end(base, row.entity) if prev is None else prev
+            )
+        except sqlite3.IntegrityError as error:
+            if rows.KEPT not in str(error):
+                raise
+        else:
+            self._sums[row.entity] = own
+            return self._seen + 1
+        self._sums.clear()
+        base.execute("BEGIN IMMEDIATE")
+        try:
+            (last,) = base.execute("SELECT coalesce(max(n), 0) FROM record").fetchone()
+            self._insert_at(base, row, last + 1, self._chain_end(base, row.entity))
+            base.execute("COMMIT")
+        except BaseException:
+            if base.in_transaction:
+                base.execute("ROLLBACK")
+            raise
+        return int(last) + 1
+
+    def _insert_at(self, base: sqlite3.Connection, row: rows.Row, n: int, prev: str) -> str:
+        body = bytearray(row.body)
+        own = seal.close(body, prev, n)
+        body.pop()
+        add = (
+            "INSERT INTO record (n, kind, turn_id, parent_id, head, body, entity, sum, writer) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        )
+        head, entity = row.head.decode(), row.entity
+        base.execute(add, (n, row.kind, row.turn_id, row.parent_id, head, body.decode(), entity, own, self._writer))
+        return own
+
+    @staticmethod
+    def _chain_end(base: sqlite3.Connection, entity: str) -> str:
+        found = base.execute("SELECT sum FROM chain WHERE entity = ?", (entity,)).fetchone()
+        return seal.START if found is None else found[0].decode()
+
+    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
+        wanted = list(entity_ids)
+        if self._tables < TABLES or not wanted:
+            return set()
+        try:
+            found = self._open.execute(
+                "SELECT entity, writer FROM chain WHERE entity IN (SELECT value FROM json_each(?))",
+                (json.dumps(wanted),),
+            )
+            last = {entity.decode(): number for entity, number in found}
+            query = f"SELECT id, {', '.join(writers.Writer.__struct_fields__)} FROM writer"
+            known = {
+                n: writers.Writer(host.decode(), boot.decode(), namespace.decode(), pid, started)
+                for n, host, boot, namespace, pid, started in self._open.execute(query)
+            }
+        except sqlite3.Error as error:
+            raise LoomError(f"loom {self.path} cannot be read: {error}") from error
+        return writers.abandoned(last, known, self._writer)
 
     def _refused(self, why: str, row: rows.Row) -> LoomError:
         if rows.ORPHAN in why:
@@ -258,11 +377,12 @@ class SqliteStore:
             return LoomAppendOnly(f"loom {self.path} has its header already")
         return LoomWriteError(f"cannot write loom {self.path}: {why}")
 
-    def read(self, position: int) -> Record:
+    def read(self, position: int) -> Record | LaterRecord:
         return self.read_all((position,))[0]
 
-    def read_all(self, positions: Iterable[int]) -> list[Record]:
-        wanted, found = list(positions), []
+    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
+        wanted: list[int] = list(positions)
+        found: list[Record | LaterRecord] = []
         for at in range(0, len(wanted), _PAGE):
             part = wanted[at : at + _PAGE]
             bodies = self._bodies(part)
@@ -273,6 +393,8 @@ class SqliteStore:
                     found.append(rows.record_of(bodies[position]))
                 except (msgspec.DecodeError, UnicodeError) as error:
                     raise LoomError(f"loom {self.path}: record {position} is damaged: {error}") from error
+                if seal.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
+                    self.note(position, seal.CHANGED)
         return found
 
     def _bodies(self, positions: list[int]) -> dict[int, bytes]:
@@ -293,11 +415,12 @@ class SqliteStore:
     def tree(self) -> Tree | None:
         return None
 
-    def heads(self) -> Iterator[tuple[int, Head]]:
+    def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
         noted: list[Problem] = []
         for position, head in self._decoded("head", heads.decode, noted):
             self._known(head)
             self._seen = max(self._seen, position)
+            self._sums.clear()
             yield position, head
         # What is damaged at the end is met again by the next look for news.
         self.problems += [problem for problem in noted if problem not in self.problems]
@@ -305,13 +428,17 @@ class SqliteStore:
     def note(self, position: int, message: str) -> None:
         self.problems.append(Problem(f"record {position}: {message}", offset=position))
 
-    def news(self) -> Iterator[tuple[int, Head]]:
+    def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """The heads of what was written, here or elsewhere, since the last one that the tree was given."""
         self.behind = False
         return self.heads()
 
-    def scan(self) -> Iterator[tuple[int, Record]]:
+    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
         yield from self._decoded("body", rows.record_of, [], after=0)
+
+    def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
+        for _, each in self._decoded("body", lambda body: (rows.record_of(body), seal.bare(body)), [], after=0):
+            yield each
 
     def _known(self, head: Any) -> None:
         newer = rows.too_new(head)
@@ -369,24 +496,50 @@ class SqliteStore:
 
     def damaged(self) -> list[Problem]:
         noted: list[Problem] = []
-        heads = dict(self._rows("head", 0, []))
-        for position, record in self._decoded("body", rows.record_of, noted, after=0):
-            if position in heads and not rows.agree(heads[position], record):
-                noted.append(Problem(f"record {position} is not as it was written", offset=position))
+        noted += rows.damage(self._stored(noted), self._ends(noted))
         for (what,) in self._open.execute("PRAGMA quick_check(20)"):
             if what != b"ok":
                 noted.append(Problem(f"the database is damaged: {' '.join(what.decode('utf-8', 'replace').split())}"))
         return noted
 
+    def _stored(self, noted: list[Problem]) -> Iterator[rows.Stored]:
+        heads = dict(self._rows("head", 0, []))
+        more = "entity, sum" if self._tables > 1 else "NULL, NULL"
+        about: dict[int, list[str | None]] = {}
+        try:
+            for n, *texts in self._open.execute(f"SELECT n, kind, turn_id, parent_id, {more} FROM record NOT INDEXED"):
+                about[n] = [None if text is None else text.decode("utf-8", "replace") for text in texts]
+        except sqlite3.Error:
+            # A damaged page; `_rows` names it.
+            pass
+        for n, body in self._rows("body", 0, noted):
+            if n in about:
+                kind, turn_id, parent_id, entity, own = about[n]
+                yield rows.Stored(n, kind or "", turn_id, parent_id, entity, own, heads.get(n), body)
+
+    def _ends(self, noted: list[Problem]) -> dict[str, tuple[int, str]] | None:
+        if self._tables < TABLES:
+            return None
+        try:
+            found = self._open.execute("SELECT entity, records, sum FROM chain")
+            return {entity.decode(): (count, own.decode()) for entity, count, own in found}
+        except (sqlite3.Error, UnicodeError) as error:
+            noted.append(Problem(f"the ends of the chains cannot be read: {error}"))
+            return None
+
     def close(self, tree: Tree | None = None) -> None:
         base, self._base = self._base, None
         if base is not None:
+            if self._writer is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    base.execute("PRAGMA busy_timeout = 1000")
+                    base.execute("DELETE FROM writer WHERE id = ?", (self._writer,))
             base.close()
 
 
-def _statements() -> Iterator[str]:
+def _statements(script: str) -> Iterator[str]:
     statement = ""
-    for line in _SCHEMA.strip().splitlines(keepends=True):
+    for line in script.strip().splitlines(keepends=True):
         statement += line
         if sqlite3.complete_statement(statement):
             yield statement

@@ -18,7 +18,7 @@ import msgspec
 from cantrip_acp.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, Record, RewardRecord, Turn
+from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 from cantrip_acp.loom.view import digest, finding
 from cantrip_acp.loom.view.index import Index
 
@@ -275,7 +275,7 @@ class Reading:
             turns.append(record)
         return turns
 
-    def _read(self, positions: Sequence[int]) -> list[Record]:
+    def _read(self, positions: Sequence[int]) -> list[Record | LaterRecord]:
         return self._store.read_all(positions)
 
 

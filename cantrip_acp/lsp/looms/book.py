@@ -20,7 +20,7 @@ from cantrip_acp.errors import LoomChanged, LoomError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.stores.jsonl import JsonlStore
-from cantrip_acp.loom.turn import CastRecord, ForkRecord, Record, RewardRecord, Turn, Utterance
+from cantrip_acp.loom.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
 from cantrip_acp.loom.view.index import Index
 from cantrip_acp.redaction import shared
 
@@ -259,7 +259,7 @@ class Book:
         """A turn's line."""
         return self.line_at(self.index.positions[turn])
 
-    def read(self, positions: Sequence[int]) -> list[Record]:
+    def read(self, positions: Sequence[int]) -> list[Record | LaterRecord]:
         """The records that stand there. Raises `LoomError`."""
         with self.lock:
             if self._store is None:
@@ -273,7 +273,7 @@ class Book:
                 raise LoomError(self.broken or f"loom {self.path} is closed")
             return self._store.line_at(position)
 
-    def one(self, position: int) -> Record | None:
+    def one(self, position: int) -> Record | LaterRecord | None:
         """The record that stands there; None where its head can be read and the rest cannot, which is then a problem."""
         try:
             return self.read([position])[0]

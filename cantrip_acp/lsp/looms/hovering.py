@@ -18,6 +18,7 @@ from cantrip_acp.loom.turn import (
     FilesRecord,
     FoldRecord,
     ForkRecord,
+    LaterRecord,
     LoomHeader,
     Record,
     RewardRecord,
@@ -43,6 +44,8 @@ def record(book: Book, position: int) -> str:
             if number is None or book.index.positions[number] != position:
                 return "A second turn of this id; the first one counts."
             return turn(book, number)
+        case LaterRecord():
+            return f"A record of kind {_code(found.name)} of a later version. It is kept, and this version does not use it."
         case CastRecord():
             number = next((n for n, places in enumerate(book.index.casts) if places.id == found.id), None)
             return cast(book, number) if number is not None else ""

@@ -2,7 +2,8 @@
 
 What was said comes from the loom. What a code medium held in its variables comes from a **snapshot** (of the living
 entity, or one that the loom has for that turn) or from **replay**: the entity's code run again in a fresh worker, each gate
-call answered with what was recorded, so that no gate acts twice. The fork's record says which, and what is missing.
+call answered with what was recorded, so that no gate acts twice. Cells that can write files run again in a copy of these, never
+in the files themselves. The fork's record says which, and what is missing.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 State = Literal["auto", "snapshot", "replay", "none"]
 """How a fork's code state is to be had: auto takes a snapshot where there is one, and replays where there is none."""
+
+REPLAYED = "files: the cells ran again in a copy, which is gone; what they had written is as it is now"
+"""What a fork lacks whose cells could write and were run again."""
 
 _CUT_OFF = frozenset({"cancelled", "parent_terminated", "max_seconds", "error"})
 """Why a turn ended that something may have cut short."""
@@ -189,6 +193,26 @@ async def _from_snapshot(entity: Entity, turn_id: str, last: str, live: Entity |
 async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[str]:
     """Run the entity's code again, turn by turn; where it went another way than it had gone."""
     session: Any = await entity.session()
+    if not entity.circle.wards.code_writable_paths:
+        return await _run_again(entity, session, parts, tool)
+    # What could write runs again in another session, which has copies of what is writable; its state is taken from there.
+    apart: Any = await entity.circle.medium.open(entity.circle, entity.id)
+    try:
+        if not await apart.write_to_copies():
+            return await _run_again(entity, session, parts, tool)
+        gained = getattr(apart, "gates_gained", None)
+        if gained is not None:
+            gained(getattr(session, "gained", {}))
+        missing = await _run_again(entity, apart, parts, tool)
+        taken = await apart.snapshot()
+        await session.restore(taken, apart.chunks)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await apart.close()
+    return [*missing, *(f"{name}: {why}" for name, why in taken.missing), REPLAYED]
+
+
+async def _run_again(entity: Entity, session: Any, parts: Sequence[CastPart], tool: str) -> list[str]:
     missing: list[str] = []
     for number, (part, turn) in enumerate(spoken(list(parts)), 1):
         again = RecordedTurn(entity, part, turn)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from cantrip_acp.circle import NOTHING
@@ -59,7 +62,8 @@ class CodeSession:
         self._cell: Cell | None = None
         self._commands: WireSession | None = None
         self._state: messages.State | None = None
-        self._gained: Mapping[str, Gate] = {}
+        self.gained: Mapping[str, Gate] = {}
+        self._copies: str | None = None
         self._count = 0
         self._unused: Worker | None = None
         """The worker while it is as it was started: a snapshot can be restored in it."""
@@ -354,7 +358,7 @@ class CodeSession:
                 *(_spec(shown, self._circle.gates[name]) for shown, name in self._circle.tool_names.items()),
                 *(_spec(name, gate) for name, gate in self._circle.withheld.items()),
             ],
-            "gained": [_spec(shown, gate) for shown, gate in self._gained.items()],
+            "gained": [_spec(shown, gate) for shown, gate in self.gained.items()],
             "loom": self._loom,
             **({"construction": True} if self._circle.construction else {}),
             "prefix": self._interpreter.prefix,
@@ -363,7 +367,7 @@ class CodeSession:
 
     def gates_gained(self, gates: Mapping[str, Gate]) -> None:
         """They are functions too, in the cell that runs from its next statement on, and commands of what it starts."""
-        self._gained = gates
+        self.gained = gates
         if self._wire is not None:
             self._wire.gained(gates)
         if self._worker is not None:
@@ -473,8 +477,16 @@ class CodeSession:
     def _heard(self) -> messages.State | None:
         return self._state
 
+    async def write_to_copies(self) -> bool:
+        """Let all cells write to copies of the writable folders, and never to these; before the first cell. False where cells
+        cannot write. Raises `SandboxError` where there can be no copy."""
+        self._copies = runtime().make_folder("copies")
+        return await anyio.to_thread.run_sync(self.sandbox.write_to_copies, self._copies)
+
     async def close(self) -> None:
         """End the worker. Safe to call twice."""
+        if self._copies is not None:
+            await anyio.to_thread.run_sync(partial(shutil.rmtree, self._copies, ignore_errors=True))
         if self._worker is not None:
             self._leave(self._worker)
         if self._wire is not None:

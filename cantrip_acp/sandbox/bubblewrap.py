@@ -9,6 +9,7 @@ should we be killed before, nothing at all, and nothing at all shows the command
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cantrip_acp.sandbox.policy import WIRE, Policy
@@ -27,10 +28,24 @@ _ENVELOPE = 4096
 """Bytes of the file system that stands where something is not: nothing can be written there."""
 
 
-def arguments(policy: Policy, places: Places, *, folders: frozenset[str] = frozenset()) -> list[str]:
+NO_COPIES: Mapping[str, str] = {}
+
+
+def source_of(path: str, copies: Mapping[str, str]) -> str:
+    """Where a path is taken from: from its copy where it lies in a folder that has one."""
+    for root, copy in copies.items():
+        if path == root or path.startswith(root.rstrip("/") + "/"):
+            return copy + path[len(root.rstrip("/")) :]
+    return path
+
+
+def arguments(
+    policy: Policy, places: Places, *, folders: frozenset[str] = frozenset(), copies: Mapping[str, str] = NO_COPIES
+) -> list[str]:
     """Bubblewrap's options for a policy, without the program and its command.
 
-    ``folders`` are those hidden paths that are folders: an empty one stands in their place instead of the note.
+    ``folders`` are those hidden paths that are folders: an empty one stands in their place instead of the note. ``copies`` are
+    folders of the host by the writable path that they stand for: what is written there never reaches the path itself.
     """
     args = [*NAMESPACES]
     if not policy.network:
@@ -73,11 +88,11 @@ def arguments(policy: Policy, places: Places, *, folders: frozenset[str] = froze
         if path not in policy.writable:
             add(path, 2, "--ro-bind", path, path)
     for path in policy.writable:
-        add(path, 3, "--bind", path, path)
+        add(path, 3, "--bind", source_of(path, copies), path)
     for path in policy.pinned:
-        add(path, 4, "--bind", path, path)
+        add(path, 4, "--bind", source_of(path, copies), path)
     for path in policy.protected:
-        add(path, 5, "--ro-bind", path, path)
+        add(path, 5, "--ro-bind", source_of(path, copies), path)
     for path in policy.absent:
         add(path, 5, "--perms", "0555", "--size", str(_ENVELOPE), "--tmpfs", path)
     for path in policy.hidden:

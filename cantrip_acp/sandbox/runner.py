@@ -10,8 +10,11 @@ workspace may have changed is looked at again.
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,10 @@ from cantrip_acp.wards import Wards
 
 _SLOW_LOOK = 0.005
 """Seconds of looking at a workspace from which on it is done in a thread."""
+
+
+LARGEST_COPY = 2 << 30
+"""Bytes of the writable folders that are copied so that code can run again in them."""
 
 
 class Sandbox:
@@ -64,6 +71,7 @@ class Sandbox:
         self._program = probe.find_bubblewrap()
         self._filter = seccomp.program(os.uname().machine)
         self._surveys: dict[str, Survey] = {}
+        self._copies: dict[str, str] = {}
         self._prepared: Prepared | None = None
         self._looking = anyio.Lock()
         self._more_tools()
@@ -106,6 +114,29 @@ class Sandbox:
     def filter(self) -> bytes:
         """The system call filter."""
         return self._filter
+
+    def write_to_copies(self, folder: str) -> bool:
+        """Copy what is writable into a folder, and let everything that starts from now on write there, at the same paths inside.
+
+        False where nothing is writable. Blocking. Raises `SandboxError` where it is more than `LARGEST_COPY` or cannot be read.
+        """
+        policy = self._prepare().policy
+        roots = [p for p in policy.writable if not any(p.startswith(o.rstrip("/") + "/") for o in policy.writable)]
+        size = sum(_size(root) for root in roots)
+        if size > LARGEST_COPY:
+            raise SandboxError(
+                f"the writable folders are {size >> 20:,} MiB; code is run again only in a copy of them, which may "
+                f"have {LARGEST_COPY >> 20:,} MiB"
+            )
+        for number, root in enumerate(roots):
+            copy = os.path.join(folder, str(number))
+            try:
+                shutil.copytree(root, copy, symlinks=True, ignore=_no_files)
+            except (OSError, shutil.Error) as error:
+                raise SandboxError(f"{root} cannot be copied, so no code is run again in it: {error}") from error
+            self._copies[root] = copy
+        self._prepared = None
+        return bool(roots)
 
     def _prepare(self) -> Prepared:
         roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
@@ -150,7 +181,7 @@ class Sandbox:
         )
         places = mine.places(self.host, policy.home, network=policy.network)
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
-        options = bubblewrap.arguments(policy, places, folders=shut)
+        options = bubblewrap.arguments(policy, places, folders=shut, copies=self._copies)
         self._prepared = Prepared(
             key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
         )
@@ -341,3 +372,22 @@ def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str |
 
 
 __all__ = ["Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "check", "control_groups", "machine"]
+
+
+def _size(root: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
+
+
+def _no_files(folder: str, names: list[str]) -> list[str]:
+    """What is neither a file, a folder nor a link: it is not copied."""
+    left = []
+    for name in names:
+        mode = os.lstat(os.path.join(folder, name)).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            left.append(name)
+    return left

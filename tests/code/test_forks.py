@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.errors import EntityBusy, SandboxError
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import ForkRecord, SnapshotRecord
+from cantrip_acp.reopening import reopen
+from cantrip_acp.sandbox.runtime import runtime
 
 COUNTED: list[str] = []
 
@@ -197,3 +201,80 @@ async def test_eight_forks_at_once() -> None:
         for n in range(8):
             group.start_soon(branch, n)
     assert results == {n: [0, n] for n in range(8)}
+
+
+WRITING = (
+    "import os\nn = int(open('count.txt').read()) + 1\nopen('count.txt', 'w').write(str(n))",
+    "os.makedirs('made', exist_ok=True)\nopen('made/x', 'a').write('more')\nwhere = os.path.abspath('made/x')",
+    "done([n, where])",
+)
+
+
+def writer(place: Path, *cells: str, loom: Loom | None = None, snapshots: bool = False) -> Cantrip:
+    circle = Circle("code", ["done"], [{"max_turns": 20, "code_writable_paths": [str(place)]}], workspace=place)
+    settings = {"snapshots": True} if snapshots else None
+    return Cantrip(ScriptedCrystal(code(*cells)), circle=circle, loom=loom, loom_settings=settings)
+
+
+@pytest.mark.parametrize("state", ["auto", "replay"])
+async def test_cells_that_can_write_run_again_in_a_copy(tmp_path: Path, state: str) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "count.txt").write_text("0")
+    (place / ".git").mkdir()
+    os.mkfifo(place / "pipe")
+    loom = Loom.memory()
+    cantrip = writer(place, *WRITING, loom=loom)
+    assert (await cantrip.cast("go")).result == [1, str(place / "made" / "x")]
+    (place / "count.txt").write_text("40")
+    (place / "made" / "x").write_text("mine")
+    seen = "done([n, where, open('count.txt').read(), open('made/x').read()])"
+    found = await forked(cantrip, turns(loom)[1].id, seen, state=state)
+    # The variables are there, by code that saw a copy; nothing of yours was touched, and the fork works in your folder.
+    assert found == [41, str(place / "made" / "x"), "40", "mine"]
+    assert last_fork(loom).strategy == "replay"
+    assert any("ran again in a copy" in lack for lack in last_fork(loom).missing)
+    assert sorted(p.name for p in place.iterdir()) == [".git", "count.txt", "made", "pipe"]
+    assert not list(Path(runtime().folder).glob("copies*"))
+    with pytest.raises(SandboxError, match="there is no snapshot of turn"):
+        await cantrip.fork(turns(loom)[1].id, state="snapshot")
+    assert (place / "count.txt").read_text() == "40"
+
+
+async def test_a_session_whose_snapshot_cannot_be_opened_writes_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "count.txt").write_text("0")
+    path = tmp_path / "x.loom.jsonl"
+    with Loom.open(path) as loom:
+        await writer(place, *WRITING, loom=loom, snapshots=True).cast("go")
+        entity_id = turns(loom)[0].entity_id
+    # As if another Python had made it; what is written anew needs no checksum.
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line.pop("sum", None)
+        if line["type"] == "snapshot":
+            line["data"]["python"] = "3.7"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Loom.open(path) as loom:
+        cantrip = writer(place, "done([n, open('count.txt').read()])", loom=loom)
+        entity = reopen(cantrip, loom, entity_id).entity
+        entity.crystal = ScriptedCrystal(code("done([n, open('count.txt').read()])"))
+        async with entity:
+            assert (await entity.cast("again")).result == [2, "1"]
+        assert (place / "count.txt").read_text() == "1"
+        with pytest.raises(SandboxError, match=r"made by Python 3\.7"):
+            await cantrip.fork(turns(loom)[0].id, state="snapshot")
+
+
+async def test_a_copy_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "count.txt").write_text("0")
+    loom = Loom.memory()
+    cantrip = writer(place, *WRITING, loom=loom)
+    await cantrip.cast("go")
+    monkeypatch.setattr("cantrip_acp.sandbox.runner.LARGEST_COPY", 1)
+    with pytest.raises(SandboxError, match="code is run again only in a copy of them, which may have 0 MiB"):
+        await cantrip.fork(turns(loom)[0].id)
+    assert (place / "count.txt").read_text() == "1"

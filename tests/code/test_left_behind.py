@@ -144,3 +144,15 @@ async def test_a_forged_token_is_refused(python) -> None:
     assert seen is not None
     assert seen.startswith("('x', 256,")
     assert WORDS in seen
+
+
+async def test_what_starts_things_is_kept_by_name(make) -> None:
+    """A snapshot refers to these functions as it does to all others of the library."""
+    python, fresh = await make(), await make()
+    await python.value("import os, _thread\nkept = [os.system, os.posix_spawn, _thread.start_new_thread]")
+    taken = await python.session.snapshot()
+    assert taken.missing == ()
+    await fresh.session.restore(taken, python.session.chunks)
+    assert (
+        await fresh.value("import os, _thread\nkept == [os.system, os.posix_spawn, _thread.start_new_thread]") == "True"
+    )

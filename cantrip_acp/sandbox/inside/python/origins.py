@@ -74,7 +74,7 @@ class Origins:
         def started(function: Any, *args: Any, **named: Any) -> Any:
             return start(self._bound(function, self.token()) if callable(function) else function, *args, **named)
 
-        started.__name__ = started.__qualname__ = start.__name__
+        _as(started, start.__name__, "_thread")
         return started
 
     def _pools(self, module: Any) -> None:
@@ -125,7 +125,7 @@ class Origins:
             other = {k: v for k, v in env.items() if os.fsdecode(k) != VARIABLE}
             return spawn(path, argv, {**other, VARIABLE: self.token()}, **named)
 
-        spawned.__name__ = spawned.__qualname__ = spawn.__name__
+        _as(spawned, spawn.__name__, "os")
         return spawned
 
     def _system(self, system: Callable[[Any], int]) -> Callable[[Any], int]:
@@ -138,5 +138,11 @@ class Origins:
             status = subprocess.call(command, shell=True)  # noqa: S602 - as os.system does
             return status << 8 if status >= 0 else -status
 
-        ran.__name__ = ran.__qualname__ = "system"
+        _as(ran, "system", "os")
         return ran
+
+
+def _as(function: Any, name: str, module: str) -> None:
+    """Name a function as what it stands for, so that a pickle refers to it by that name."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module

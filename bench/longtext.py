@@ -64,7 +64,7 @@ async def asked(data: str, folder: Path) -> tuple[float, int]:
     """Seconds and prompt tokens of one question."""
     crystal = Counting()
     spell = build(load("longtext", folder), workspace=folder, crystal=crystal)
-    spell = spell.with_circle(spell.circle.given(data))
+    spell = spell.replace(circle=spell.circle.replace(data=data))
     with Loom.open(folder / "x.loom.jsonl") as loom:
         began = time.perf_counter()
         async with spell.invoke(loom=loom) as entity:

@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NoReturn
+from dataclasses import replace as changed
+from typing import Any, Literal
 
-from cantrip_acp.errors import CallImmutable, DefinitionError
+from cantrip_acp.definition import (
+    check_choice,
+    check_flag,
+    check_keys,
+    check_mapping,
+    check_number,
+    check_text,
+    check_whole,
+    refuse_change,
+    shown,
+)
+from cantrip_acp.errors import DefinitionError
 
 ToolChoice = Literal["auto", "required", "none"]
 
@@ -22,7 +34,7 @@ class Call:
 
     ``temperature`` 0 to 2, ``top_p`` 0 to 1, ``max_tokens`` of one response, ``stop`` sequences,
     ``tool_choice`` auto | required | none (CRYSTAL-5), ``require_done_tool``: prose alone does not end a cast (LOOP-6).
-    None leaves the provider's default. Any attempt to set a field raises `CallImmutable`.
+    None leaves the provider's default. Every field is checked; any attempt to set one raises `errors.Immutable`.
     """
 
     system_prompt: str | None = None
@@ -34,41 +46,59 @@ class Call:
     require_done_tool: bool = False
 
     def __post_init__(self) -> None:
-        if self.tool_choice is not None and self.tool_choice not in _TOOL_CHOICES:
-            raise DefinitionError(f"tool_choice is {self.tool_choice!r}; it is one of {', '.join(_TOOL_CHOICES)}")
-        if self.system_prompt is not None and not isinstance(self.system_prompt, str):
-            raise DefinitionError(f"system_prompt must be text, not {type(self.system_prompt).__name__}")
-        object.__setattr__(self, "stop", tuple(self.stop))
+        if self.system_prompt is not None:
+            check_text(self.system_prompt, "call.system_prompt")
+        if self.temperature is not None:
+            check_number(self.temperature, "call.temperature", 0, 2)
+        if self.top_p is not None:
+            check_number(self.top_p, "call.top_p", 0, 1)
+        if self.max_tokens is not None:
+            check_whole(self.max_tokens, "call.max_tokens", 1)
+        if self.tool_choice is not None:
+            check_choice(self.tool_choice, _TOOL_CHOICES, "call.tool_choice")
+        check_flag(self.require_done_tool, "call.require_done_tool")
+        given: Any = self.stop
+        stop = (given,) if isinstance(given, str) else given
+        if not isinstance(stop, list | tuple) or not all(isinstance(each, str) and each for each in stop):
+            raise DefinitionError(f"call.stop must be a text or a list of texts that are not empty, not {shown(stop)}")
+        object.__setattr__(self, "stop", tuple(stop))
 
     @classmethod
     def of(cls, value: Call | Mapping[str, Any]) -> Call:
-        """A call from a mapping of its fields; an unknown key is a `DefinitionError`."""
+        """A call from a mapping of its fields; an unknown key is a `DefinitionError`.
+
+        ``require_done`` is an older name of ``require_done_tool``.
+        """
         if isinstance(value, Call):
             return value
-        known = {f.name for f in fields(cls)}
-        for key in value:
-            if key not in known:
-                raise DefinitionError(f"unknown key {key!r} in call; known: {', '.join(sorted(known))}")
-        return cls(**value)
+        given = dict(check_mapping(value, "call"))
+        check_keys(given, (*_FIELDS, "require_done"), "call")
+        if "require_done" in given:
+            if "require_done_tool" in given:
+                raise DefinitionError(
+                    "call: require_done_tool and require_done exclude each other; keep one", rule="exclusive-keys"
+                )
+            given["require_done_tool"] = given.pop("require_done")
+        return cls(**given)
+
+    def replace(self, **changes: Any) -> Call:
+        """A new call with these fields changed."""
+        check_keys(changes, _FIELDS, "Call.replace", what="field")
+        return changed(self, **changes)
 
     def record(self) -> dict[str, Any]:
         """What the loom keeps of it: the fields that are set (CALL-4)."""
         out: dict[str, Any] = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value not in (None, (), False):
-                out[f.name] = list(value) if isinstance(value, tuple) else value
+        for name in _FIELDS:
+            value = getattr(self, name)
+            # A temperature of 0 is set.
+            if value is not None and value != () and value is not False:
+                out[name] = list(value) if isinstance(value, tuple) else value
         return out
 
 
-def _refuse_set(self: Call, name: str, value: object) -> NoReturn:
-    raise CallImmutable(f"the call is immutable: {name!r} was fixed when the cantrip was made; make a new Call")
-
-
-def _refuse_delete(self: Call, name: str) -> NoReturn:
-    raise CallImmutable(f"the call is immutable: {name!r} cannot be removed; make a new Call")
-
+_FIELDS = tuple(f.name for f in fields(Call))
 
 # A frozen dataclass raises FrozenInstanceError, which says nothing of what to do instead.
-Call.__setattr__ = _refuse_set  # type: ignore[assignment, method-assign]
-Call.__delattr__ = _refuse_delete  # type: ignore[assignment, method-assign]
+Call.__setattr__ = refuse_change  # type: ignore[method-assign]
+Call.__delattr__ = refuse_change  # type: ignore[method-assign]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from copy import copy
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
@@ -17,10 +15,14 @@ from cantrip_acp.call import Call
 from cantrip_acp.circle import Circle
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.entity import CastStream, Entity
+from cantrip_acp.definition import Definition, check_flag, check_keys, check_mapping, check_text, derived, shown
+from cantrip_acp.entity import CastStream, Entity, check_new
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.folding import Folding
+from cantrip_acp.gates.registry import DELEGATION
+from cantrip_acp.json_data import FrozenDict, freeze
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.loop import CastResult
 from cantrip_acp.mediums.text_program import writes_calls
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 _ABSENT: Any = object()
 
 
-class Cantrip:
+class Cantrip(Definition):
     """A recipe for entities.
 
     ``call`` left out is an empty call; ``loom`` left out is one in memory that all casts share. ``interceptors`` may answer
@@ -46,9 +48,11 @@ class Cantrip:
     ``crystals`` are those that children may be given, by name (COMP-7). ``sources`` give each entity further gates when it
     begins, such as the tools of MCP servers (`cantrip_acp.mcp.servers.McpServers`).
 
-    Raises `DefinitionError`, checked in the order crystal, call, circle: "cantrip requires a crystal", "cantrip requires
-    a call", "cantrip requires a circle" (CANTRIP-1), "circle must have a done gate" (CIRCLE-1), "cantrip must have at
-    least one truncation ward" (CIRCLE-2, LOOP-2, CANTRIP-3).
+    ``scores`` is False where the circle's scoring function is not to be asked.
+
+    No field can be changed; `replace` makes a new cantrip. Raises `DefinitionError`, checked in the order crystal, call,
+    circle: "cantrip requires a crystal", "cantrip requires a call", "cantrip requires a circle" (CANTRIP-1), "circle must
+    have a done gate" (CIRCLE-1), "cantrip must have at least one truncation ward" (CIRCLE-2, LOOP-2, CANTRIP-3).
 
     >>> from cantrip_acp import Cantrip, Circle, ScriptedCrystal
     >>> spell = Cantrip(
@@ -59,6 +63,59 @@ class Cantrip:
     'hello'
     """
 
+    __slots__ = (
+        "_id",
+        "_records",
+        "_shown",
+        "call",
+        "circle",
+        "contributors",
+        "crystal",
+        "crystals",
+        "folding",
+        "interceptors",
+        "loom",
+        "loom_settings",
+        "name",
+        "require_done",
+        "retry",
+        "scores",
+        "sources",
+    )
+    _arguments = (
+        "crystal",
+        "call",
+        "circle",
+        "loom",
+        "retry",
+        "interceptors",
+        "contributors",
+        "name",
+        "loom_settings",
+        "folding",
+        "crystals",
+        "sources",
+        "scores",
+    )
+
+    crystal: Crystal
+    call: Call
+    circle: Circle
+    loom: Loom
+    """Where its casts are recorded."""
+    retry: RetryPolicy
+    interceptors: tuple[Interceptor, ...]
+    contributors: tuple[Contributor, ...]
+    name: str | None
+    loom_settings: Mapping[str, Any]
+    """What a recipe says of how its loom is kept (``store``, ``fsync``), for the door that opens one."""
+    folding: Folding
+    crystals: Mapping[str, Crystal]
+    sources: tuple[GateSource, ...]
+    scores: bool
+    """Whether the circle's scoring function is asked; a replay does not ask it."""
+    require_done: bool
+
     def __init__(
         self,
         crystal: Crystal | None = None,
@@ -66,7 +123,7 @@ class Cantrip:
         circle: Circle | None = None,
         *,
         loom: Loom | None = None,
-        retry: RetryPolicy | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
         interceptors: Sequence[Interceptor] = (),
         contributors: Sequence[Contributor] = (),
         name: str | None = None,
@@ -74,59 +131,62 @@ class Cantrip:
         folding: Folding | Mapping[str, Any] | None = None,
         crystals: Mapping[str, Crystal] | None = None,
         sources: Sequence[GateSource] = (),
+        scores: bool = True,
     ) -> None:
         if crystal is None:
-            raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)")
+            raise DefinitionError("cantrip requires a crystal: the model that is to act (CANTRIP-1)", rule="CANTRIP-1")
         if not isinstance(crystal, Crystal):
             raise DefinitionError(
-                f"cantrip requires a crystal with name, model, context_window and query, not {type(crystal).__name__}"
+                f"cantrip requires a crystal with name, model, context_window and query, not {type(crystal).__name__}",
+                rule="CANTRIP-1",
             )
         if call is None:
-            raise DefinitionError("cantrip requires a call; leave it out for an empty one (CANTRIP-1)")
+            raise DefinitionError(
+                "cantrip requires a call; leave it out for an empty one (CANTRIP-1)", rule="CANTRIP-1"
+            )
+        called = Call() if call is _ABSENT else Call.of(call)
         if circle is None:
-            raise DefinitionError("cantrip requires a circle: a medium, gates and wards (CANTRIP-1)")
-        self.name = name
-        self.crystal = crystal
-        self.call = Call() if call is _ABSENT else Call.of(call)
-        self.circle = circle
-        self.require_done = self.call.require_done_tool or circle.wards.require_done_tool
-        self.retry = retry or RetryPolicy()
-        self.interceptors = tuple(interceptors)
-        self.contributors = tuple(contributors)
-        self.loom_settings: Mapping[str, Any] = dict(loom_settings or {})
-        """What a recipe says of how its loom is kept (``store``, ``fsync``), for the door that opens one."""
-        self.folding = Folding.of(folding)
-        self.scores = True
-        """Whether the circle's scoring function is asked; a replay does not ask it."""
-        self.crystals: Mapping[str, Crystal] = crystals if crystals is not None else {}
-        if self.crystals:
-            self.circle = circle.naming(self.crystals)
-        self.sources = tuple(sources)
-        self._loom = loom
-        _validate(circle, self.require_done)
+            raise DefinitionError("cantrip requires a circle: a medium, gates and wards (CANTRIP-1)", rule="CANTRIP-1")
+        if not isinstance(circle, Circle):
+            raise DefinitionError(f"cantrip requires a circle, not {shown(circle)} (CANTRIP-1)", rule="CANTRIP-1")
+        if loom is not None and not isinstance(loom, Loom):
+            raise DefinitionError(f"cantrip.loom must be a Loom, such as Loom.open(path), not {shown(loom)}")
+        named: Mapping[str, Crystal] = _crystals(crystals)
+        require_done = called.require_done_tool or circle.wards.require_done_tool
+        _validate(circle, require_done)
+        self._set(
+            crystal=crystal,
+            call=called,
+            circle=_offering(circle, named),
+            loom=Loom.memory() if loom is None else loom,
+            retry=RetryPolicy.of(retry),
+            interceptors=_functions(interceptors, "interceptors"),
+            contributors=_functions(contributors, "contributors"),
+            name=None if name is None else check_text(name, "cantrip.name"),
+            loom_settings=_loom_settings(loom_settings),
+            folding=Folding.of(folding),
+            crystals=named,
+            sources=_sources(sources),
+            scores=check_flag(scores, "cantrip.scores"),
+            require_done=require_done,
+        )
 
     def __repr__(self) -> str:
         return f"Cantrip({self.name or self.id}, {self.crystal.model}, {self.circle!r})"
 
-    @property
-    def loom(self) -> Loom:
-        """Where its casts are recorded."""
-        if self._loom is None:
-            self._loom = Loom.memory()
-        return self._loom
-
-    @cached_property
+    @derived
     def records(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Call and circle as the loom keeps them."""
-        return self.call.record(), self.circle.record()
+        return freeze(self.call.record()), freeze(self.circle.record())
 
-    @cached_property
+    @derived
     def shown(self) -> Mapping[str, Any]:
         """What a crystal sees of the circle, as the loom keeps it: how it is told is a matter of this package's version."""
         tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in self.circle.tools]
-        return {"capabilities": self.circle.capabilities(text_calls=writes_calls(self.crystal)), "tools": tools}
+        text = self.circle.capabilities(text_calls=writes_calls(self.crystal))
+        return FrozenDict({"capabilities": text, "tools": freeze(tools)})
 
-    @cached_property
+    @derived
     def id(self) -> str:
         """The same for the same call and circle, whatever the crystal: ``cantrip_`` and 16 hex digits.
 
@@ -138,74 +198,23 @@ class Cantrip:
 
     def with_crystal(self, crystal: Crystal) -> Cantrip:
         """The same cantrip with another crystal and nothing else changed (§2.2)."""
-        return Cantrip(
-            crystal,
-            self.call,
-            self.circle,
-            loom=self.loom,
-            retry=self.retry,
-            interceptors=self.interceptors,
-            contributors=self.contributors,
-            name=self.name,
-            loom_settings=self.loom_settings,
-            folding=self.folding,
-            crystals=self.crystals,
-            sources=self.sources,
-        )
-
-    def with_sources(self, sources: Sequence[GateSource]) -> Cantrip:
-        """The same cantrip with further sources of gates."""
-        made = copy(self)
-        made.sources = (*self.sources, *sources)
-        return made
-
-    def with_circle(self, circle: Circle) -> Cantrip:
-        """The same cantrip in another circle, and nothing else changed."""
-        made = copy(self)
-        for name in ("records", "shown", "id"):
-            made.__dict__.pop(name, None)
-        made.circle = circle
-        made._loom = self.loom
-        return made
-
-    def standing_in(self, crystal: Crystal, interceptors: Sequence[Interceptor], loom: Loom) -> Cantrip:
-        """The same call and circle with another crystal, further interceptors, and a loom of its own: for replays."""
-        cantrip = Cantrip(
-            crystal,
-            self.call,
-            self.circle,
-            loom=loom,
-            retry=self.retry,
-            interceptors=(*self.interceptors, *interceptors),
-            name=self.name,
-            crystals=self.crystals,
-        )
-        cantrip.scores = False
-        return cantrip
+        return self.replace(crystal=crystal)
 
     def reaching(self, folders: Sequence[Path], interceptor: Interceptor | None = None) -> Cantrip:
         """The same cantrip for a session: with folders beside its workspace, and one more interceptor, the last to be asked."""
-        made = copy(self)
-        for name in ("records", "shown", "id"):
-            made.__dict__.pop(name, None)
-        if folders:
-            circle = self.circle
-            made.circle = Circle(
-                circle.medium,
-                circle.declared_gates,
-                circle.wards,
-                workspace=circle.workspace,
-                folders=folders,
-                score=circle.score,
-                data=circle.data,
-            )
+        changes: dict[str, Any] = {"circle": self.circle.replace(folders=folders)} if folders else {}
         if interceptor is not None:
-            made.interceptors = (*self.interceptors, interceptor)
-        return made
+            changes["interceptors"] = (*self.interceptors, interceptor)
+        return self.replace(**changes) if changes else self
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
-        """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent."""
-        return Entity(self, loom if loom is not None else self.loom, entity_id=entity_id)
+        """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent.
+
+        ``entity_id`` must be new to the loom: `EntityExists` is raised for one that is in it or lives.
+        """
+        where = loom if loom is not None else self.loom
+        check_new(where, entity_id)
+        return Entity(self, where, entity_id=entity_id)
 
     async def fork(
         self,
@@ -364,17 +373,82 @@ class Cantrip:
         return anyio.run(partial(self.cast, intent, **options))
 
 
+def _offering(circle: Circle, crystals: Mapping[str, Crystal]) -> Circle:
+    """The circle, whose delegation gates say which crystals children may be given."""
+    names = tuple(crystals)
+    gates = [
+        g.bind(crystals=names) if g.name in DELEGATION and tuple(g.dependencies.get("crystals") or ()) != names else g
+        for g in circle.own_gates
+    ]
+    return circle if all(a is b for a, b in zip(gates, circle.own_gates, strict=True)) else circle.replace(gates=gates)
+
+
+def _crystals(crystals: Any) -> Mapping[str, Crystal]:
+    if crystals is None:
+        return FrozenDict()
+    found: Mapping[str, Crystal] = check_mapping(crystals, "cantrip.crystals")
+    if not isinstance(found, dict):
+        # One that makes its crystals when they are asked for.
+        return found
+    for name, crystal in found.items():
+        check_text(name, "a name in cantrip.crystals", blank=False)
+        if not isinstance(crystal, Crystal):
+            raise DefinitionError(f"cantrip.crystals[{name!r}] must be a crystal, not {shown(crystal)}")
+    return FrozenDict(found)
+
+
+def _loom_settings(settings: Any) -> Mapping[str, Any]:
+    if settings is None:
+        return FrozenDict()
+    found = check_mapping(settings, "cantrip.loom_settings")
+    check_keys(found, ("store", "fsync", "snapshots", "files"), "loom")
+    for name in ("fsync", "snapshots", "files"):
+        if name in found:
+            check_flag(found[name], f"loom.{name}")
+    if "store" in found:
+        store = check_text(found["store"], "loom.store", blank=False)
+        if store not in ("memory", "jsonl") and not is_address(store):
+            raise DefinitionError(
+                f"loom.store must be memory, jsonl, sqlite:FILE or postgresql://…, not {shown(store)}"
+            )
+    frozen: Mapping[str, Any] = freeze(dict(found))
+    return frozen
+
+
+def _functions(given: Any, what: str) -> tuple[Any, ...]:
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise DefinitionError(f"cantrip.{what} must be a list of functions, not {shown(given)}")
+    found = tuple(given)
+    for index, each in enumerate(found):
+        if not callable(each):
+            raise DefinitionError(f"cantrip.{what}[{index}] must be a function, not {shown(each)}")
+    return found
+
+
+def _sources(given: Any) -> tuple[Any, ...]:
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise DefinitionError(f"cantrip.sources must be a list of sources of gates, not {shown(given)}")
+    found = tuple(given)
+    for index, each in enumerate(found):
+        if not callable(getattr(each, "open", None)):
+            raise DefinitionError(f"cantrip.sources[{index}] must have a method open, and {shown(each)} has none")
+    return found
+
+
 def _validate(circle: Circle, require_done: bool) -> None:
     if "done" not in circle.gates:
         if require_done:
-            raise DefinitionError("cantrip with require_done must have a done gate: add 'done' to the circle's gates")
-        raise DefinitionError("circle must have a done gate: add 'done' to its gates (CIRCLE-1)")
+            raise DefinitionError(
+                "cantrip with require_done must have a done gate: add 'done' to the circle's gates", rule="LOOP-2"
+            )
+        raise DefinitionError("circle must have a done gate: add 'done' to its gates (CIRCLE-1)", rule="CIRCLE-1")
     if "answer" not in circle.gates["done"].properties and not circle.gates["done"].properties:
-        raise DefinitionError("the done gate must accept at least one argument, the answer (CIRCLE-8)")
+        raise DefinitionError("the done gate must accept at least one argument, the answer (CIRCLE-8)", rule="CIRCLE-8")
     if circle.wards.max_turns is None:
         raise DefinitionError(
             "cantrip must have at least one truncation ward: add max_turns to the circle's wards, "
-            "such as {max_turns: 10} (CIRCLE-2, LOOP-2)"
+            "such as {max_turns: 10} (CIRCLE-2, LOOP-2)",
+            rule="CIRCLE-2",
         )
 
 

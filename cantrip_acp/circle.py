@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from cantrip_acp.crystals.contract import ToolDefinition
+from cantrip_acp.definition import Definition, derived, shown
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.json_data import FrozenDict, freeze, freeze_record
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.mediums.text_program import mode_line
 from cantrip_acp.scoring import Scorer
-from cantrip_acp.wards import Wards, compose
+from cantrip_acp.wards import Wards
 
 GateLike = Gate | str | Mapping[str, Any]
 
-NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "NOTHING", "__bool__": lambda self: False})()
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING: Any = _Nothing()
 """The ``data`` of a circle that has none; None would be data."""
 
 
@@ -30,7 +42,7 @@ LARGEST_DATA = 64 * 1024 * 1024
 """Characters of text that an entity can be given as data."""
 
 
-class Circle:
+class Circle(Definition):
     """A circle is a value: nothing runs until an entity acts in it.
 
     ``gates`` are `Gate`s, names of known gates, or mappings of a ``name`` and dependencies (``{"name": "read_file",
@@ -40,8 +52,41 @@ class Circle:
     ``score`` rewards what happens here: a function of each turn, or a `Scorer`.
     ``data`` is what the entity works on, any JSON value: never in its prompt, but where it works (`delegation.given`).
 
-    Raises `DefinitionError` for an unknown medium, gate or ward and for two gates of one name.
+    Nothing of a circle can be changed, lists and mappings in it neither; `replace` makes a new one.
+
+    Raises `DefinitionError` for an unknown medium, gate, option of a gate or ward and for two gates of one name.
     """
+
+    __slots__ = (
+        "_construction",
+        "_definitions",
+        "_gates",
+        "_given_wards",
+        "_presentation",
+        "_tool_names",
+        "_tools",
+        "data",
+        "declared_gates",
+        "folders",
+        "medium",
+        "own_gates",
+        "score",
+        "wards",
+        "workspace",
+    )
+    _arguments = ("medium", "gates", "wards", "workspace", "folders", "score", "data")
+
+    medium: Medium
+    wards: Wards
+    workspace: Path | None
+    folders: tuple[Path, ...]
+    score: Scorer | None
+    data: Any
+    _given_wards: Any
+    own_gates: tuple[Gate, ...]
+    """The gates as they were given: roots as they were written, and without what comes with ``data``."""
+    declared_gates: tuple[Gate, ...]
+    """The gates with their roots below the workspace, before wards take any away."""
 
     def __init__(
         self,
@@ -54,156 +99,90 @@ class Circle:
         score: Scorer | Callable[[Any], Any] | None = None,
         data: Any = NOTHING,
     ) -> None:
-        self.data = data
-        self.workspace = Path(workspace).absolute() if workspace is not None else None
-        self.score = Scorer.of(score)
-        self.folders = tuple(Path(folder).absolute() for folder in folders)
-        self.medium: Medium = mediums.find(medium) if isinstance(medium, str) else medium
-        self.wards = _opened_to(Wards.of(wards, base=self.workspace), self.workspace, self.folders)
-        self.declared_gates: tuple[Gate, ...] = tuple(self._resolve(g) for g in gates)
+        if not isinstance(medium, str) and not isinstance(medium, Medium):
+            raise DefinitionError(f"a circle's medium is a name or a Medium, not {shown(medium)}")
+        if isinstance(gates, str | Mapping) or not isinstance(gates, Iterable):
+            raise DefinitionError(f"a circle's gates are a list of names, mappings and Gates, not {shown(gates)}")
+        place = _folder(workspace, "workspace") if workspace is not None else None
+        if isinstance(folders, str | os.PathLike):
+            raise DefinitionError(f"a circle's folders are a list of folders, not {shown(folders)}")
+        beside = tuple(_folder(folder, "folder") for folder in folders)
+        # What was given is kept as it was, so that `replace` can bind it to another workspace.
+        written = wards if isinstance(wards, Wards) else freeze(_listed(wards))
+        own = tuple(map(_resolved, gates))
         seen: set[str] = set()
-        for gate in self.declared_gates:
+        for gate in own:
             if gate.name in seen:
-                raise DefinitionError(f"two gates are named {gate.name!r} in one circle")
+                raise DefinitionError(f"two gates are named {gate.name!r} in one circle", rule="duplicate-gate")
             seen.add(gate.name)
-        if data is not NOTHING:
-            self._offer_data()
+        self._set(
+            data=data if data is NOTHING else freeze(data),
+            workspace=place,
+            folders=beside,
+            score=Scorer.of(score),
+            medium=mediums.find(medium) if isinstance(medium, str) else medium,
+            _given_wards=written,
+            wards=_opened_to(Wards.of(written, base=place), place, beside),
+            own_gates=own,
+        )
+        bound = tuple(_below_workspace(gate, place) for gate in own)
+        self._set(declared_gates=bound if data is NOTHING else (*bound, *self._showing_data(seen)))
 
     def __repr__(self) -> str:
         return f"Circle(medium={self.medium.name!r}, gates={[g.name for g in self.declared_gates]})"
 
-    def _resolve(self, gate: GateLike) -> Gate:
-        if isinstance(gate, str):
-            resolved = registry.find(gate)
-        elif isinstance(gate, Gate):
-            resolved = gate
-        elif isinstance(gate, Mapping):
-            options = dict(gate)
-            name = options.pop("name", None)
-            if not isinstance(name, str):
-                raise DefinitionError(f"a gate given as a mapping needs a name: {gate!r}")
-            resolved = registry.find(name).bind(**options)
-        else:
-            raise DefinitionError(f"a gate is a name, a mapping or a Gate, not {type(gate).__name__}")
-        root = resolved.dependencies.get("root")
-        if root is not None and self.workspace is not None:
-            resolved = resolved.bind(root=self.workspace.joinpath(root))
-        return resolved
+    def _given(self) -> dict[str, Any]:
+        return {
+            "medium": self.medium,
+            "gates": self.own_gates,
+            "wards": self._given_wards,
+            "workspace": self.workspace,
+            "folders": self.folders,
+            "score": self.score,
+            "data": self.data,
+        }
 
-    def _offer_data(self) -> None:
-        """A medium without a place for data has a gate that shows it."""
+    def _showing_data(self, taken: set[str]) -> tuple[Gate, ...]:
+        """The gate that shows the data, in a medium that has no place for them."""
         if isinstance(self.data, str) and len(self.data) > LARGEST_DATA:
             raise DefinitionError(
                 f"an entity can be given {LARGEST_DATA:,} characters of data, not {len(self.data):,}: give a part of it, or a "
                 "folder to read it from"
             )
-        if self.medium.tool is None and all(gate.name != "read_context" for gate in self.declared_gates):
-            from cantrip_acp.delegation.given import read_context
+        if self.medium.tool is not None or "read_context" in taken:
+            return ()
+        from cantrip_acp.delegation.given import read_context
 
-            self.declared_gates = (*self.declared_gates, read_context(self.data))
+        return (read_context(self.data),)
 
-    def given(self, data: Any) -> Circle:
-        """The same circle with data to work on, where it has none yet."""
-        made = copy(self)
-        made.data = data
-        for derived in (
-            "presentation",
-            *(("gates", "definitions", "tool_names", "tools") if self.medium.tool is None else ()),
-        ):
-            made.__dict__.pop(derived, None)
-        made._offer_data()
-        return made
-
-    def with_gates(self, gates: Iterable[Gate]) -> Circle:
-        """The same circle with further gates, behind its own; `DefinitionError` where one has a name that is taken."""
-        made = copy(self)
-        made.declared_gates = (*self.declared_gates, *gates)
-        names = [gate.name for gate in made.declared_gates]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DefinitionError(f"two gates are named {twice!r} in one circle")
-        for derived in ("gates", "definitions", "tool_names", "tools", "presentation", "construction"):
-            made.__dict__.pop(derived, None)
-        return made
-
-    def naming(self, crystals: Iterable[str]) -> Circle:
-        """The same circle, whose delegation gates say which crystals children may be given."""
-        names = tuple(crystals)
-        told = [g.name in registry.DELEGATION and g.dependencies.get("crystals") != names for g in self.declared_gates]
-        if not any(told):
-            return self
-        made = copy(self)
-        made.declared_gates = tuple(
-            g.bind(crystals=names) if new else g for g, new in zip(self.declared_gates, told, strict=True)
-        )
-        for derived in ("gates", "definitions", "tool_names", "tools", "presentation", "construction"):
-            made.__dict__.pop(derived, None)
-        return made
-
-    def within(self, wards: Wards) -> Circle:
-        """The same circle held to further wards (WARD-1)."""
-        return Circle(
-            self.medium,
-            self.declared_gates,
-            compose(self.wards, wards),
-            workspace=self.workspace,
-            folders=self.folders,
-            score=self.score,
-            data=self.data,
-        )
-
-    def moved(self, old: str, new: str) -> Circle:
-        """The same circle in another place: what lies in the folder ``old`` (a real path) is taken from ``new`` instead.
-
-        That is the workspace, the roots that gates are bound to, and the paths of wards; all else stays where it is.
-        """
-
-        def there(path: Any) -> Any:
-            real = os.path.realpath(path)
-            inside = real == old or real.startswith(old.rstrip("/") + "/")
-            return type(path)(new + real[len(old.rstrip("/")) :]) if inside else path
-
-        gates = [
-            gate.bind(root=there(gate.dependencies["root"])) if gate.dependencies.get("root") is not None else gate
-            for gate in self.declared_gates
-        ]
-        circle = copy(self)
-        for name, value in vars(Circle).items():
-            # Made of the rest when they are first asked for.
-            if isinstance(value, cached_property):
-                circle.__dict__.pop(name, None)
-        circle.workspace = None if self.workspace is None else there(self.workspace)
-        circle.folders = tuple(there(folder) for folder in self.folders)
-        circle.wards = self.wards.moved(there)
-        circle.declared_gates = tuple(gates)
-        return circle
-
-    @cached_property
+    @derived
     def gates(self) -> Mapping[str, Gate]:
         """The gates that the wards leave, by name."""
         removed = {registry.ALIASES.get(name, name) for name in self.wards.remove_gate}
         if self.wards.max_depth == 0:
             removed |= registry.DELEGATION
         left = [g for g in self.declared_gates if g.name not in removed]
-        return {g.name: g if g.warded is None else g.warded(g, self.wards) for g in left}
+        return FrozenDict({g.name: g if g.warded is None else g.warded(g, self.wards) for g in left})
 
     @property
     def withheld(self) -> Mapping[str, Gate]:
         """Delegation gates that ``max_depth`` 0 takes away: whoever calls one by name is told why it is not there (COMP-6)."""
         if self.wards.max_depth:
-            return {}
-        return {g.name: g for g in self.declared_gates if g.name in registry.DELEGATION and g.name not in self.gates}
+            return FrozenDict()
+        return FrozenDict(
+            {g.name: g for g in self.declared_gates if g.name in registry.DELEGATION and g.name not in self.gates}
+        )
 
-    @cached_property
+    @derived
     def construction(self) -> Mapping[str, Gate]:
         """What children from values come to, where the medium has values and the circle ``call_agent``; never shown as tools."""
         if "call_agent" not in self.gates:
-            return {}
+            return FrozenDict()
         from cantrip_acp.delegation.construction import construction_of
 
-        return construction_of(self)
+        return FrozenDict(construction_of(self))
 
-    @cached_property
+    @derived
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The gates as tool definitions, under names that providers take (CALL-3)."""
         return tuple(
@@ -211,27 +190,27 @@ class Circle:
             for shown, name in self.tool_names.items()
         )
 
-    @cached_property
+    @derived
     def tool_names(self) -> Mapping[str, str]:
         """Shown name to gate name: ``.`` and ``-`` become ``_``, made unique by a number at the end.
 
         Providers, Python and shells take no dots; gate names may have them.
         """
-        shown: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name in self.gates:
             plain = name.replace(".", "_").replace("-", "_")
             unique, n = plain, 2
-            while unique in shown or (unique != name and unique in self.gates):
+            while unique in names or (unique != name and unique in self.gates):
                 unique, n = f"{plain}_{n}", n + 1
-            shown[unique] = name
-        return shown
+            names[unique] = name
+        return FrozenDict(names)
 
-    @cached_property
+    @derived
     def tools(self) -> tuple[ToolDefinition, ...]:
         """What the crystal is offered on every query; fixed for the circle's life."""
-        return self.medium.tools(self)
+        return tuple(freeze_record(tool) for tool in self.medium.tools(self))
 
-    @cached_property
+    @derived
     def presentation(self) -> str | None:
         """The capability block (CIRCLE-11), the same on every query; None where tool definitions alone serve."""
         return self.medium.presentation(self)
@@ -266,3 +245,49 @@ def _opened_to(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) 
         if str(workspace) in (paths := getattr(wards, name))
     }
     return replace(wards, **admitted) if admitted else wards
+
+
+def _listed(wards: Any) -> Any:
+    """Wards as they were given: a list of mappings."""
+    if wards is None or isinstance(wards, Mapping):
+        return wards
+    if isinstance(wards, str) or not isinstance(wards, Iterable):
+        raise DefinitionError(f"wards are a list of mappings such as [{{'max_turns': 10}}], not {shown(wards)}")
+    return list(wards)
+
+
+def _folder(folder: Any, what: str) -> Path:
+    if not isinstance(folder, str | os.PathLike) or not str(folder) or "\0" in str(folder):
+        raise DefinitionError(f"a circle's {what} must be a path, not {shown(folder)}")
+    return Path(folder).absolute()
+
+
+def _resolved(gate: GateLike) -> Gate:
+    """The gate that a name, a mapping or a `Gate` means."""
+    if isinstance(gate, str):
+        found = registry.find(gate)
+    elif isinstance(gate, Gate):
+        found = gate
+    elif isinstance(gate, Mapping):
+        options = dict(gate)
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise DefinitionError(
+                f"a gate given as a mapping needs a name, as in {{'name': 'echo'}}, not {shown(name)}"
+            )
+        found = registry.find(name).configured(options)
+    else:
+        raise DefinitionError(f"a gate is a name, a mapping or a Gate, not {shown(gate)}")
+    missing = [name for name in found.needs if name not in found.dependencies]
+    if missing:
+        raise DefinitionError(
+            f"gate {found.name!r} needs {', '.join(map(repr, missing))}: bind it, or give it in the gate's mapping"
+        )
+    return found
+
+
+def _below_workspace(gate: Gate, workspace: Path | None) -> Gate:
+    root = gate.dependencies.get("root")
+    if root is None or workspace is None:
+        return gate
+    return replace(gate, dependencies={**gate.dependencies, "root": workspace.joinpath(root)})

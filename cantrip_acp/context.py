@@ -34,7 +34,8 @@ PARTIAL = "[interrupted here: {reason}]"
 SKIPPED = "[not run: done ended the cast before this call]"
 INTERRUPTED = "[not run: the cast was stopped before this call]"
 UNKNOWN = "[a child was spawned here; what came of it, and what followed, is not known]"
-EPHEMERAL = "[ephemeral:{gate}]"
+_EPHEMERAL_BEGINS = "[ephemeral:"
+EPHEMERAL = _EPHEMERAL_BEGINS + "{gate}]"
 """What stands for the result of an ephemeral gate in what the crystal sees; the loom has it whole (PROD-5, D-010)."""
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
@@ -105,10 +106,14 @@ class _Opening:
 class _Entry:
     """A turn that is not folded. ``number`` counts the entity's turns from 1; ``opening`` is its cast."""
 
-    __slots__ = ("messages", "number", "opening", "tokens", "turn")
+    __slots__ = ("messages", "number", "opening", "tokens", "turn", "whole")
 
-    def __init__(self, number: int, turn: Turn, opening: _Opening | None, messages: list[Message]) -> None:
+    def __init__(
+        self, number: int, turn: Turn, opening: _Opening | None, messages: list[Message], *, whole: bool
+    ) -> None:
         self.number = number
+        self.whole = whole
+        """Whether a result stands in it that is to be seen by one query alone (``ephemeral: after_use``)."""
         self.turn = turn
         self.opening = opening
         self.messages = messages
@@ -222,8 +227,9 @@ class Context:
 
     def add(self, turn: Turn) -> None:
         """A turn has ended: what was said, and what came of it."""
-        messages = self.render(turn)
-        self._entries.append(_Entry(self.folded + len(self._entries) + 1, turn, self._opening, messages))
+        self._expire()
+        messages, whole = self.render(turn, fresh=True), self._keeps_for_a_query(turn)
+        self._entries.append(_Entry(self.folded + len(self._entries) + 1, turn, self._opening, messages, whole=whole))
         used = turn.metadata.tokens_prompt + turn.metadata.tokens_completion
         if used:
             # What was said is in the count of completion tokens; what came of it is still to be counted.
@@ -232,6 +238,29 @@ class Context:
             self._extend(messages[1:])
         else:
             self._extend(messages)
+
+    @property
+    def expires(self) -> bool:
+        """Whether a result stands here that the next turn takes away: one query may see it (``ephemeral: after_use``)."""
+        return bool(self._entries) and self._entries[-1].whole
+
+    def _expire(self) -> None:
+        """The query that could see the last turn's results whole was answered: a placeholder stands for them from now on."""
+        if not self.expires:
+            return
+        entry = self._entries[-1]
+        entry.whole = False
+        for old, new in zip(tuple(entry.messages), self.render(entry.turn), strict=True):
+            if new.content != old.content and (new.content or "").startswith(_EPHEMERAL_BEGINS):
+                self._replace(old, new)
+
+    def _keeps_for_a_query(self, turn: Turn) -> bool:
+        return any(
+            not record.is_error
+            and record.gate in self._circle.gates
+            and self._circle.gates[record.gate].ephemeral == "after_use"
+            for record in turn.observation.results
+        )
 
     def _extend(self, messages: Sequence[Message], *, counted: bool = False) -> None:
         self.messages.extend(messages)
@@ -254,7 +283,22 @@ class Context:
 
     def foldable(self, keep: int) -> list[tuple[int, Turn]]:
         """The turns that a fold which keeps ``keep`` would take away, with their numbers."""
-        return [(e.number, e.turn) for e in self._entries[: len(self._entries) - keep]]
+        return [(e.number, self._unseen(e.turn)) for e in self._entries[: len(self._entries) - keep]]
+
+    def _unseen(self, turn: Turn) -> Turn:
+        """The turn with placeholders for the results of ephemeral gates, which a summarizer must not see either."""
+        results = turn.observation.results
+        if not any(self._is_ephemeral(record) for record in results):
+            return turn
+        masked = tuple(
+            msgspec.structs.replace(r, result=EPHEMERAL.format(gate=r.gate)) if self._is_ephemeral(r) else r
+            for r in results
+        )
+        return msgspec.structs.replace(turn, observation=msgspec.structs.replace(turn.observation, results=masked))
+
+    def _is_ephemeral(self, record: GateRecord) -> bool:
+        gate = self._circle.gates.get(record.gate)
+        return gate is not None and bool(gate.ephemeral) and not record.is_error
 
     def fold(self, keep: int, summary: str | None, variable: str | None) -> str:
         """Put a summary in the place of all turns but the last ``keep``; the summary's message as it stands there.
@@ -392,8 +436,11 @@ class Context:
             if opening.partial is old:
                 opening.partial = new
 
-    def render(self, turn: Turn) -> list[Message]:
-        """A turn as messages; a function of its record alone, so that a loom gives back what the crystal saw."""
+    def render(self, turn: Turn, *, fresh: bool = False) -> list[Message]:
+        """A turn as messages; a function of its record alone, so that a loom gives back what the crystal saw.
+
+        ``fresh``: as the query that follows it sees it, with the results of gates that are ``ephemeral: after_use``.
+        """
         said = turn.utterance
         provider = said.provider if said.provider is not msgspec.UNSET else None
         out = [
@@ -430,7 +477,7 @@ class Context:
                 failed = output is not None and (output.error is not None or output.exit_code not in (0, None))
             else:
                 record = answers.get(call.id)
-                text = self._observed(record) if record is not None else None
+                text = self._observed(record, fresh=fresh) if record is not None else None
                 failed = record is not None and record.is_error
             if text is None and not turn.terminated and not turn.truncated and _delegates(call.gate):
                 text = UNKNOWN
@@ -439,9 +486,8 @@ class Context:
             out.append(Message("tool", text, tool_call_id=call.id, name=call.gate, is_error=failed))
         return out
 
-    def _observed(self, record: GateRecord) -> str:
-        gate = self._circle.gates.get(record.gate)
-        if gate is not None and gate.ephemeral and not record.is_error:
+    def _observed(self, record: GateRecord, *, fresh: bool) -> str:
+        if self._is_ephemeral(record) and not (fresh and self._circle.gates[record.gate].ephemeral == "after_use"):
             return EPHEMERAL.format(gate=record.gate)
         return observed(record)
 

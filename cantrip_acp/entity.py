@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from cantrip_acp import telemetry
+from cantrip_acp.caststream import CastStream
 from cantrip_acp.context import Context, ContextBlock
 from cantrip_acp.crystals import lease
 from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.definition import shown
 from cantrip_acp.errors import (
     CantripError,
+    DefinitionError,
     EntityBusy,
     EntityClosed,
+    EntityExists,
     IntentRequired,
     SandboxError,
     describe,
     interrupts,
 )
-from cantrip_acp.events import BUFFER, ChildHub, Event, EventHub, Subscription
+from cantrip_acp.events import BUFFER, ChildHub, EventHub, Subscription
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.gates.sources import Reached
@@ -34,15 +38,19 @@ from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.redaction import shared
 from cantrip_acp.resuming import own_point
 from cantrip_acp.tokentrail import TokenTrail
+from cantrip_acp.wards import Wards, compose
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from cantrip_acp.call import Call
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.circle import Circle
     from cantrip_acp.crystals.contract import Crystal, ToolCall, ToolDefinition
+    from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.delegation.birth import Birth
     from cantrip_acp.delegation.children import Children
+    from cantrip_acp.folding import Folding
     from cantrip_acp.forkgroup import ForkGroup
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
@@ -50,7 +58,6 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.turn import Output, Turn
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.pinning import Pinning
-    from cantrip_acp.wards import Wards
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +79,11 @@ class Entity:
     ) -> None:
         """``birth`` is where a child comes from; an entity without one is the root of its tree."""
         self.id = entity_id or new_id("e")
-        self.cantrip = cantrip
-        self.cantrip_id = cantrip.id
+        self.closed = False
+        loom.claim(self.id, self)
+        self._cantrip = cantrip
+        self._circle = cantrip.circle
         self.crystal = cantrip.crystal
-        self.call = cantrip.call
-        self.circle = cantrip.circle
-        self.require_done = cantrip.require_done
-        self.retry = cantrip.retry
-        self.folding = cantrip.folding
         self.loom = loom
         self.birth = birth
         self.depth: int = 0 if birth is None else birth.run.entity.depth + 1
@@ -102,7 +106,6 @@ class Entity:
         self.lineage: Lineage = Lineage(None if birth is None else birth.run.entity.lineage)
         self.revive: Callable[[], Awaitable[None]] | None = None
         """Gives a medium that was just opened what it had held before, where this entity lived in another process."""
-        self.closed = False
         self.once = False
         """Whether it is cast once and then closed, as a child that was called is."""
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
@@ -130,6 +133,37 @@ class Entity:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    @property
+    def cantrip(self) -> Cantrip:
+        """What it is an instance of, with the gates that its sources gave."""
+        return self._cantrip
+
+    @property
+    def cantrip_id(self) -> str:
+        return self._cantrip.id
+
+    @property
+    def call(self) -> Call:
+        return self._cantrip.call
+
+    @property
+    def circle(self) -> Circle:
+        """The circle with the wards that are in force now."""
+        return self._circle
+
+    @property
+    def require_done(self) -> bool:
+        """Whether prose alone ends a cast now: the call and the wards in force say so (LOOP-6)."""
+        return self._cantrip.require_done or self._circle.wards.require_done_tool
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return self._cantrip.retry
+
+    @property
+    def folding(self) -> Folding:
+        return self._cantrip.folding
 
     @property
     def busy(self) -> bool:
@@ -246,9 +280,8 @@ class Entity:
         circle = await self._reached.circle(self.cantrip.circle)
         if circle is None:
             return
-        self.cantrip = self.cantrip.with_circle(circle)
-        self.cantrip_id = self.cantrip.id
-        self.circle = circle
+        self._cantrip = self.cantrip.replace(circle=circle)
+        self._circle = circle
         self.context = Context(self.call, circle, text_calls=writes_calls(self.crystal))
         if self._parts:
             self.take_up(self.last_turn, self._parts)
@@ -304,11 +337,17 @@ class Entity:
         """
         self._held = wards
         more = wards(self.cantrip.circle) if callable(wards) else wards
-        circle = self.cantrip.circle if more is None else self.cantrip.circle.within(more)
-        before, self.circle = self.circle.wards, circle
+        circle = (
+            self.cantrip.circle
+            if more is None
+            else self.cantrip.circle.replace(wards=compose(self.cantrip.circle.wards, more))
+        )
+        before, self._circle = self.circle.wards, circle
         self.executor.hold_to(circle)
         if any(getattr(before, name) != getattr(circle.wards, name) for name in _OF_THE_SANDBOX):
             self._outdated = True
+        if self._run is not None:
+            self._run.hold_to(circle.wards)
         if self._children is not None:
             self._children.hold_to(circle.wards)
 
@@ -362,8 +401,7 @@ class Entity:
         by_text = writes_calls(crystal)
         if by_text != writes_calls(before):
             self.context.present(text_calls=by_text)
-            self.cantrip = self.cantrip.with_crystal(crystal)
-            self.cantrip_id = self.cantrip.id
+            self._cantrip = self.cantrip.replace(crystal=crystal)
             if self.last_turn:
                 self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
 
@@ -481,55 +519,28 @@ def _trace(trace_id: str | None, trace: telemetry.Trace | None) -> telemetry.Tra
     return trace if trace is not None else telemetry.trace_from({"trace_id": trace_id} if trace_id else None)
 
 
+def check_new(loom: Loom, entity_id: str | None) -> None:
+    """Raise `EntityExists` where a loom has an entity of this id, `DefinitionError` for what is no id."""
+    if entity_id is None:
+        return
+    given: Any = entity_id
+    if not isinstance(given, str) or not given.strip() or len(given) > _LONGEST_ID or not given.isprintable():
+        raise DefinitionError(
+            f"an entity's id is a printable text of at most {_LONGEST_ID} characters, not {shown(given)}"
+        )
+    if loom.has_entity(given):
+        raise EntityExists(
+            f"the loom has an entity {given!r} already; leave the id out for a new one, or fork from one of its turns"
+        )
+
+
+_LONGEST_ID = 200
+
+
 def _pinning(entity: Entity) -> Pinning:
     from cantrip_acp.pinning import Pinning
 
     return Pinning(entity)
-
-
-class CastStream:
-    """The events of one cast; iterate it. ``result`` is there after the last event."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._result: CastResult | None = None
-        self._error: BaseException | None = None
-        self._raised = False
-        self._running = False
-        self._left = False
-
-    def _leave(self, entity: Entity) -> None:
-        """The reader is gone: a cast that still runs is cancelled, one that has not begun never will."""
-        self._left = True
-        if self._running:
-            entity.cancel()
-            self._subscription.close()
-
-    async def _drive(self, entity: Entity, intent: str | None, options: dict[str, Any]) -> None:
-        if self._left:
-            return
-        self._running = True
-        try:
-            self._result = await (entity.resume(**options) if intent is None else entity.cast(intent, **options))
-        except CantripError as error:
-            # Kept for whoever reads `result`: raised from here it would come as a group.
-            self._error = error
-        finally:
-            self._running = False
-            self._subscription.finish()
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self._subscription.__aiter__()
-
-    @property
-    def result(self) -> CastResult:
-        """How the cast ended; raises what it failed with. Read it after the last event."""
-        if self._error is not None:
-            self._raised = True
-            raise self._error
-        if self._result is None:
-            raise RuntimeError("the cast has not ended; read its events to the end first")
-        return self._result
 
 
 __all__ = ["CastResult", "CastStream", "Entity"]

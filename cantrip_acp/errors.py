@@ -2,7 +2,7 @@
 
     CantripError
     ├── DefinitionError            a cantrip, recipe, gate or ward that is not valid (CANTRIP-1, CANTRIP-3)
-    │   ├── CallImmutable          somebody tried to change a call (CALL-1)
+    │   ├── Immutable              somebody tried to change a call, a circle or a cantrip (CALL-1)
     │   ├── RecipeError            a recipe file that is not valid; names every place
     │   ├── UntrustedRecipe        a workspace's recipe asks for what only a trusted one may have
     │   └── MissingKey             no crystal can be had: no provider key and nothing scripted
@@ -15,6 +15,7 @@
     ├── GateError                  an expected failure of a gate; its text is what the entity sees (CIRCLE-5)
     ├── EntityError
     │   ├── EntityBusy             a second cast while one runs
+    │   ├── EntityExists           an entity of that id is there already
     │   └── EntityClosed           a cast on an entity that has ended
     ├── SandboxError               a sandbox that failed
     │   └── SandboxMissing         this machine cannot give one: the medium does not run
@@ -40,16 +41,21 @@ class CantripError(Exception):
 class DefinitionError(CantripError):
     """A definition that is not valid.
 
-    ``where`` names the place: ``file:line:column`` for recipes, a dotted key for values, or None.
+    ``where`` names the place: ``file:line:column`` for recipes, a dotted key for values, or None. ``rule`` is the id of the
+    rule that is broken: one of the specification (``CIRCLE-1``) or of `cantrip_acp/lsp/rules.md` (``unknown-key``).
     """
 
-    def __init__(self, message: str, *, where: str | None = None) -> None:
+    def __init__(self, message: str, *, where: str | None = None, rule: str = "schema") -> None:
         self.where = where
+        self.rule = rule
         super().__init__(f"{where}: {message}" if where else message)
 
 
-class CallImmutable(DefinitionError, AttributeError):
-    """The call is fixed at construction (CALL-1)."""
+class Immutable(DefinitionError, AttributeError):
+    """A call, a circle and a cantrip are fixed when they are made (CALL-1); ``replace`` makes a new one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, rule="CALL-1")
 
 
 class RecipeError(DefinitionError):
@@ -146,6 +152,10 @@ class EntityError(CantripError):
 
 class EntityBusy(EntityError):
     """The entity is running a cast; it takes one at a time."""
+
+
+class EntityExists(EntityError):
+    """An entity of that id is in the loom already, or lives: ids are unique (ENTITY-6)."""
 
 
 class EntityClosed(EntityError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cantrip_acp.crystals.contract import Crystal, Message
+from cantrip_acp.definition import check_keys, check_mapping, check_number, check_whole, shown
 from cantrip_acp.errors import DefinitionError
 from cantrip_acp.loom.turn import Turn
 
@@ -51,13 +52,13 @@ class Folding:
     summarizer: Crystal | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.at_fraction <= 1:
-            raise DefinitionError(f"folding.at_fraction is {self.at_fraction!r}; it is more than 0 and at most 1")
+        check_number(self.at_fraction, "folding.at_fraction", 0, 1, above=True)
         for name in ("trigger_after_turns", "trigger_at_tokens", "keep_turns"):
             value = getattr(self, name)
-            least = 0 if name == "keep_turns" else 1
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise DefinitionError(f"folding.{name} is {value!r}; it is a whole number from {least}")
+            if value is not None:
+                check_whole(value, f"folding.{name}", 0 if name == "keep_turns" else 1)
+        if self.summarizer is not None and not isinstance(self.summarizer, Crystal):
+            raise DefinitionError(f"folding.summarizer must be a crystal, not {shown(self.summarizer)}")
 
     @classmethod
     def of(cls, value: Folding | Mapping[str, Any] | None) -> Folding:
@@ -66,10 +67,7 @@ class Folding:
             return cls()
         if isinstance(value, Folding):
             return value
-        known = {f.name for f in fields(cls)}
-        for key in value:
-            if key not in known:
-                raise DefinitionError(f"unknown key {key!r} in folding; known: {', '.join(sorted(known))}")
+        check_keys(check_mapping(value, "folding"), tuple(f.name for f in fields(cls)), "folding")
         return cls(**value)
 
     def limit(self, window: int | None) -> int | None:

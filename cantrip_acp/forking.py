@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from cantrip_acp import forkplace, telemetry
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.entity import Entity
+from cantrip_acp.entity import Entity, check_new
 from cantrip_acp.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.history import CastPart, lived, spoken
@@ -70,6 +70,7 @@ async def fork(
     """
     if state not in ("auto", "snapshot", "replay", "none"):
         raise DefinitionError(f"state is {state!r}; it is one of auto, snapshot, replay, none")
+    check_new(loom, entity_id)
     resumes: str | UnsetType = UNSET
     if resume is not False:
         where = point(loom, turn_id, resume if isinstance(resume, str) else None)

@@ -8,9 +8,9 @@ A worktree stays when the fork has ended, since what was done in it is in no bra
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import folders
 from cantrip_acp.errors import GitError
@@ -20,6 +20,7 @@ from cantrip_acp.git.worktrees import Worktree
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.circle import Circle
     from cantrip_acp.loom.loom import Loom
 
 IGNORED = "files that git ignores: they are never pinned (an environment of Python, say, or node_modules)"
@@ -57,8 +58,35 @@ def make(cantrip: Cantrip, loom: Loom, turn_id: str, where: bool | str | os.Path
     header = loom.header
     why = making(header.id if header is not None else "", entity_id)
     made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
-    moved = cantrip.with_circle(cantrip.circle.moved(repository.top, made.folder))
-    return Place(made, moved, (*(f"file {line}" for line in kept.missing), IGNORED))
+    there = cantrip.replace(circle=moved(cantrip.circle, repository.top, made.folder))
+    return Place(made, there, (*(f"file {line}" for line in kept.missing), IGNORED))
+
+
+def moved(circle: Circle, old: str, new: str) -> Circle:
+    """The circle in another place: what lies in the folder ``old`` (a real path) is taken from ``new`` instead.
+
+    That is the workspace, the roots that gates are bound to, and the paths of wards; all else stays where it is.
+    """
+
+    def there(path: Any) -> Any:
+        real = os.path.realpath(path)
+        inside = real == old or real.startswith(old.rstrip("/") + "/")
+        return type(path)(new + real[len(old.rstrip("/")) :]) if inside else path
+
+    own = {gate.name for gate in circle.own_gates}
+    gates = [
+        replace(gate, dependencies={**gate.dependencies, "root": there(gate.dependencies["root"])})
+        if gate.dependencies.get("root") is not None
+        else gate
+        for gate in circle.declared_gates
+        if gate.name in own
+    ]
+    return circle.replace(
+        workspace=None if circle.workspace is None else there(circle.workspace),
+        folders=[there(folder) for folder in circle.folders],
+        wards=circle.wards.moved(there),
+        gates=gates,
+    )
 
 
 def making(loom_id: str, entity_id: str) -> str:

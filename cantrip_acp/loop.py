@@ -8,6 +8,7 @@ it told to readers and the next one begun.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
     from cantrip_acp.resuming import Point
+    from cantrip_acp.wards import Wards
 
 _ENDED = {
     "cancelled": "Cancelled",
@@ -99,6 +101,9 @@ class CastRun:
         """Where the query that is under way streams to; None between queries."""
         self._ended = False
         """Whether the last turn, or what stands in its place, has ended the cast."""
+        self._scope: anyio.CancelScope | None = None
+        self._began = 0.0
+        self._latest = math.inf
         self._gates: Counter[str] = Counter()
         self._words: str | None = None
         self._unpriced = False
@@ -112,12 +117,11 @@ class CastRun:
     async def run(self, scope: anyio.CancelScope) -> CastResult:
         """Run to the end. Raises `CrystalError` where a query failed for good; whatever happens is in the loom before."""
         await self._begin()
-        wards = self.entity.circle.wards
         reason, error = "error", None
         try:
             with scope:
-                if wards.max_seconds is not None:
-                    scope.deadline = min(scope.deadline, anyio.current_time() + wards.max_seconds)
+                self._scope, self._latest, self._began = scope, scope.deadline, anyio.current_time()
+                self.hold_to(self.entity.circle.wards)
                 # Its start is in the loom: whatever stops it from here on, so is its end.
                 await self._tell_start()
                 with spans.invoke_agent(self.entity, self.trace, self.id, self.intent) as span:
@@ -163,6 +167,12 @@ class CastRun:
         if error is not None:
             raise error
         return result
+
+    def hold_to(self, wards: Wards) -> None:
+        """Keep to the time limit that is in force from now on; it counts from the cast's begin."""
+        if self._scope is not None and self.stop_reason is None:
+            limit = math.inf if wards.max_seconds is None else self._began + wards.max_seconds
+            self._scope.deadline = min(self._latest, limit)
 
     async def _begin(self) -> None:
         entity = self.entity
@@ -228,8 +238,6 @@ class CastRun:
 
     async def _turns(self) -> str:
         """Turn by turn until something ends it; the reason."""
-        wards = self.entity.circle.wards
-        limit = wards.max_turns or 1
         while True:
             await anyio.lowlevel.checkpoint()
             turn = TurnState(self, time.perf_counter())
@@ -246,7 +254,7 @@ class CastRun:
                 if self.entity.hub.active:
                     await self.entity.hub.send(events.Noticed(**self._ids, text=response.problem))
             await self._act(turn)
-            reason = self._verdict(turn, limit)
+            reason = self._verdict(turn)
             self._turn = None
             record = self._write(turn, reason)
             self._ended = reason is not None
@@ -263,7 +271,7 @@ class CastRun:
                 self._result = turn.answer if reason == "done" else answer(record)
                 return reason
 
-    def _verdict(self, turn: TurnState, limit: int) -> str | None:
+    def _verdict(self, turn: TurnState) -> str | None:
         """Why the cast ends with this turn, or None (LOOP-2, LOOP-3, LOOP-4, LOOP-6)."""
         wards, response = self.entity.circle.wards, turn.response
         if turn.finished:
@@ -282,7 +290,7 @@ class CastRun:
             self._unpriced = response.usage.cost is None and response.usage.total_tokens > 0
             if self._unpriced or (self.usage.cost or 0.0) >= wards.max_cost_usd:
                 return "max_cost"
-        if self.queries >= limit:
+        if self.queries >= (wards.max_turns or 1):
             return "max_turns"
         return None
 

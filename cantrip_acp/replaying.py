@@ -147,11 +147,17 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
     if not turns:
         raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
     # What the circle refused, or a ward cut off, comes to pass again by itself.
-    again = cantrip.standing_in(
-        RecordedCrystal(turns, cantrip.crystal), [_RecordedGates(turns)] if recorded_gates else [], Loom.memory()
-    )
     sources: Sequence[GateSource] = [_Declared(loom, turns)] if recorded_gates else cantrip.sources
-    again = again.with_sources(sources) if cantrip.sources else again
+    again = cantrip.replace(
+        crystal=RecordedCrystal(turns, cantrip.crystal),
+        interceptors=(*cantrip.interceptors, *([_RecordedGates(turns)] if recorded_gates else [])),
+        loom=Loom.memory(),
+        contributors=(),
+        loom_settings=None,
+        folding=None,
+        sources=sources if cantrip.sources else (),
+        scores=False,
+    )
     async with again.invoke() as entity:
         cut, before = False, None
         for part in parts:

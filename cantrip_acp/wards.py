@@ -7,13 +7,14 @@ Everything here is a pure function of its arguments.
 
 from __future__ import annotations
 
-import difflib
+import math
 import os.path
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from cantrip_acp.definition import nearest, shown
 from cantrip_acp.errors import DefinitionError
 
 Rule = Literal["min", "or", "and", "paths", "allow", "deny", "home"]
@@ -84,6 +85,13 @@ class Wards:
         None, "allow", kind="names", meaning="Ed25519 public keys, one of which signed a module"
     )
 
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is f.default or (type(value) is type(f.default) and value == f.default):
+                continue
+            object.__setattr__(self, f.name, _check(f.name, value, None))
+
     @classmethod
     def of(
         cls, wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None, *, base: Path | None = None
@@ -97,6 +105,9 @@ class Wards:
             return wards
         if wards is None:
             return cls()
+        given: Any = wards
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise DefinitionError(f"wards are a list of mappings such as [{{'max_turns': 10}}], not {shown(given)}")
         items = [wards] if isinstance(wards, Mapping) else list(wards)
         values: dict[str, Any] = {}
         for index, item in enumerate(items):
@@ -183,13 +194,11 @@ def _within(path: str, root: str) -> bool:
 def _check(name: str, raw: Any, base: Path | None) -> Any:
     spec = WARDS.get(name)
     if spec is None:
-        near = difflib.get_close_matches(str(name), WARDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(WARDS))}"
-        raise DefinitionError(f"unknown ward {name!r}{hint}", where=None)
+        raise DefinitionError(f"unknown ward {name!r}{nearest(name, WARDS)}", rule="unknown-key")
     kind = spec["kind"]
     if kind in ("integer", "number"):
         good = isinstance(raw, int if kind == "integer" else (int, float)) and not isinstance(raw, bool)
-        if not good or raw != raw or raw < spec["low"] or (kind == "number" and raw <= 0):
+        if not good or not math.isfinite(raw) or raw < spec["low"] or (kind == "number" and raw <= 0):
             least = f"of at least {spec['low']}" if kind == "integer" else "above 0"
             raise DefinitionError(
                 f"ward {name} must be {'an ' if kind == 'integer' else 'a '}{kind} {least}, not {raw!r}"

@@ -334,7 +334,7 @@ class Opening:
         chosen = (note.recipe, note.crystal, note.effort) if note is not None else (None, None, None)
         cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
         made = cantrip.reaching(directories, interceptor)
-        return (made.with_sources(sources) if sources else made), recipe
+        return (made.replace(sources=(*made.sources, *sources)) if sources else made), recipe
 
     def _loom(self, cantrip: Cantrip, session_id: str, note: Note | None = None) -> tuple[Loom, int]:
         """The loom of a session, and a lock where it is not the file itself that only one may write."""

@@ -218,7 +218,7 @@ class Options:
         self._ready.pop(session.id, None)
         made, recipe = await anyio.to_thread.run_sync(self._opening.recipes.cantrip, _folder(session), value)
         cantrip = made.reaching([_path(folder) for folder in note.directories], session.permissions)
-        cantrip = cantrip.with_sources(session.sources) if session.sources else cantrip
+        cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
         begun = old.last_turn if old.sequence or session.opened.turns else None
         found = await anyio.to_thread.run_sync(reopen, cantrip, old.loom, new_id("e"), begun)
         hold(found.entity, note.mode)

@@ -17,6 +17,7 @@ import anyio.to_thread
 from cantrip_acp.errors import CantripError, GateError
 from cantrip_acp.events import Location
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
+from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
     from cantrip_acp.chores.testreport import Report
@@ -234,6 +235,10 @@ def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
 
 RUN_TESTS = Gate(
     name="run_tests",
+    options={
+        "command": {"type": "string", "pattern": "[^ \\t\\r\\n]", "description": "a shell command"},
+        "timeout_s": TIMEOUT,
+    },
     description=(
         "Run the workspace's tests in the sandbox. Returns ok, passed, failed, errors, skipped, failures (name and text of "
         "each), exit_code, output (its end), and how they were run. pytest, unittest, npm, cargo, go and make are found by "

@@ -117,7 +117,7 @@ class Given:
 
     def to(self, cantrip: Cantrip) -> Cantrip:
         """The cantrip with the data to work on."""
-        return cantrip if self.data is None else cantrip.with_circle(cantrip.circle.given(self.data))
+        return cantrip if self.data is None else cantrip.replace(circle=cantrip.circle.replace(data=self.data))
 
 
 def given(files: tuple[Path, ...]) -> Given:

@@ -38,13 +38,15 @@ def make(spec: str | Mapping[str, Any], stand_in: Path) -> Gate:
     if described.get("description") is not None:
         gate = replace(gate, description=str(described["description"]))
     if described.get("ephemeral") is not None:
-        gate = replace(gate, ephemeral=described["ephemeral"] in (True, "on"))
+        after_use = described["ephemeral"] == "after_use"
+        gate = replace(gate, ephemeral="after_use" if after_use else described["ephemeral"] in (True, "on"))
     dependencies = {**(described.get("depends") or {}), **(described.get("dependencies") or {})}
     root = dependencies.get("root")
     if root is not None:
         dependencies["root"] = within(stand_in, str(root))
     if dependencies:
-        gate = gate.bind(**dependencies)
+        # A suite may name what only its own runtime binds.
+        gate = replace(gate, dependencies={**gate.dependencies, **dependencies})
     return replace(gate, handler=_played(gate.handler, described))
 
 

@@ -6,14 +6,16 @@ Whatever happens in here is one query of the loop and at most one turn. Nothing 
 from __future__ import annotations
 
 import random as _random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Message, Query, Response, check_response
-from cantrip_acp.errors import CrystalError, MalformedResponse
+from cantrip_acp.definition import check_keys, check_mapping, check_number, check_whole, shown
+from cantrip_acp.errors import CrystalError, DefinitionError, MalformedResponse
 
 MAX_RESPONSE_CHARS = 8_000_000
 """More text than any model may answer; a stream that goes beyond it has no end."""
@@ -39,6 +41,35 @@ class RetryPolicy:
     statuses: frozenset[int] | None = None
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
     chance: Callable[[], float] = _random.random
+
+    def __post_init__(self) -> None:
+        check_whole(self.max_retries, "retry.max_retries", 0)
+        for name in ("base_s", "max_wait_s", "max_retry_after_s"):
+            check_number(getattr(self, name), f"retry.{name}", 0)
+        if self.statuses is not None:
+            if isinstance(self.statuses, str | Mapping) or not isinstance(self.statuses, Iterable):
+                raise DefinitionError(f"retry.statuses must be a list of HTTP statuses, not {shown(self.statuses)}")
+            held = frozenset(check_whole(each, "retry.statuses", 100, 599) for each in self.statuses)
+            object.__setattr__(self, "statuses", held)
+        for name in ("sleep", "chance"):
+            if not callable(getattr(self, name)):
+                raise DefinitionError(f"retry.{name} must be a function, not {shown(getattr(self, name))}")
+
+    @classmethod
+    def of(cls, value: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
+        """A policy from the mapping that recipes write (``retryable_status_codes`` is ``statuses``)."""
+        if value is None or isinstance(value, RetryPolicy):
+            return value or cls()
+        given = dict(check_mapping(value, "retry"))
+        known = tuple(f.name for f in fields(cls))
+        check_keys(given, (*known, "retryable_status_codes"), "retry")
+        if "retryable_status_codes" in given:
+            if "statuses" in given:
+                raise DefinitionError(
+                    "retry: statuses and retryable_status_codes exclude each other; keep one", rule="exclusive-keys"
+                )
+            given["statuses"] = given.pop("retryable_status_codes")
+        return cls(**given)
 
     def delay(self, retry: int, error: CrystalError) -> float | None:
         """Seconds before retry number ``retry`` (0, 1, …); None where there is to be none."""

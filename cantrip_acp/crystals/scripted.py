@@ -15,6 +15,7 @@ import msgspec
 
 from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.definition import check_text, check_whole
 from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 
 if TYPE_CHECKING:
@@ -82,8 +83,10 @@ class ScriptedCrystal:
         context_window: int | None = None,
         tools: str = "native",
     ) -> None:
-        self.name = name
-        self.model = model
+        self.name = check_text(name, "ScriptedCrystal.name", blank=False)
+        self.model = check_text(model, "ScriptedCrystal.model", blank=False)
+        if context_window is not None:
+            check_whole(context_window, "ScriptedCrystal.context_window", 1)
         self.context_window = context_window
         if tools not in TOOLS:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")

@@ -39,7 +39,7 @@ def judge(parent: Entity, request: Request, alike: dict[str, Circle]) -> Judged:
     if circle is None:
         circle = alike[shape] = circle_for(parent.circle, request)
     if request.context is not NOTHING:
-        circle = circle.given(request.context)
+        circle = circle.replace(data=request.context)
     if request.crystal is not None and request.crystal not in of.crystals:
         known = ", ".join(of.crystals) or "none"
         raise ChildRefused("crystal", f"there is no crystal {request.crystal!r} for children (there are: {known})")

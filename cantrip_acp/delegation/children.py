@@ -35,6 +35,8 @@ class Children:
 
     def hold_to(self, wards: Wards) -> None:
         """What tightens for an entity while it lives tightens for all below it at once."""
+        if self._at_once is not None:
+            self._at_once.total_tokens = wards.max_concurrent_children
         for child in (*self.living.values(), *self.at_work):
             child.hold_to(wards)
 

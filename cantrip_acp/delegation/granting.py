@@ -87,8 +87,9 @@ def _narrowed(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
     for key, value in spec.items():
         if key == "root":
             gate = _below(gate, value, parent)
-        elif key == "ephemeral" and isinstance(value, bool):
-            gate = replace(gate, ephemeral=gate.ephemeral or value)
+        elif key == "ephemeral" and (isinstance(value, bool) or value == "after_use"):
+            # A restriction: a child's gate shows no more than its parent's.
+            gate = replace(gate, ephemeral=True if True in (gate.ephemeral, value) else gate.ephemeral or value)
         elif key != "name":
             raise ChildRefused(
                 "gate",

@@ -7,14 +7,18 @@ How a gate is called stands in `gates.executor`, the one way for every medium.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import types
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from cantrip_acp.definition import nearest, shown
 from cantrip_acp.errors import DefinitionError
+from cantrip_acp.json_data import FrozenDict, freeze, thaw
+from cantrip_acp.redaction import looks_secret
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,9 +123,13 @@ class Gate:
     """A declaration.
 
     ``parameters`` is a JSON Schema of type object; the order of its properties is the order of positional arguments.
-    ``ephemeral``: the result leaves the working context after the next query (D-010). ``pure``: the same arguments give
-    the same result. ``writes``: it changes something outside. ``main_text`` names the argument that a command's standard
-    input fills. ``blocking``: the handler is synchronous and may take long, so it runs in a thread.
+    ``options`` are the dependencies that a circle may give by name (``{"name": "read_file", "root": "data"}``), each with
+    its JSON Schema; every other name is refused. None where the gate declares none: then those that it has already
+    (``dependencies``) may be given. ``needs`` names those without which the gate cannot work.
+    ``ephemeral``: True shows a placeholder in place of the result from the next query on (D-010), ``"after_use"`` shows the
+    result to one query and then the placeholder (§7.2). ``pure``: the same arguments give the same result. ``writes``: it
+    changes something outside. ``main_text`` names the argument that a command's standard input fills. ``blocking``: the
+    handler is synchronous and may take long, so it runs in a thread.
     ``preview`` gives locations and a title from the arguments alone, before the call; ``proposes`` the changes of files that
     it would make, for whoever is asked whether it may; one that is no coroutine function is called in a thread. It raises
     `GateError` where the call would fail whoever allowed it (outside of its root, protected, not there): that is then the
@@ -142,7 +150,7 @@ class Gate:
     handler: Handler = field(repr=False)
     # A dependency may be a key or a header: it is kept out of every repr.
     dependencies: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
-    ephemeral: bool = False
+    ephemeral: bool | Literal["after_use"] = False
     pure: bool = False
     writes: bool = False
     kind: str = "other"
@@ -156,8 +164,22 @@ class Gate:
     warded: Callable[[Gate, Wards], Gate] | None = None
     recorded: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     json_input: bool = False
+    options: Mapping[str, Mapping[str, Any]] | None = field(default=None, hash=False, repr=False)
+    needs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parameters, Mapping):
+            raise DefinitionError(f"gate {self.name!r}: parameters must be a JSON Schema, not {shown(self.parameters)}")
+        if not isinstance(self.dependencies, Mapping):
+            raise DefinitionError(f"gate {self.name!r}: dependencies must be a mapping, not {shown(self.dependencies)}")
+        # What the caller does with these later changes nothing here.
+        object.__setattr__(self, "parameters", freeze(self.parameters))
+        object.__setattr__(self, "dependencies", freeze(self.dependencies))
+        object.__setattr__(self, "options", freeze(self.options))
+        if self.ephemeral != "after_use" and not isinstance(self.ephemeral, bool):
+            raise DefinitionError(
+                f"gate {self.name!r}: ephemeral must be true, false or after_use, not {shown(self.ephemeral)}"
+            )
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise DefinitionError(f"gate name {self.name!r} must be letters, digits, '_', with '.' or '-' inside")
         if self.kind not in KINDS:
@@ -166,13 +188,53 @@ class Gate:
             raise DefinitionError(f"gate {self.name!r}: parameters must be a JSON Schema of type object")
 
     def bind(self, **dependencies: Any) -> Gate:
-        """The same gate with more dependencies, fixed from now on (CIRCLE-10)."""
+        """The same gate with more dependencies, fixed from now on (CIRCLE-10). Raises `DefinitionError` for one that a gate
+        with declared options does not have, or whose value does not fit."""
+        if self.options is not None:
+            self._check_options(dependencies, (*self.options, *self.dependencies))
         return replace(self, dependencies={**self.dependencies, **dependencies})
+
+    def configured(self, options: Mapping[str, Any]) -> Gate:
+        """The gate as a circle's mapping asks for it: ``ephemeral``, and the options that the gate declares.
+
+        Raises `DefinitionError` for an unknown option, with the nearest known one, and for a value that does not fit.
+        """
+        given = dict(options)
+        ephemeral = given.pop("ephemeral", False)
+        known = tuple(self.options if self.options is not None else self.dependencies)
+        self._check_options(given, known)
+        gate = replace(self, dependencies={**self.dependencies, **given}) if given else self
+        if ephemeral is False:
+            return gate
+        return replace(gate, ephemeral=ephemeral)
+
+    def _check_options(self, given: Mapping[str, Any], known: Sequence[str]) -> None:
+        for name, value in given.items():
+            if name not in known:
+                raise DefinitionError(
+                    f"unknown option {name!r} of gate {self.name!r}{nearest(name, (*known, 'ephemeral'))}",
+                    rule="unknown-key",
+                )
+            schema = (self.options or {}).get(name)
+            if schema:
+                import jsonschema_rs
+
+                plain = os.fspath(value) if isinstance(value, os.PathLike) else thaw(value)
+                try:
+                    fits = jsonschema_rs.is_valid(thaw(schema), plain)
+                except (ValueError, TypeError):
+                    fits = False
+                if isinstance(value, float) and value != value:
+                    fits = False
+                if not fits:
+                    seen = "" if looks_secret(name) else f", not {shown(value)}"
+                    wanted = schema.get("description") or f"what its schema says ({dict(schema)})"
+                    raise DefinitionError(f"option {name!r} of gate {self.name!r} must be {wanted}{seen}")
 
     @property
     def properties(self) -> Mapping[str, Any]:
         """Argument name to its schema, in order."""
-        found: Mapping[str, Any] = self.parameters.get("properties", {})
+        found: Mapping[str, Any] = self.parameters.get("properties", FrozenDict())
         return found
 
     @property
@@ -186,7 +248,7 @@ class Gate:
 
     def record(self) -> dict[str, Any]:
         """What the loom keeps of the declaration; never a dependency's value, which may be secret."""
-        flags = {k: True for k in ("ephemeral", "pure", "writes") if getattr(self, k)}
+        flags = {k: getattr(self, k) for k in ("ephemeral", "pure", "writes") if getattr(self, k)}
         return {"name": self.name, "description": self.description, "parameters": dict(self.parameters), **flags}
 
     @classmethod
@@ -214,6 +276,7 @@ def gate_from_function(
     required: list[str] = []
     bound: dict[str, Any] = {}
     injected: list[str] = []
+    declared: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise DefinitionError(
@@ -221,6 +284,8 @@ def gate_from_function(
             )
         if parameter.kind is parameter.KEYWORD_ONLY:
             injected.append(parameter.name)
+            if parameter.name != "context":
+                declared[parameter.name] = _schema(hints.get(parameter.name, Any))
             if parameter.default is not parameter.empty:
                 bound[parameter.name] = parameter.default
             continue
@@ -241,8 +306,9 @@ def gate_from_function(
         description=inspect.getdoc(function) or "",
         parameters=parameters,
         handler=handler,
+        needs=tuple(name for name in injected if name != "context" and name not in bound),
         dependencies={**bound, **options.get("dependencies", {})},
-        **{k: v for k, v in options.items() if k != "dependencies"},
+        **{"options": declared, **{k: v for k, v in options.items() if k != "dependencies"}},
     )
 
 

@@ -15,6 +15,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.draft import check_writable, replace_file
 from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
+from cantrip_acp.gates.registry import FILE_OPTIONS
 from cantrip_acp.gates.replacement import Replaced, replace_exactly
 from cantrip_acp.gates.roots import Root
 from cantrip_acp.gates.write_file import MAX_BYTES, read_whole, shown_diff
@@ -105,6 +106,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 EDIT_FILE = Gate(
     name="edit_file",
+    options=FILE_OPTIONS,
     description=(
         "Replace a piece of a text file. old_text must be in the file exactly once, with its indentation, unless replace_all "
         "is set. Encoding and line endings stay as they are."

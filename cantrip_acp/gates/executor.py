@@ -82,7 +82,7 @@ class GateExecutor:
     ) -> GateRecord:
         """One call. ``call_id`` is its id among events, ``tool_call_id`` the crystal's, ``via`` the command that asked."""
         hub = self._hub
-        gate = self._gates.get(name) or self.overlay.gates.get(name) or self._constructed(name)
+        gate = self._gates.get(name) or self._gained(name) or self._constructed(name)
         parsed, problem = _parse(args)
         if type(parsed) is list and gate is not None and gate.json_input:
             # A batch alone, as a call of it is written in code.
@@ -251,6 +251,10 @@ class GateExecutor:
             events.Diff(d.path, None if d.old_text is None else mask(d.old_text), mask(d.new_text)) for d in diffs
         )
 
+    def _gained(self, name: str) -> Gate | None:
+        """A gate that the entity gained, unless a ward that came later takes it away."""
+        return None if name in self._circle.wards.remove_gate else self.overlay.gates.get(name)
+
     def _constructed(self, name: str) -> Gate | None:
         return self._circle.construction.get(name) if name in registry.CONSTRUCTED else None
 
@@ -267,7 +271,7 @@ class GateExecutor:
                 f"gate not available: {name!r}. max_depth is 0 here, so no child can be spawned: do the work with what this "
                 f"circle has: {', '.join(self._gates)} (COMP-6)."
             )
-        present = [*self._gates, *self.overlay.gates]
+        present = [*self._gates, *(each for each in self.overlay.gates if self._gained(each) is not None)]
         available = ", ".join(present)
         near = difflib.get_close_matches(name, present, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

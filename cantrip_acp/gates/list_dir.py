@@ -20,6 +20,7 @@ from cantrip_acp.gates.guarded import PROTECTED_FILES, plain, protected_by, why_
 from cantrip_acp.gates.ignore import Level, level_of
 from cantrip_acp.gates.place import Place, one_line, valid
 from cantrip_acp.gates.preview import located
+from cantrip_acp.gates.registry import FILE_OPTIONS
 from cantrip_acp.gates.roots import Root
 
 MAX_ENTRIES = 1_000
@@ -210,6 +211,10 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 LIST_DIR = Gate(
     name="list_dir",
+    options={
+        **FILE_OPTIONS,
+        "max_entries": {"type": "integer", "minimum": 1, "description": "a whole number of at least 1"},
+    },
     description=(
         "List a folder: a sorted list of names, folders with '/' at the end. depth 2 and more also lists what is in them, but "
         "for ignored folders. With details, text with a line an entry: sizes, where links lead, what is ignored."

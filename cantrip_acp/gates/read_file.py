@@ -19,6 +19,7 @@ from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
+from cantrip_acp.gates.registry import FILE_OPTIONS
 from cantrip_acp.gates.roots import Root
 
 MAX_BYTES = 262_144
@@ -216,6 +217,7 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 READ_FILE = Gate(
     name="read_file",
+    options=FILE_OPTIONS,
     description=(
         "Read a text file and return its text. With offset and limit, only those lines. A long result is cut, and ends with "
         "a note that says at which offset to read on."

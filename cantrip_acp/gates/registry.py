@@ -54,6 +54,19 @@ RESERVED: frozenset[str] = frozenset(
 """Names that mean one gate wherever they stand, present or not: an entity's own gates cannot have them."""
 
 
+FILE_OPTIONS: dict[str, dict[str, Any]] = {
+    "root": {
+        "type": "string",
+        "pattern": r"^[^\x00]*[^ \t\r\n\x00][^\x00]*$",
+        "description": "a folder that it stays below",
+    },
+    "absolute_is_root": {"type": "boolean", "description": "true or false"},
+    "max_bytes": {"type": "integer", "minimum": 1, "description": "a whole number of at least 1"},
+}
+"""What every gate that works below a folder may be bound to."""
+
+TIMEOUT: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0, "description": "a number of seconds above 0"}
+
 _FILES = frozenset({"read_file", "write_file", "edit_file", "list_dir", "search"})
 
 

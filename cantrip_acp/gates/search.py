@@ -20,6 +20,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.ignore import Globs
 from cantrip_acp.gates.place import valid
 from cantrip_acp.gates.preview import located
+from cantrip_acp.gates.registry import FILE_OPTIONS, TIMEOUT
 from cantrip_acp.gates.roots import Root
 from cantrip_acp.gates.searched import Child, EngineRefused, Hit, Search, TimeUp, entitys_own
 
@@ -123,6 +124,7 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 SEARCH = Gate(
     name="search",
+    options={**FILE_OPTIONS, "timeout_s": TIMEOUT},
     description=(
         "Search files for a regular expression, line by line. Returns 'path:line:text' lines, sorted by path. "
         "Files that ignore files name are left out, and so are binary files and .git."

@@ -100,6 +100,6 @@ def _with(circle: Circle, gates: Sequence[Gate]) -> tuple[Circle | None, list[st
         taken.add(gate.name)
         added.append(gate)
     try:
-        return (circle.with_gates(added) if added else None), problems
+        return (circle.replace(gates=(*circle.own_gates, *added)) if added else None), problems
     except DefinitionError as error:
         return None, [*problems, f"the gates of servers could not be added: {error}"]

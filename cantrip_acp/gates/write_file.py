@@ -16,6 +16,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.draft import check_writable, replace_file
 from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
+from cantrip_acp.gates.registry import FILE_OPTIONS
 from cantrip_acp.gates.roots import Root
 
 MAX_BYTES = 16_777_216
@@ -143,6 +144,7 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 WRITE_FILE = Gate(
     name="write_file",
+    options=FILE_OPTIONS,
     description=(
         "Write a file: make a new one with its folders, or replace all of an existing one. "
         "An existing file keeps its encoding and permissions. To change a part of a file, edit_file is better."

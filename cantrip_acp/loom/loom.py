@@ -11,10 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 from typing import cast as typed
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from cantrip_acp.errors import LoomAppendOnly, LoomError, TurnNotFound
+from cantrip_acp.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem, Store
@@ -50,6 +51,7 @@ class Loom:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._living: WeakValueDictionary[str, Any] = WeakValueDictionary()
         tree = store.tree()
         if tree is None:
             tree = Tree()
@@ -431,6 +433,22 @@ class Loom:
         """The call and circle that a turn's ``cantrip_id`` names."""
         record = self._tree.cantrips.get(cantrip_id)
         return None if record is None else freeze_record(record)
+
+    def claim(self, entity_id: str, entity: Any) -> None:
+        """Note that an entity of this id lives here. Raises `EntityExists` where another one does."""
+        other = self._living.get(entity_id)
+        if other is not None and not other.closed:
+            raise EntityExists(
+                f"entity {entity_id!r} lives in this loom already; close it first, or leave the id out for a new one"
+            )
+        self._living[entity_id] = entity
+
+    def has_entity(self, entity_id: str) -> bool:
+        """Whether any record here is of an entity with this id."""
+        self.refresh()
+        if entity_id in self._tree.forks or any(p.entity_id == entity_id for p in self._tree.turns.values()):
+            return True
+        return any(start.entity_id == entity_id for start in self.cast_starts().values())
 
     def last_turn(self, entity_id: str) -> str | None:
         """The id of the last turn that an entity wrote, folds among them; None where it wrote none."""

@@ -7,7 +7,6 @@ name and place, never passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,13 +213,11 @@ def _scorer(recipe: Recipe) -> Scorer | None:
 def _gate(gate: Any) -> Gate | str:
     if isinstance(gate, str):
         return gate
-    dependencies = dict(gate)
-    found = gates.find(dependencies.pop("name"))
-    if dependencies.pop("ephemeral", False):
-        found = replace(found, ephemeral=True)
-    if "root" in dependencies:
-        dependencies["root"] = Path(dependencies["root"]).expanduser()
-    return found.bind(**dependencies)
+    options = dict(gate)
+    found = gates.find(options.pop("name"))
+    if "root" in options:
+        options["root"] = Path(options["root"]).expanduser()
+    return found.configured(options)
 
 
 def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:

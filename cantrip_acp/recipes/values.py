@@ -57,7 +57,10 @@ class Kind:
 _FLAGS = {word: truth for truth, words in ((True, "on On ON"), (False, "off Off OFF")) for word in words.split()}
 
 
-def _flag(value: Any) -> bool:
+FLAG_WORDS = list(_FLAGS)
+
+
+def flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value in _FLAGS:
@@ -65,7 +68,7 @@ def _flag(value: Any) -> bool:
     raise wrong("true or false", value)
 
 
-Flag = Annotated[bool, Kind(_flag, {"anyOf": [{"type": "boolean"}, {"enum": list(_FLAGS)}]})]
+Flag = Annotated[bool, Kind(flag, {"anyOf": [{"type": "boolean"}, {"enum": FLAG_WORDS}]})]
 """A boolean; YAML 1.2 reads ``on`` and ``off`` as texts, and they are taken for what they say."""
 
 
@@ -189,7 +192,7 @@ def network() -> Kind:
 
     def check(value: Any) -> bool | list[str]:
         if isinstance(value, bool) or (isinstance(value, str) and value in _FLAGS):
-            return _flag(value)
+            return flag(value)
         names: list[str] = hosts.check(value)
         return names
 

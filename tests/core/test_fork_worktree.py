@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+from cantrip_acp import Cantrip, Circle, ScriptedCrystal, forkplace
 from cantrip_acp.errors import GitError, SandboxError
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
@@ -104,7 +104,7 @@ async def test_roots_and_wards_move_with_the_workspace(tmp_path: Path, where: Pa
         [{"max_turns": 5, "bash_writable_paths": ["workspace", "src", "/tmp"], "code_readable_paths": [str(where)]}],
         workspace=where / "src",
     )
-    moved = circle.moved(str(where), "/new/place")
+    moved = forkplace.moved(circle, str(where), "/new/place")
     assert moved.workspace == Path("/new/place/src")
     assert moved.wards.bash_writable_paths == ("/new/place/src", "/new/place/src/src", "/tmp")
     assert moved.wards.code_readable_paths == ("/new/place",)

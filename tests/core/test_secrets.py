@@ -68,7 +68,7 @@ def test_no_class_shows_a_secret_field() -> None:
 
 
 def test_a_gate_hides_what_it_is_bound_to() -> None:
-    gate = Gate.of(lambda: "x", name="probe").bind(api_key=SECRET)
+    gate = Gate.of(lambda *, api_key: "x", name="probe").bind(api_key=SECRET)
     assert SECRET not in repr(gate)
     assert SECRET not in json.dumps(gate.record())
 

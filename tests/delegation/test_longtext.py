@@ -75,7 +75,7 @@ async def asked(size: int, tmp_path: Path) -> tuple[Any, Reader, list[str]]:
     data, codes = text(size)
     crystal = Reader()
     spell = build(load("longtext", tmp_path), workspace=tmp_path, crystal=crystal)
-    spell = spell.with_circle(spell.circle.given(data))
+    spell = spell.replace(circle=spell.circle.replace(data=data))
     with Loom.memory() as loom:
         async with spell.invoke(loom=loom) as entity:
             result = await entity.cast("Which codes are secret?")

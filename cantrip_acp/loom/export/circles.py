@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class RecordedGate:
     """What rendering needs of a gate."""
 
-    ephemeral: bool
+    ephemeral: bool | str
 
 
 class RecordedCircle:
@@ -34,7 +34,12 @@ class RecordedCircle:
         circle: Mapping[str, Any] = record.circle if record is not None else {}
         self.medium: Medium = _medium(str(circle.get("medium", "conversation")))
         declared = [g for g in circle.get("gates", ()) if isinstance(g, Mapping)]
-        self.gates = {str(g.get("name")): RecordedGate(bool(g.get("ephemeral"))) for g in declared}
+        self.gates = {
+            str(g.get("name")): RecordedGate(
+                "after_use" if g.get("ephemeral") == "after_use" else bool(g.get("ephemeral"))
+            )
+            for g in declared
+        }
         shown = record.shown if record is not None else msgspec.UNSET
         self.rebuilt = not isinstance(shown, Mapping)
         self.presentation: str | None = None

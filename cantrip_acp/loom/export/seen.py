@@ -43,7 +43,8 @@ class Uttered:
 class Window:
     """A stretch of a crystal's context. ``messages`` ends with the last utterance; ``uttered`` are the turns of this window.
 
-    ``begun`` says why it is not the one before: the thread's start, a fold, a cut that made room, another entity (a fork).
+    ``begun`` says why it is not the one before: the thread's start, a fold, a cut that made room or took an
+    ephemeral result away, another entity (a fork).
     """
 
     begun: Begun
@@ -218,6 +219,15 @@ class _Walk:
             window = self._window = _after(window, "cut")
             self._altered = True
         at = len(context.messages)
+        if context.expires:
+            # This utterance answers a query that saw a result whole, and no later one does.
+            window.uttered.append(Uttered(turn, at))
+            messages = [*context.messages, context.render(turn)[0]]
+            yield Window(window.begun, window.entity_id, window.cantrip_id, window.tools, messages, window.uttered)
+            context.add(turn)
+            self._window = _after(window, "cut")
+            self._altered = True
+            return
         context.add(turn)
         window.uttered.append(Uttered(turn, at))
 

@@ -5,11 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
+from pydantic_core import PydanticCustomError
 
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.models.base import Model
-from cantrip_acp.recipes.values import Flag, Kind, Line, PathText, network, number, one_of, texts, unknown, whole, wrong
+from cantrip_acp.recipes.values import (
+    FLAG_WORDS,
+    Flag,
+    Kind,
+    Line,
+    PathText,
+    flag,
+    network,
+    number,
+    one_of,
+    texts,
+    unknown,
+    whole,
+    wrong,
+)
 from cantrip_acp.wards import WARDS
 
 
@@ -30,13 +45,31 @@ _OWN = (*names.FILE_GATES, names.TEST_GATE)
 _PLAIN = tuple(n for n in names.gate_names() if n not in _OWN and n not in names.added_gates())
 
 
+EPHEMERAL = (
+    "true: the entity never sees results, a placeholder stands for them. after_use: it sees a result for one query, "
+    "and then the placeholder. The loom has every result."
+)
+
+
+def _ephemeral(value: Any) -> bool | str:
+    if isinstance(value, str) and value == "after_use":
+        return value
+    try:
+        return flag(value)
+    except PydanticCustomError:
+        raise wrong("true, false or after_use", value) from None
+
+
+Ephemeral = Annotated[Any, Kind(_ephemeral, {"anyOf": [{"type": "boolean"}, {"enum": [*FLAG_WORDS, "after_use"]}]})]
+
+
 class FileGate(Model):
     """A gate that works below a folder."""
 
     noun = "gate"
     name: Annotated[str, _gate_name(names.FILE_GATES)]
     root: PathText = Field(default=".", description="The folder that it stays below; relative to the session's folder.")
-    ephemeral: Flag = Field(default=False, description="Results leave what the entity sees after the next query.")
+    ephemeral: Ephemeral = Field(default=False, description=EPHEMERAL)
 
 
 class TestGate(Model):
@@ -52,7 +85,7 @@ class TestGate(Model):
     timeout_s: Annotated[float, number(0, above=True)] = Field(
         default=0, description="Seconds of a run; bash_timeout_ms may give fewer."
     )
-    ephemeral: Flag = Field(default=False, description="Results leave what the entity sees after the next query.")
+    ephemeral: Ephemeral = Field(default=False, description=EPHEMERAL)
 
 
 class PlainGate(Model):
@@ -60,7 +93,7 @@ class PlainGate(Model):
 
     noun = "gate"
     name: Annotated[str, _gate_name(_PLAIN)]
-    ephemeral: Flag = Field(default=False, description="Results leave what the entity sees after the next query.")
+    ephemeral: Ephemeral = Field(default=False, description=EPHEMERAL)
 
 
 class AddedGate(Model):

@@ -1,0 +1,175 @@
+"""What definitions share: they are checked when they are made, and never change.
+
+`Definition` is the base of `Circle` and `Cantrip`; the functions check single values and say what is wrong with one, where,
+and what would be right. A recipe and the Python API refuse the same things.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, overload
+
+from cantrip_acp.errors import DefinitionError, Immutable
+
+_Value = TypeVar("_Value")
+
+
+class derived(Generic[_Value]):  # noqa: N801 - it is used as `functools.cached_property` is
+    """A property that is computed from the fields when it is first read, and kept in the slot of its name with ``_``."""
+
+    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+        self._compute = compute
+        self._slot = f"_{compute.__name__}"
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> _Value: ...
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        try:
+            return getattr(instance, self._slot)
+        except AttributeError:
+            value = self._compute(instance)
+            object.__setattr__(instance, self._slot, value)
+            return value
+
+    def __set__(self, instance: Any, value: object) -> NoReturn:
+        # A data descriptor, so that assignment comes to the owner's own refusal.
+        refuse_change(instance, self._slot[1:])
+
+
+def refuse_change(definition: object, name: str, value: object = None) -> NoReturn:
+    """Raise `Immutable`: the ``__setattr__`` and ``__delattr__`` of every definition."""
+    kind = type(definition).__name__.lower()
+    what = "the call is immutable" if name == "call" or kind == "call" else f"the {kind} is immutable"
+    raise Immutable(f"{what}: {name!r} was fixed when the {kind} was made; use replace({name}=…) to make a new one")
+
+
+class Definition:
+    """A value with checked fields that cannot be changed. ``_arguments`` names what ``__init__`` takes."""
+
+    __slots__ = ("__weakref__",)
+    _arguments: ClassVar[tuple[str, ...]] = ()
+
+    __setattr__ = refuse_change
+    __delattr__ = refuse_change
+
+    def _set(self, **values: Any) -> None:
+        """Fix the fields; for ``__init__`` alone."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _given(self) -> dict[str, Any]:
+        """What ``__init__`` would be given to make the same value."""
+        return {name: getattr(self, name) for name in self._arguments}
+
+    def replace(self, **changes: Any) -> Self:
+        """A new one with these fields changed: it is validated, and everything derived from its fields is computed anew."""
+        check_keys(changes, self._arguments, f"{type(self).__name__}.replace", what="field")
+        return type(self)(**{**self._given(), **changes})
+
+    __replace__ = replace
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (type(self), self._given())
+
+
+def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
+    return kind(**given)
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` where a known word is near, else all that are known."""
+    words, text = sorted(known), str(word)
+    near = difflib.get_close_matches(text, words, n=1) or [w for w in words if len(text) > 2 and text in w]
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f" (known: {', '.join(words)})" if words else " (it takes none)"
+
+
+def check_keys(given: Iterable[object], known: Iterable[str], where: str, *, what: str = "key") -> None:
+    """Raise `DefinitionError` for the first key that is not known, and name the nearest."""
+    words = tuple(known)
+    for key in given:
+        if key not in words:
+            raise DefinitionError(f"unknown {what} {key!r} in {where}{nearest(key, words)}", rule="unknown-key")
+
+
+def check_mapping(value: object, where: str) -> Mapping[str, Any]:
+    """The value as a mapping."""
+    if not isinstance(value, Mapping):
+        raise DefinitionError(f"{where} must be a mapping, not {shown(value)}")
+    return value
+
+
+def check_flag(value: object, where: str) -> bool:
+    """True or false, and nothing that merely counts as one."""
+    if not isinstance(value, bool):
+        raise DefinitionError(f"{where} must be true or false, not {shown(value)}")
+    return value
+
+
+def check_text(value: object, where: str, *, blank: bool = True) -> str:
+    """A text, with ``blank=False`` one that has more than white space."""
+    if not isinstance(value, str) or not (blank or value.strip()):
+        raise DefinitionError(
+            f"{where} must be {'a text' if blank else 'a text that is not blank'}, not {shown(value)}"
+        )
+    return value
+
+
+def check_choice(value: object, words: tuple[str, ...], where: str) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in words:
+        hint = nearest(value, words) if isinstance(value, str) else f" (known: {', '.join(words)})"
+        raise DefinitionError(
+            f"{where} is {shown(value)}; it is one of {', '.join(words)}{hint if '?' in hint else ''}"
+        )
+    return value
+
+
+def check_whole(value: object, where: str, low: int, high: int | None = None) -> int:
+    """A whole number from ``low`` to ``high``; a boolean is none."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        span = f"of at least {low}" if high is None else f"from {low} to {high}"
+        raise DefinitionError(f"{where} must be a whole number {span}, not {shown(value)}")
+    return value
+
+
+def check_number(
+    value: object, where: str, low: float, high: float | None = None, *, above: bool = False
+) -> int | float:
+    """A finite number from ``low`` (or ``above`` it) to ``high``; a boolean is none."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number: Any = value
+    if not good or (number <= low if above else number < low) or (high is not None and number > high):
+        span = f"above {low:g}" if above else f"from {low:g}" if high is not None else f"of at least {low:g}"
+        span += f" to {high:g}" if high is not None else ""
+        raise DefinitionError(f"{where} must be a finite number {span}, not {shown(value)}")
+    checked: int | float = number
+    return checked
+
+
+def shown(value: object) -> str:
+    """A wrong value in an error: short, and never the inside of an object, which may hold a secret."""
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}…"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, list | tuple) else f"a value of type {type(value).__name__}"
+
+
+_SHOWN = 60

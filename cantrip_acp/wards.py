@@ -223,10 +223,8 @@ def _check(name: str, raw: Any, base: Path | None) -> Any:
 
         for item in map(str, items):
             if item not in ALLOWABLE:
-                near = difflib.get_close_matches(item, ALLOWABLE, n=1)
                 raise DefinitionError(
-                    f"ward {name}: {item!r} is no protected name that a recipe can allow"
-                    + (f"; did you mean {near[0]!r}?" if near else f"; those are: {', '.join(ALLOWABLE)}")
+                    f"ward {name}: {item!r} is no protected name that a recipe can allow{nearest(item, ALLOWABLE)}"
                 )
     if kind == "paths":
         return tuple(dict.fromkeys(_absolute(str(i), base) for i in items))

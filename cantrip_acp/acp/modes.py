@@ -6,7 +6,8 @@
 ``ask``        the default: each call of a gate that writes asks first, and each command; a Python cell asks only
                where cells can write files, since one that cannot changes nothing but its own variables
 ``sandboxed``  commands, cells and writes are free within the sandbox's writable paths; a write outside of them asks
-``trusted``    nothing asks; the sandbox stays on, and so do all wards
+``trusted``    nothing asks but a request to a host that nobody named (the user in an intent or a permission, the recipe, the
+               settings); the sandbox stays on, and so do all wards
 =============  =====================================================================================================
 """
 
@@ -28,7 +29,11 @@ MODES = (
     SessionMode(READ_ONLY, "Read only", "Looks and runs things, and can change nothing."),
     SessionMode(ASK, "Ask", "Asks before each write and each command."),
     SessionMode(SANDBOXED, "Sandboxed", "Free inside the sandbox's writable folders; asks before a write outside."),
-    SessionMode(TRUSTED, "Trusted", "Asks nothing. The sandbox and every limit stay in force."),
+    SessionMode(
+        TRUSTED,
+        "Trusted",
+        "Asks nothing, but before a request to a host that nobody named. The sandbox and every limit stay in force.",
+    ),
 )
 DEFAULT = ASK
 

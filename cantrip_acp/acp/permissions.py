@@ -77,7 +77,15 @@ class Permissions:
         self.remember = remember
         self.mode = modes.DEFAULT
         self.granted: list[Granted] = []
+        self._named: set[str] = set()
         self._open: list[_Open] = []
+
+    def hear(self, intent: str) -> None:
+        """What the user wrote: the hosts of its addresses may be fetched from in the mode that asks nothing."""
+        if "://" in intent:
+            from cantrip_acp.chores.fetch import hosts_in
+
+            self._named |= hosts_in(intent)
 
     lend: Callable[[GateInvocation], GateInvocation] | None = None
     """Gives a call over to the client where it has something better than we do: the files that are open in it."""
@@ -150,7 +158,7 @@ class Permissions:
             said = self._said(gate.name, fits)
             if said is not None:
                 return said
-            if self.mode == modes.TRUSTED or (
+            if (self.mode == modes.TRUSTED and self._is_named(invocation, pattern)) or (
                 self.mode == modes.SANDBOXED and paths and patterns.free(paths, context.wards)
             ):
                 return True
@@ -178,6 +186,17 @@ class Permissions:
         if why is None and _seen(invocation)[1] != locations:
             return f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
         return why
+
+    def _is_named(self, invocation: GateInvocation, pattern: str) -> bool:
+        """Whether somebody named the host that a call sends to; true of calls that send to none.
+
+        A request carries out what is in its address, and the page that suggested it may be a stranger's.
+        """
+        if invocation.gate.kind != "fetch" or not pattern.startswith(("host ", "=")) or pattern in self._named:
+            return True
+        from cantrip_acp.chores.fetch import FETCH, is_named
+
+        return invocation.gate.handler is FETCH.handler and is_named(invocation.args, invocation.context)
 
     def _said(self, tool: str, fits: Callable[[str], bool]) -> str | bool | None:
         """What was said for good of such a call, a refusal before a permission; None where nothing was."""

@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from cantrip_acp.errors import GateError
@@ -37,7 +37,10 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server sent. ``url`` is where it came from in the end; ``cut``: there was more than `MAX_BYTES`."""
+    """What a server sent. ``url`` is where it came from in the end; ``cut``: there was more than `MAX_BYTES`.
+
+    ``onward`` is the address on another host that it redirects to, which was not asked for anything.
+    """
 
     url: str
     status: int
@@ -45,6 +48,7 @@ class Answer:
     content_type: str
     body: bytes
     cut: bool
+    onward: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,13 @@ class _Target:
     def header(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+
+def _is_same_site(before: _Target, after: _Target) -> bool:
+    """Whether a permission for one holds for the other: the same host and port, and never from TLS to none."""
+    if before.secure == after.secure:
+        return before.header == after.header
+    return after.secure and before.host == after.host and (before.port, after.port) == (80, 443)
 
 
 def check(url: str, private: Allowed) -> None:
@@ -109,7 +120,7 @@ class Download:
                 socket.socket.shutdown(line, socket.SHUT_RDWR)
 
     def get(self, url: str) -> Answer:
-        """Raises `GateError` for what is refused and for what fails."""
+        """Raises `GateError` for what is refused and for what fails. A redirect to another host is told and not followed."""
         target = target_of(url)
         for _ in range(MOST_REDIRECTS + 1):
             try:
@@ -127,9 +138,14 @@ class Download:
             if onward is None:
                 return answer
             try:
-                target = target_of(urljoin(target.url, onward))
+                found = target_of(urljoin(target.url, onward))
             except (GateError, ValueError) as problem:
                 raise GateError(f"{target.url} redirects to where this gate does not go: {problem}") from None
+            if not _is_same_site(target, found):
+                # Its address may carry out what nobody allowed to go there. Whoever asked decides anew.
+                check(found.url, self._private)
+                return replace(answer, onward=found.url)
+            target = found
         raise GateError(f"{url} redirects more than {MOST_REDIRECTS} times")
 
     def _once(self, target: _Target) -> tuple[Answer, str | None]:

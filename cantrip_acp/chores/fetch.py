@@ -8,6 +8,7 @@ asks before changes asks before this one, and one that allows none has it not.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,12 @@ async def _fetch(args: Mapping[str, Any], context: GateContext) -> GateReply:
         raise GateError(f"{args['url'][:200]} took longer than {seconds:g} seconds, so it was given up") from None
     finally:
         download.abort()
+    if answer.onward is not None:
+        said = (
+            f"[{answer.url[:500]} redirects to another host: {answer.onward[:2000]}. It was not followed, and nothing was sent "
+            "there. Fetch that address itself if it is what you want]"
+        )
+        return GateReply(said, title=_title(args))
     if failed:
         raise GateError(f"{answer.url} answered {answer.status} {answer.reason}".rstrip() + _excerpt(text))
     limit = int(args.get("max_chars", MAX_CHARS))
@@ -87,6 +94,45 @@ def _private(context: GateContext) -> Allowed:
         return Allowed.of([*named, *context.dependencies.get("private_hosts", ())])
     except DefinitionError as error:
         raise GateError(f"{PRIVATE_HOSTS} cannot be read: {str(error).removeprefix('bash_network: ')}") from None
+
+
+def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
+    """Whether the user's settings or the circle's list of hosts (``bash_network``) name the host of a call."""
+    from cantrip_acp.chores.download import target_of
+    from cantrip_acp.sandbox.hosts import Allowed
+
+    try:
+        target = target_of(args["url"])
+    except GateError:
+        # It is refused by the gate itself, whoever allows it.
+        return True
+    network = context.wards.bash_network
+    if network is True or _private(context).admits(target.host, target.port):
+        return True
+    return isinstance(network, tuple) and Allowed.of(network).admits(target.host, target.port)
+
+
+def hosts_in(text: str) -> set[str]:
+    """The hosts of the http and https addresses in a text, as the pattern of a permission says them.
+
+    A name alone does not count: main.rs and README.md are names of hosts too. Nor does a link to a file of the client's.
+    """
+    from cantrip_acp.chores.download import target_of
+
+    found: set[str] = set()
+    for match in _ADDRESS.finditer(_FILE_LINK.sub(" ", text)):
+        try:
+            target = target_of(match[0].rstrip(".,;:!?"))
+        except (GateError, ValueError):
+            continue
+        found.add(f"host {target.header}")
+        if not target.secure:
+            found.add(f"host http://{target.header}")
+    return found
+
+
+_ADDRESS = re.compile(r"https?://[^\s<>\"'`()\[\]{}|\\^]+", re.IGNORECASE)
+_FILE_LINK = re.compile(r"\[@[^\]]*\]\((?!https?:)[^)]*\)", re.IGNORECASE)
 
 
 def _title(args: Mapping[str, Any]) -> str:

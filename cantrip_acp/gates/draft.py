@@ -28,6 +28,7 @@ def replace_file(place: Place, data: bytes) -> None:
     old = place.status
     check_writable(place)
     place.make_parents()
+    _check_room(place, len(data))
     draft = f".cantrip-{secrets.token_hex(8)}.tmp"
     made = False
     try:
@@ -53,6 +54,42 @@ def replace_file(place: Place, data: bytes) -> None:
         if made:
             with suppress(OSError):
                 os.unlink(draft, dir_fd=place.folder)
+
+
+MIN_FREE = "CANTRIP_MIN_FREE_MB"
+"""The user's word, in the environment of the program: how many MiB of a disk a turn leaves free; 0 for no such check."""
+_MIB = 1024 * 1024
+_ALWAYS_FITS = _MIB
+
+
+def least_free(free: int, total: int) -> int:
+    """How many bytes a turn must leave free of a disk with so many, and so many free now: by default 1 GB or 5 %, whichever
+    is less. A disk that has less already may be filled to half of what is left, so that small work goes on.
+
+    Raises `GateError` where the setting is no number.
+    """
+    said = os.environ.get(MIN_FREE, "").strip()
+    try:
+        least = min(1_000_000_000, total // 20) if not said else int(said) * _MIB
+        if least < 0:
+            raise ValueError
+    except ValueError:
+        raise GateError(f"{MIN_FREE} must be a number of MiB, 0 or more, not {said[:40]!r}") from None
+    return least if free >= least else free // 2
+
+
+def _check_room(place: Place, size: int) -> None:
+    """Raise `GateError` where a file of this size would fill the disk."""
+    if size <= _ALWAYS_FITS:
+        return
+    disk = os.fstatvfs(place.folder)
+    free = disk.f_bavail * disk.f_frsize
+    least = least_free(free, disk.f_blocks * disk.f_frsize)
+    if free - size < least:
+        raise GateError(
+            f"{place.shown!r} was not written: its {size:,} bytes would leave less than {least // _MIB:,} MiB free on the disk, "
+            f"which has {free // _MIB:,} MiB ({MIN_FREE} sets how much must stay free)"
+        )
 
 
 def check_writable(place: Place) -> None:

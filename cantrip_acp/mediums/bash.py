@@ -344,8 +344,10 @@ def _output(outcome: Outcome, error: str | None) -> Output:
 
 def _why(outcome: Outcome, turn: TurnContext) -> str | None:
     """What is to be said beside the exit status."""
-    if outcome.ended_because is None or turn.finished:
+    if turn.finished:
         return None
+    if outcome.ended_because is None:
+        return outcome.warning
     if outcome.timed_out:
         return (
             f"timed out after {seconds(turn.wards.bash_timeout_ms)} (bash_timeout_ms); the command and everything that it "

@@ -159,7 +159,7 @@ class CodeSession:
             self._cell = None
         lost = await self._settle(cell, worker)
         await cell.report(last=True)
-        output = self._output(cell, turn, lost, None)
+        output = self._output(cell, turn, lost, worker.disk_full() if lost is None else None)
         return await report.end(output)
 
     async def _attend(self, cell: Cell, worker: Worker, code: str, turn: TurnContext) -> None:

@@ -12,8 +12,10 @@ import resource
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from cantrip_acp.errors import GateError, SandboxError
+from cantrip_acp.gates.draft import MIN_FREE, least_free
 from cantrip_acp.sandbox import kernelmemory
-from cantrip_acp.sandbox.policy import Limits
+from cantrip_acp.sandbox.policy import MIB, Limits
 
 FIRST = 0.05
 INTERVAL = 0.1
@@ -148,16 +150,59 @@ def _file_systems(pid: int, folders: Iterable[str]) -> int:
     return used
 
 
-class Watchdog:
-    """Looks at a tree now and then, and says what it uses too much of."""
+class Disks:
+    """How full the disks of writable folders become while a turn runs."""
 
-    def __init__(self, limits: Limits, folders: tuple[str, ...], *, count: bool) -> None:
+    def __init__(self, folders: Iterable[str]) -> None:
+        self._folders = tuple(folders)
+        self._least: dict[str, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """A turn begins: what must stay free follows from what is free now. Raises `SandboxError` for a bad setting."""
+        self._least = {}
+        seen: set[int] = set()
+        for folder in self._folders:
+            try:
+                device, disk = os.stat(folder).st_dev, os.statvfs(folder)
+            except OSError:
+                continue
+            if device not in seen:
+                seen.add(device)
+                try:
+                    self._least[folder] = least_free(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+                except GateError as error:
+                    raise SandboxError(str(error)) from None
+
+    def full(self) -> str | None:
+        """Which disk is full by now, in words; None where none is."""
+        for folder, least in self._least.items():
+            try:
+                disk = os.statvfs(folder)
+            except OSError:
+                continue
+            free = disk.f_bavail * disk.f_frsize
+            if free < least:
+                return (
+                    f"the disk of {folder} has {free // MIB:,} MiB free, and a turn leaves at least {least // MIB:,} MiB "
+                    f"({MIN_FREE}). What was written is still there: remove what is not needed"
+                )
+        return None
+
+
+class Watchdog:
+    """Looks at a tree now and then, and says what it uses too much of. ``disks``: the folders that it can write."""
+
+    def __init__(self, limits: Limits, folders: tuple[str, ...], *, count: bool, disks: Iterable[str] = ()) -> None:
         self._limits = limits
         self._folders = folders
         self._count = count
+        self.disks = Disks(disks)
 
     def verdict(self, pid: int) -> str | None:
         """Why the tree must be ended, or None. ``count``: processes too, because the kernel does not count them."""
+        if (full := self.disks.full()) is not None:
+            return f"too much of a disk: {full}"
         use = measure(pid, self._folders)
         if self._count and use.processes > self._limits.processes + 1:
             return f"more than {self._limits.processes} processes at once (sandbox_max_processes)"

@@ -60,6 +60,8 @@ class Outcome:
     ended_because: str | None = None
     last_line: str = ""
     duration_ms: float = 0.0
+    warning: str | None = None
+    """What is to be said of a command that ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,10 @@ class Running:
         self._streams = {1: Collector(self._most), 2: Collector(self._most)}
         self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
         self._watching = Watching()
-        self._watchdog = limits.Watchdog(policy.limits, self._folders, count=prepared.host.uid == 0)
+        kept = (policy.home_source,) if policy.home_source is not None else ()
+        self._watchdog = limits.Watchdog(
+            policy.limits, self._folders, count=prepared.host.uid == 0, disks=(*policy.writable, *kept)
+        )
         self._began = time.perf_counter()
         self._timed_out = False
         self._left = self._timeout_ms / 1000
@@ -331,6 +336,8 @@ class Running:
             timed_out=self._timed_out,
             ended_because=status.ended_because,
             last_line=self._streams[1].last_line(),
+            # One that was quick enough met the end of the disk before it was looked at.
+            warning=self._watchdog.disks.full() if status.ended_because is None else None,
             duration_ms=(time.perf_counter() - self._began) * 1000,
         )
 

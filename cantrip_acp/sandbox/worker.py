@@ -87,7 +87,10 @@ class Worker:
         self._blobs: list[bytes] | None = None
         self._most_bytes = 0
         self._watchdog = limits.Watchdog(
-            self._policy.limits, ("/tmp", "/dev/shm", prepared.home), count=sandbox.host.uid == 0
+            self._policy.limits,
+            ("/tmp", "/dev/shm", prepared.home),
+            count=sandbox.host.uid == 0,
+            disks=prepared.writable,
         )
         self.pid = 0
         self.broken: str | None = None
@@ -313,6 +316,7 @@ class Worker:
     def thaw(self) -> None:
         """Let it run."""
         self._nonsense = 0
+        self._watchdog.disks.begin()
         self.frozen = False
         self._signal(signal.SIGCONT)
 
@@ -337,6 +341,10 @@ class Worker:
         alive after that."""
         first = self.first
         return self._watchdog.verdict(first) if first else None
+
+    def disk_full(self) -> str | None:
+        """Which disk it has filled since it was last let run, in words."""
+        return self._watchdog.disks.full()
 
     def end(self, because: str) -> None:
         """Kill it and all that it started, at once."""

@@ -19,7 +19,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.chores.download import target_of
-from cantrip_acp.chores.fetch import FETCH
+from cantrip_acp.chores.fetch import FETCH, hosts_in
 from cantrip_acp.errors import DefinitionError, GateError, UntrustedRecipe
 from cantrip_acp.recipes import load_for_session, recipe
 from tests.chores.conftest import Pages, call_in, context_of, serving
@@ -376,3 +376,44 @@ async def test_no_parent_names_private_hosts_for_a_child() -> None:
         )
         await cantrip.cast("look")
         assert not site.asked
+
+
+async def test_a_redirect_to_another_host_is_told_and_not_followed() -> None:
+    """A page that may be fetched must not choose who else gets a request, with data in its address."""
+    with serving({"/in": (200, TEXT, b"here")}) as other:
+        pages: Pages = {
+            "/host": (302, {"Location": other.url("/in?data=1")}, b""),
+            "/chain": (307, {"Location": "/host"}, b""),
+            "/outside": (301, {"Location": "https://elsewhere.example/?q=1"}, b""),
+            "/slashes": (308, {"Location": f"//{other.host}/in"}, b""),
+            "/own": (302, {"Location": "/there"}, b""),
+            "/there": (200, TEXT, b"there"),
+        }
+        with serving(pages) as site:
+            context = context_of(None, private_hosts=(site.host, other.host), timeout_s=20)
+            for path, onward in (
+                ("/host", other.url("/in?data=1")),
+                ("/chain", other.url("/in?data=1")),
+                ("/outside", "https://elsewhere.example/?q=1"),
+                ("/slashes", other.url("/in")),
+            ):
+                reply = await call_in(context, FETCH, url=site.url(path))
+                assert not reply.is_error
+                assert f"redirects to another host: {onward}. It was not followed" in str(reply.result)
+            assert "there" in str((await call_in(context, FETCH, url=site.url("/own"))).result)
+        assert not other.asked
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Read https://docs.example.org/a?b=c#d, please.", {"host docs.example.org"}),
+        ("(http://Example.org:8080/x)", {"host example.org:8080", "host http://example.org:8080"}),
+        ("<https://a.example> and 'https://b.example'.", {"host a.example", "host b.example"}),
+        ("Fix main.rs and README.md on example.org", set()),
+        ("see [@https://evil.example](file:///x) and [@n](https://named.example/x)", {"host named.example"}),
+        ("https://user:word@evil.example/ and ftp://evil.example/", set()),
+    ],
+)
+def test_hosts_that_a_text_names(text: str, found: set[str]) -> None:
+    assert hosts_in(text) == found

@@ -43,7 +43,7 @@ class OpenAICrystal:
     """An OpenAI model, by one of its two APIs.
 
     Without the option ``api``: the Responses API at OpenAI's own address, and elsewhere for models that take tools only there;
-    otherwise Chat Completions. Where a server refuses a request and names the other API, that one is used from then on.
+    otherwise, and if calls are to be written as text, Chat Completions. Where a server refuses a request and names the other API, that one is used from then on.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -53,12 +53,14 @@ class OpenAICrystal:
         where = address(endpoint)
         self._chosen = api is not None
         self._needs_responses = _NEEDS_RESPONSES.search(endpoint.model) is not None
-        self.api: str = api or ("responses" if is_own(where) or self._needs_responses else "chat")
+        by_text = endpoint.options.get("tools") == "text"
+        self.api: str = api or ("responses" if (is_own(where) or self._needs_responses) and not by_text else "chat")
         self.endpoint = endpoint
         self.name = endpoint.provider
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
         self._chat = ChatCrystal(endpoint, where)
+        self.text_calls = self.api == "chat" and self._chat.text_calls
         self._responses = ResponsesCrystal(endpoint, where)
 
     def __repr__(self) -> str:

@@ -385,3 +385,14 @@ async def test_an_invented_result_is_kept_and_not_shown_to_the_model_again() -> 
         sent = wire.requests[1].json()["messages"]
     assert sent[2]["content"].strip() == ASKED
     assert "all good" not in json.dumps(sent)
+
+
+@pytest.mark.parametrize(
+    ("options", "by_text"), [({"tools": "text"}, True), ({"tools": "text", "api": "responses"}, False), ({}, False)]
+)
+def test_an_openai_model_writes_its_calls_where_it_is_told_to(options: dict, by_text: bool) -> None:
+    from cantrip_acp.crystals.openai import OpenAICrystal
+
+    made = OpenAICrystal(Endpoint("openai", "gpt-6-astra", options=options))
+    assert made.text_calls is by_text
+    assert made.api == ("chat" if by_text else "responses")

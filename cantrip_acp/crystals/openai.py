@@ -43,7 +43,8 @@ class OpenAICrystal:
     """An OpenAI model, by one of its two APIs.
 
     Without the option ``api``: the Responses API at OpenAI's own address, and elsewhere for models that take tools only there;
-    otherwise, and if calls are to be written as text, Chat Completions. Where a server refuses a request and names the other API, that one is used from then on.
+    otherwise, and if calls are to be written as text, Chat Completions. Where a server refuses a request and names the other
+    API, that one is used from then on.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -32,7 +32,7 @@ _TOOL_CHOICES = ("auto", "required", "none")
 class Call:
     """System prompt and hyperparameters.
 
-    ``temperature`` 0 to 2, ``top_p`` 0 to 1, ``max_tokens`` of one response, ``stop`` sequences,
+    ``temperature`` 0 to 2, ``top_p`` 0 to 1, ``max_tokens`` of one response, ``seed`` of its sampling, ``stop`` sequences,
     ``tool_choice`` auto | required | none (CRYSTAL-5), ``require_done_tool``: prose alone does not end a cast (LOOP-6).
     None leaves the provider's default. Every field is checked; any attempt to set one raises `errors.Immutable`.
     """
@@ -44,6 +44,7 @@ class Call:
     stop: tuple[str, ...] = ()
     tool_choice: ToolChoice | None = None
     require_done_tool: bool = False
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.system_prompt is not None:
@@ -54,6 +55,8 @@ class Call:
             check_number(self.top_p, "call.top_p", 0, 1)
         if self.max_tokens is not None:
             check_whole(self.max_tokens, "call.max_tokens", 1)
+        if self.seed is not None:
+            check_whole(self.seed, "call.seed", -(2**31), 2**31 - 1)
         if self.tool_choice is not None:
             check_choice(self.tool_choice, _TOOL_CHOICES, "call.tool_choice")
         check_flag(self.require_done_tool, "call.require_done_tool")

@@ -15,7 +15,9 @@ class CastResult:
     ``result`` is what ``done`` was given, or the last words (LOOP-6); None where a ward or a cancel cut it off.
     ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated, refusal, error.
     ``summary`` says what had been done until a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
-    ``usage`` is with all children; ``children_usage`` is theirs, None where there were none.
+    ``usage`` is with all children; ``children_usage`` is theirs, None where there were none. Both count every billed query:
+    failed and repeated attempts, cancelled streams as far as their provider reported, summaries of folding.
+    ``warnings`` say which wards could not be enforced, or not exactly, and why.
     """
 
     result: Any
@@ -30,6 +32,7 @@ class CastResult:
     summary: str | None = None
     loom: str | None = None
     children_usage: Usage | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def own_usage(self) -> Usage:
@@ -50,4 +53,5 @@ class CastResult:
             "turns": self.turns,
             "loom": self.loom,
             **({"children_usage": self.children_usage.record()} if self.children_usage is not None else {}),
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
         }

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -230,7 +230,7 @@ class Context:
         self._expire()
         messages, whole = self.render(turn, fresh=True), self._keeps_for_a_query(turn)
         self._entries.append(_Entry(self.folded + len(self._entries) + 1, turn, self._opening, messages, whole=whole))
-        used = turn.metadata.tokens_prompt + turn.metadata.tokens_completion
+        used = turn.metadata.context
         if used:
             # What was said is in the count of completion tokens; what came of it is still to be counted.
             self._counted, self._since = used, 0
@@ -396,27 +396,21 @@ class Context:
         self.messages.extend(opening.messages)
 
     def compact(self, most: int) -> int:
-        """Cut the longest texts of turns until the context is estimated at ``most`` tokens; how many were cut.
+        """Cut the longest texts and arguments of turns until the context is estimated at ``most`` tokens; how many were cut.
 
         The last resort where folding is not enough: one turn can be larger than a window. What is cut is marked, and whole
         in the loom; call, capabilities and intents are never cut.
         """
         cut = 0
         while self.tokens > most:
-            at = [
-                i
-                for i, m in enumerate(self.messages)
-                if m.kind in ("turn", "fold", "partial") and len(m.content or "") > _LEAST
-            ]
+            at = [i for i, m in enumerate(self.messages) if m.kind in _CUTTABLE and max(_lengths(m)) > _LEAST]
             if not at:
                 break
-            index = max(at, key=lambda i: len(self.messages[i].content or ""))
-            message = self.messages[index]
-            text = message.content or ""
+            message = self.messages[max(at, key=lambda i: max(_lengths(self.messages[i])))]
             over = (self.tokens - most) * CHARS_PER_TOKEN + 200
-            left = max(_LEAST // 2, len(text) - over)
-            shown = f"{text[: left // 2]}\n[… {len(text) - left:,} characters cut here; the loom has them]\n{text[-(left // 2) :]}"
-            shorter = msgspec.structs.replace(message, content=shown)
+            shorter = _shortened(message, over)
+            if tokens_of(shorter) >= tokens_of(message):
+                break
             self._replace(message, shorter)
             self._counted = 0
             self._since = sum(map(tokens_of, self.messages[len(self._head) :]))
@@ -490,6 +484,68 @@ class Context:
         if self._is_ephemeral(record) and not (fresh and self._circle.gates[record.gate].ephemeral == "after_use"):
             return EPHEMERAL.format(gate=record.gate)
         return observed(record)
+
+
+_CUTTABLE = ("turn", "fold", "partial")
+
+
+def _lengths(message: Message) -> list[int]:
+    """How long its text is, its thinking, and the arguments of each of its calls."""
+    return [len(message.content or ""), len(message.thinking or ""), *(len(call.args) for call in message.tool_calls)]
+
+
+def _shortened(message: Message, over: int) -> Message:
+    """The message with its longest part cut by about ``over`` characters.
+
+    What a provider kept of its own (signed parts, reasoning items) goes where it may repeat what is cut. Calls keep their ids,
+    so that their answers still belong to them.
+    """
+    lengths = _lengths(message)
+    longest = lengths.index(max(lengths))
+    left = max(_LEAST // 2, lengths[longest] - over)
+    provider = message.provider
+    # Escapes make the same text up to six times as long.
+    if provider is not None and len(msgspec.json.encode(provider)) >= lengths[longest] // 8:
+        provider = None
+    if longest == 0:
+        return msgspec.structs.replace(message, content=_cut_text(message.content or "", left), provider=provider)
+    if longest == 1:
+        return msgspec.structs.replace(message, thinking=_cut_text(message.thinking or "", left), provider=provider)
+    calls = list(message.tool_calls)
+    call = calls[longest - 2]
+    calls[longest - 2] = msgspec.structs.replace(call, args=_cut_args(call.args, left))
+    return msgspec.structs.replace(message, tool_calls=tuple(calls), provider=provider)
+
+
+def _cut_text(text: str, left: int) -> str:
+    return (
+        f"{text[: left // 2]}\n[… {len(text) - left:,} characters cut here; the loom has them]\n{text[-(left // 2) :]}"
+    )
+
+
+def _cut_args(args: str, left: int) -> str:
+    """Arguments of about ``left`` characters: a JSON object as before, its long texts cut, or a text that says what was cut."""
+    try:
+        data = msgspec.json.decode(args)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        data = None
+    if isinstance(data, dict):
+        most = left
+        while most >= 64:
+            shorter = {key: _cut_value(value, most) for key, value in data.items()}
+            text = msgspec.json.encode(shorter).decode()
+            if len(text) <= left + 400:
+                return text
+            most //= 2
+    cut = f"[… {len(args):,} characters of arguments cut here; the loom has them]"
+    return msgspec.json.encode({"cut": cut}).decode()
+
+
+def _cut_value(value: Any, most: int) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= most else _cut_text(value, most)
+    text = msgspec.json.encode(value).decode()
+    return value if len(text) <= most else _cut_text(text, most)
 
 
 def _delegates(gate: str) -> bool:

@@ -411,6 +411,8 @@ class Entity:
         self.context.load(parts)
         self._parts = parts if self.cantrip.sources else ()
         self.last_turn = turn_id
+        if self.loom.has_children:
+            self.children.born, self.children.below = self.loom.children_until(turn_id)
 
     async def keep_state(self, turn_id: str) -> None:
         """Put a snapshot of the medium's state in the loom, as that of a turn; what cannot be kept is recorded as such."""

@@ -203,6 +203,19 @@ class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):
         return self.calls[-1]
 
 
+class ChildRejected(Event, frozen=True, kw_only=True, tag="child_rejected"):
+    """A child was asked for that may not be; nothing was spent on it, nor on any other of its batch.
+
+    ``call_id`` is the gate call that asked, ``ward`` what refused it (a ward, or gate, medium, crystal, circle, call), ``index``
+    its place in a batch, None outside of one or where no single place is to blame.
+    """
+
+    call_id: str
+    ward: str
+    reason: str
+    index: int | None = None
+
+
 class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
     """A turn stands in the loom."""
 
@@ -210,7 +223,7 @@ class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
 
 
 class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
-    """The last event of a cast."""
+    """The last event of a cast. ``warnings`` say which wards could not be enforced, or not exactly, and why."""
 
     result: Any
     terminated: bool
@@ -221,6 +234,7 @@ class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
     turns: int
     loom: str | None = None
     error: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def as_json(event: Event) -> dict[str, Any]:

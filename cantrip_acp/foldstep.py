@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cantrip_acp import events, telemetry
-from cantrip_acp.crystals.contract import Delta, Message, Query, Usage
+from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage
+from cantrip_acp.crystals.retry import metered
 from cantrip_acp.errors import ContextLimitError, CrystalError
 from cantrip_acp.folding import CHARS_PER_TOKEN, REQUEST, largest, transcript
-from cantrip_acp.loom.turn import ConfigRecord, FoldRecord, Turn, TurnMetadata, Utterance, new_id, now
+from cantrip_acp.loom.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
@@ -57,7 +58,7 @@ class _Between:
     intent: str
     trace: telemetry.Trace
 
-    def spend(self, usage: Usage) -> None:
+    def spend(self, usage: Usage, *, said: int = 0, model: str | None = None) -> None:
         self.entity.usage = self.entity.usage + usage
 
 
@@ -94,7 +95,7 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
     gone = context.foldable(keep)
     if not gone:
         return
-    summary = await _summary(run, keep)
+    summary, used = await _summary(run, keep)
     variable = VARIABLE if getattr(entity.circle.medium, "remembers_folds", False) else None
     shown = entity.redactor.text(context.fold(keep, summary, variable))
     entity.lineage.folded()
@@ -110,7 +111,8 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
         cast_id=run.id,
         role="fold",
         utterance=Utterance(shown),
-        metadata=TurnMetadata(
+        metadata=metadata_of(
+            used,
             duration_ms=max((time.perf_counter() - began) * 1000, 0.001),
             timestamp=now(),
             model=entity.folding.summarizer.model if summary and entity.folding.summarizer else None,
@@ -138,12 +140,13 @@ def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
     return (turn.id,) if turn.continues is None else loom.acted(turn.id)[-1]
 
 
-async def _summary(run: CastRun | _Between, keep: int) -> str | None:
-    """What the summarizer makes of the turns that go; None where there is none or it fails, and the digest serves."""
+async def _summary(run: CastRun | _Between, keep: int) -> tuple[str | None, Usage]:
+    """What the summarizer makes of the turns that go, and what that took; None where there is none or it fails, and the digest
+    serves."""
     entity = run.entity
     crystal = entity.folding.summarizer
     if crystal is None:
-        return None
+        return None, NO_USAGE
     window = crystal.context_window
     most = int(window * 0.6) * CHARS_PER_TOKEN if window else 400_000
     earlier = next((m.content for m in entity.context.messages if m.kind == "fold" and m.content), None)
@@ -161,14 +164,19 @@ async def _summary(run: CastRun | _Between, keep: int) -> str | None:
         trace_id=run.trace.trace_id,
         request_id=new_id("q") if entity.names_requests else "",
     )
+    used: list[Usage] = []
     try:
-        response = await crystal.query(query, _silently)
+        response = await metered(crystal, query, _silently, used.append)
     except CrystalError as error:
         _log.warning("the summarizer failed, a digest by rule stands in: %s", entity.redactor.diagnostic(str(error)))
-        return None
-    run.spend(response.usage)
-    entity.lineage.folded(query.request_id)
-    return response.content
+        return None, sum(used, NO_USAGE)
+    else:
+        used.append(response.usage.counted())
+        entity.lineage.folded(query.request_id)
+        return response.content, sum(used, NO_USAGE)
+    finally:
+        # Cancelled or not.
+        run.spend(sum(used, NO_USAGE), said=0, model=crystal.model)
 
 
 async def _silently(delta: Delta) -> None:

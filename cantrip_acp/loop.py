@@ -21,9 +21,10 @@ import msgspec
 from cantrip_acp import events, spans, telemetry
 from cantrip_acp.castresult import CastResult as CastResult
 from cantrip_acp.crystals.ahead import prepared
-from cantrip_acp.crystals.contract import Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import NO_USAGE, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
+from cantrip_acp.folding import CHARS_PER_TOKEN
 from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.json_data import thaw
 from cantrip_acp.loom.thread import answer
@@ -62,6 +63,11 @@ _ENDED = {
 }
 """How a truncation is told that no ward made."""
 
+
+def _many(queries: int) -> str:
+    return "1 query" if queries == 1 else f"{queries} queries"
+
+
 _NOT_TAKEN = frozenset({400, 413, 415, 422})
 """Statuses by which a provider says that what it was sent is not to be taken."""
 
@@ -89,6 +95,12 @@ class CastRun:
         """What this cast has used, with all children of it."""
         self.below: Usage | None = None
         """What children have used of that; None where there were none."""
+        self.estimated = 0
+        """Tokens by estimate of the queries whose usage is unknown, children's too: wards on tokens hold all the same."""
+        self.beside = NO_USAGE
+        """What the running query has used beside its response: failed attempts, answers that broke the contract."""
+        self.unpriced: dict[str, None] = {}
+        """The models that gave no cost."""
         self.queries = (
             resumed.spent if resumed is not None and resumed.spent < (entity.circle.wards.max_turns or 1) else 0
         )
@@ -106,7 +118,6 @@ class CastRun:
         self._latest = math.inf
         self._gates: Counter[str] = Counter()
         self._words: str | None = None
-        self._unpriced = False
         self._unclear = 0
         """How many responses in a row held a program that was not clear."""
         self._result: Any = None
@@ -233,7 +244,7 @@ class CastRun:
         if self.entity.hub.active:
             intent = self.entity.redactor.text(self.intent)
             await self.entity.hub.send(events.CastStarted(**self._ids, intent=intent, trace_id=self.trace.trace_id))
-            for problem in self.entity.problems():
+            for problem in (*self.entity.problems(), *self._known_unenforceable()):
                 await self.entity.hub.send(events.Noticed(**self._ids, text=problem))
 
     async def _turns(self) -> str:
@@ -244,7 +255,8 @@ class CastRun:
             self.queries += 1
             turn.response = response = self._with_patience(await self._answered(turn.id))
             self._turn = turn
-            self.spend(response.usage)
+            turn.beside, self.beside = self.beside, NO_USAGE
+            self.spend(response.usage.counted(), said=len(response.content or "") + len(response.thinking or ""))
             self._keep_word(turn)
             if self.entity.hub.active:
                 for notice in response.notices:
@@ -266,7 +278,7 @@ class CastRun:
                 await self._tell_turn(record, response if not turn.parts else None)
             if self.entity.birth is not None:
                 # Also where this cast has ended: what its parents may spend is what all of them spend.
-                self._stop_overspent()
+                self._stop_overspent(response.usage.counted())
             if reason is not None:
                 self._result = turn.answer if reason == "done" else answer(record)
                 return reason
@@ -283,12 +295,12 @@ class CastRun:
             return "max_tokens"
         if not response.tool_calls and response.problem is None and not self.entity.require_done:
             return "text"
-        if wards.max_total_tokens is not None and self.usage.total_tokens >= wards.max_total_tokens:
+        if wards.max_total_tokens is not None and self.tokens >= wards.max_total_tokens:
             return "max_tokens"
         if wards.max_cost_usd is not None:
             # A limit that nobody can keep count of is reached at once.
-            self._unpriced = response.usage.cost is None and response.usage.total_tokens > 0
-            if self._unpriced or (self.usage.cost or 0.0) >= wards.max_cost_usd:
+            unpriced = bool(response.usage.counted().queries_without_cost)
+            if unpriced or (self.usage.cost or 0.0) >= wards.max_cost_usd:
                 return "max_cost"
         if self.queries >= (wards.max_turns or 1):
             return "max_turns"
@@ -326,11 +338,13 @@ class CastRun:
         await prepared(entity.crystal)
         with spans.chat(entity, self.trace, query, sink.emit) as span:
             emit = sink.emit if span is None else span.emit
-            response = await ask(entity.crystal, query, emit, entity.retry, sink.notice, self._reader(turn_id))
+            response = await ask(
+                entity.crystal, query, emit, entity.retry, sink.notice, self._reader(turn_id), self._spend_beside
+            )
             await sink.finish()
             entity.lineage.answered(query.request_id)
             if span is not None:
-                span.answered(response, sink.attempt)
+                span.answered(response, sink.attempt, self.beside)
             self._sink = None
             return response
 
@@ -426,28 +440,78 @@ class CastRun:
         if entity.hub.active:
             await self._tell_turn(record, turn.response if first else None)
 
-    def spend(self, usage: Usage) -> None:
-        """Count what a query took: for this cast, and for every one above it, which pay for their children."""
-        self.usage = self.usage + usage
-        self.entity.usage = self.entity.usage + usage
-        birth = self.entity.birth
-        while birth is not None:
-            above = birth.run
-            above.usage = above.usage + usage
-            above.below = usage if above.below is None else above.below + usage
-            above.entity.usage = above.entity.usage + usage
-            birth = above.entity.birth
+    @property
+    def tokens(self) -> int:
+        """What `max_total_tokens` is compared with: what providers reported, and an estimate of what they did not."""
+        return (self.usage.total_tokens or 0) + self.estimated
 
-    def _stop_overspent(self) -> None:
+    def spend(self, usage: Usage, *, said: int = 0, model: str | None = None) -> None:
+        """Count what a query took: for this cast, and for every one above it, which pay for their children.
+
+        ``said`` are the characters of its response, for an estimate where its usage is unknown; ``model`` is the one that was
+        asked, where it is not the entity's.
+        """
+        estimated = 0
+        if usage.queries_without_usage:
+            asked = self.entity.context.tokens * usage.queries_without_usage + said // CHARS_PER_TOKEN
+            estimated = max(0, asked - (usage.total_tokens or 0))
+        unpriced = (model or self.entity.crystal.model) if usage.queries_without_cost else None
+        run = self
+        while True:
+            run.usage = run.usage + usage
+            run.entity.usage = run.entity.usage + usage
+            run.estimated += estimated
+            if unpriced is not None:
+                run.unpriced[unpriced] = None
+            if run.entity.birth is None:
+                return
+            run = run.entity.birth.run
+            run.below = usage if run.below is None else run.below + usage
+
+    def _spend_beside(self, usage: Usage) -> None:
+        self.beside = self.beside + usage
+        self.spend(usage)
+
+    def _known_unenforceable(self) -> list[str]:
+        """What is known at the start of wards that cannot be enforced."""
+        entity = self.entity
+        if entity.circle.wards.max_cost_usd is None or getattr(entity.crystal, "priced", None) is not False:
+            return []
+        return [
+            f"max_cost_usd cannot be enforced: what {entity.crystal.model} costs is not known, so the cast ends after the "
+            "first query that uses tokens; give the crystal a price"
+        ]
+
+    def _warnings(self) -> tuple[str, ...]:
+        """The wards of this cast that could not be enforced, or not exactly, and why."""
+        wards, usage = self.entity.circle.wards, self.usage
+        found = []
+        if wards.max_cost_usd is not None and usage.queries_without_cost:
+            models = ", ".join(self.unpriced) or self.entity.crystal.model
+            known = f"${usage.cost:.6g} are known" if usage.cost is not None else "nothing of it is known"
+            found.append(
+                f"max_cost_usd cannot be enforced: the cost of {_many(usage.queries_without_cost)} of {models} is not known "
+                f"({known}); give the crystal a price, or use a provider that reports usage."
+            )
+        if wards.max_total_tokens is not None and usage.queries_without_usage:
+            found.append(
+                f"max_total_tokens cannot be enforced exactly: the usage of {_many(usage.queries_without_usage)} was not "
+                f"reported in full; it was estimated at {self.estimated:,} tokens."
+            )
+        return tuple(self.entity.redactor.text(each) for each in found)
+
+    def _stop_overspent(self, usage: Usage) -> None:
         """Cut off the highest cast above this one that has spent what it may; all below it ends with it (COMP-9)."""
         over: tuple[CastRun, str] | None = None
         birth = self.entity.birth
         while birth is not None:
             above = birth.run
             wards = above.entity.circle.wards
-            if wards.max_total_tokens is not None and above.usage.total_tokens >= wards.max_total_tokens:
+            if wards.max_total_tokens is not None and above.tokens >= wards.max_total_tokens:
                 over = (above, "max_tokens")
-            elif wards.max_cost_usd is not None and (above.usage.cost or 0.0) >= wards.max_cost_usd:
+            elif wards.max_cost_usd is not None and (
+                usage.queries_without_cost or (above.usage.cost or 0.0) >= wards.max_cost_usd
+            ):
                 over = (above, "max_cost")
             birth = above.entity.birth
         if over is not None:
@@ -480,6 +544,7 @@ class CastRun:
             self.id,
             entity.sequence + 1,
             sink.streamed() if sink is not None else Utterance(),
+            usage=self.beside,
             model=entity.crystal.model if sink is not None else None,
             stop_reason=reason,
             partial=True,
@@ -514,7 +579,8 @@ class CastRun:
         if entity.birth is not None:
             entity.lineage.returned(entity.birth.run.entity.lineage)
         terminated = reason in TERMINATIONS
-        summary = None if terminated else self._digest(reason)
+        warnings = self._warnings()
+        summary = None if terminated else self._digest(reason, warnings)
         result = CastResult(
             # The record's own data stay as they are whatever the caller does with the result.
             thaw(self._result) if terminated else None,
@@ -529,6 +595,7 @@ class CastRun:
             summary,
             entity.loom.location,
             self.below,
+            warnings,
         )
         entity.loom.append(
             CastRecord(
@@ -547,17 +614,15 @@ class CastRun:
                 turns=self.turns,
                 usage=self.usage.record() | ({"children": self.below.record()} if self.below is not None else {}),
                 withdrawn=self._withdrawn or msgspec.UNSET,
+                warnings=warnings or msgspec.UNSET,
             )
         )
         return result
 
-    def _digest(self, reason: str) -> str:
+    def _digest(self, reason: str, warnings: Sequence[str]) -> str:
         """What was done until the cast was cut off, by rule and without a query (LOOP-4)."""
         how = _ENDED.get(reason, f"Stopped by {reason}")
-        parts = [f"{how} after {self.turns} turn{'s' if self.turns != 1 else ''}."]
-        if self._unpriced:
-            model = self.entity.crystal.model
-            parts.append(f"What {model} costs is not known, so max_cost_usd cannot be kept: give the crystal a price.")
+        parts = [f"{how} after {self.turns} turn{'s' if self.turns != 1 else ''}.", *warnings]
         if self._gates:
             parts.append("Gates called: " + ", ".join(f"{g} ×{n}" for g, n in self._gates.most_common(8)) + ".")
         if self._words:
@@ -568,21 +633,27 @@ class CastRun:
     async def _tell_turn(self, record: Turn, response: Response | None) -> None:
         hub = self.entity.hub
         if response is not None:
-            usage = response.usage
-            await hub.send(
-                events.UsageReported(
-                    **self._ids,
-                    usage=usage.record(),
-                    cumulative=self.entity.usage.record(),
-                    used=usage.total_tokens,
-                    size=self.entity.crystal.context_window,
-                )
-            )
+            await self._tell_usage(record.metadata.usage, response.usage.total_tokens)
         await hub.send(events.TurnEnded(**self._ids, turn=record))
+
+    async def _tell_usage(self, usage: Usage, used: int | None = None) -> None:
+        """``used`` is how full the window is by the provider's count; where it gives none, an estimate is told."""
+        await self.entity.hub.send(
+            events.UsageReported(
+                **self._ids,
+                usage=usage.record(),
+                cumulative=self.entity.usage.record(),
+                used=self.entity.context.tokens if used is None else used,
+                size=self.entity.crystal.context_window,
+            )
+        )
 
     async def _tell_end(self, result: CastResult, error: CantripError | None) -> None:
         if not self.entity.hub.active:
             return
+        if self.beside != NO_USAGE:
+            # A query that failed or was cut off wrote no turn, and is billed all the same.
+            await self._tell_usage(self.beside)
         await self.entity.hub.send(
             events.CastEnded(
                 **self._ids,
@@ -594,6 +665,7 @@ class CastRun:
                 trace_id=result.trace_id,
                 turns=result.turns,
                 loom=result.loom,
+                warnings=result.warnings,
                 error=self.entity.redactor.diagnostic(str(error)) if error is not None else None,
             )
         )

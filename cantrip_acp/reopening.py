@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.entity import Entity
-from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.interrupted import settle
 from cantrip_acp.loom.snapshots import LoomPieces
@@ -59,11 +58,14 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
         # Its casts so far were stopped before they came to a turn.
         last = next((each.parent_id for each in loom.partials() if each.entity_id == entity_id), None)
     if last is None:
+        entity.usage = _without_turns(loom, entity_id, ())
         return Reopened(entity, 0, "none")
     parts = lived(loom, last, entity_id)
     go_on(entity, last, parts)
     if parts and parts[-1].partial is not None and parts[-1].id is not None:
         entity.begun = parts[-1].id
+    if at is None:
+        entity.usage = entity.usage + _without_turns(loom, entity_id, parts)
     own = [turn for _, turn in spoken(parts) if turn.entity_id == entity_id]
     entity.sequence = max((turn.sequence for turn in own), default=0)
     kept = _kept(entity, parts, last)
@@ -72,27 +74,34 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
     return Reopened(entity, sum(1 for _ in spoken(parts)), kept)
 
 
+def _without_turns(loom: Loom, entity_id: str, parts: Sequence[CastPart]) -> Usage:
+    """What queries of an entity used that wrote no turn: they failed for good, or were cancelled."""
+    turns = {part.id: sum((turn.metadata.usage for turn in part.turns), NO_USAGE) for part in parts}
+    total = NO_USAGE
+    for start in loom.cast_starts().values():
+        end = loom.cast_end(start.id) if start.entity_id == entity_id else None
+        if end is not None and end.usage:
+            rest = end.own_usage - turns.get(start.id, NO_USAGE)
+            if rest.total_tokens or rest.queries_without_usage:
+                total = total + rest
+    return total
+
+
 def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> None:
     """Take up a history, what it used, and a script's place in it (a script goes on behind the queries of that path)."""
     if not entity.last_turn:
         entity.take_up(turn_id, parts)
-    queries = 0
-    for _, turn in spoken(list(parts)):
-        data = turn.metadata
-        queries += 1
-        entity.usage = entity.usage + Usage(
-            data.tokens_prompt, data.tokens_completion, data.tokens_cached, cost=data.cost
-        )
+    queries = sum(1 for _ in spoken(list(parts)))
     for part in parts:
         if part.partial is not None and part.partial.model is not None:
             queries += 1
+        for turn in part.turns:
+            entity.usage = entity.usage + turn.metadata.usage
         end = entity.loom.cast_end(part.id) if part.id is not None else None
         below = end.usage.get("children") if end is not None else None
         if below is not None:
             # The turns of children are on no path of this entity's.
-            entity.usage = entity.usage + Usage(**{name: below.get(name) for name in Usage.__struct_fields__})
-    if entity.circle.gates.keys() & DELEGATION:
-        entity.children.born = entity.children.below = entity.loom.born(turn_id)
+            entity.usage = entity.usage + Usage.of_record(below).counted()
     skip = getattr(entity.crystal, "skip", None)
     if skip is not None:
         skip(queries)

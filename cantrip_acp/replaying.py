@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.context import block_of
-from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response, Usage
+from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
 from cantrip_acp.errors import CrystalError, GateError, LoomError
 from cantrip_acp.forking import divergence
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
@@ -82,10 +82,12 @@ class RecordedCrystal:
             content=said.content,
             thinking=said.thinking,
             tool_calls=said.tool_calls,
-            usage=Usage(counted.tokens_prompt, counted.tokens_completion, counted.tokens_cached, cost=counted.cost),
+            usage=counted.usage,
             stop_reason=counted.stop_reason if isinstance(counted.stop_reason, str) else None,
             model=counted.model,
             refused=turn.reason == "refusal",
+            request=counted.request or None,
+            fingerprint=counted.fingerprint or None,
             provider=said.provider if said.provider is not msgspec.UNSET else None,
             text_calls=said.text_calls is True,
         )

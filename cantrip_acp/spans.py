@@ -43,6 +43,7 @@ def _common(entity: Entity, trace: Trace, operation: str) -> dict[str, Any]:
 def _asked_for(entity: Entity) -> dict[str, Any]:
     call = entity.call
     return {
+        "gen_ai.request.seed": call.seed,
         "gen_ai.request.temperature": call.temperature,
         "gen_ai.request.top_p": call.top_p,
         "gen_ai.request.max_tokens": call.max_tokens,
@@ -59,6 +60,8 @@ def _used(usage: Usage) -> dict[str, Any]:
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens or None,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
         "cantrip.usage.cost_usd": usage.cost,
+        "cantrip.usage.queries_without_usage": usage.queries_without_usage or None,
+        "cantrip.usage.queries_without_cost": usage.queries_without_cost or None,
     }
 
 
@@ -122,17 +125,18 @@ class ChatSpan:
             self._span.set_attribute("gen_ai.response.time_to_first_chunk", time.monotonic() - self._begun)
         await self._emit(delta)
 
-    def answered(self, response: Response, attempts: int) -> None:
-        """The response, and how many attempts it took."""
+    def answered(self, response: Response, attempts: int, beside: Usage) -> None:
+        """The response, how many attempts it took, and what they used beside it. What was not sent after all is not told."""
         finish = _finish(response)
         _set(
             self._span,
             {
                 "gen_ai.response.model": response.model,
+                "openai.response.system_fingerprint": response.fingerprint,
                 "gen_ai.response.id": response.id,
                 "gen_ai.response.finish_reasons": [finish],
                 "cantrip.attempts": attempts if attempts > 1 else None,
-                **_used(response.usage),
+                **_used(response.usage.counted() + beside),
             },
         )
         if telemetry.content_wanted():

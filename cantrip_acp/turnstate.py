@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from cantrip_acp import telemetry
-from cantrip_acp.crystals.contract import Response, ToolCall
+from cantrip_acp.crystals.contract import NO_USAGE, RequestParameters, Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, CONSTRUCTED, DELEGATION
 from cantrip_acp.json_data import freeze, freeze_record
 from cantrip_acp.loom.turn import (
@@ -23,6 +23,7 @@ from cantrip_acp.loom.turn import (
     TurnMetadata,
     Utterance,
     UtteranceRecord,
+    metadata_of,
     new_id,
     now,
 )
@@ -60,6 +61,7 @@ class TurnState:
         "_run",
         "_said",
         "answer",
+        "beside",
         "cut",
         "cut_output",
         "finished",
@@ -78,6 +80,8 @@ class TurnState:
         self.id = new_id("t")
         self.started = started
         self.response = Response()
+        self.beside = NO_USAGE
+        """What its query used beside the response (`retry.Spend`)."""
         self.results: list[GateRecord] = []
         self.outputs: list[Output] = []
         self.gate_calls: list[str] = []
@@ -247,7 +251,18 @@ class TurnState:
         if self.parts:
             return UtteranceRecord(*ids, _NOTHING, gates, program, self.parts[0].id, model=response.model)
         said = self._utterance()[0]
-        return UtteranceRecord(*ids, said, gates, program, None, response.usage, response.model, response.stop_reason)
+        return UtteranceRecord(
+            *ids,
+            said,
+            gates,
+            program,
+            None,
+            response.usage.counted() + self.beside,
+            response.model,
+            response.stop_reason,
+            request=self._request(),
+            fingerprint=response.fingerprint,
+        )
 
     def _utterance(self) -> tuple[Utterance, bool]:
         """What was said as the loom keeps it, and whether a secret was masked in it."""
@@ -272,20 +287,30 @@ class TurnState:
         self._said = utterance, masked
         return self._said
 
+    def _request(self) -> RequestParameters | None:
+        """The parameters as they were sent; those of the call, if it has any, where the crystal does not say."""
+        call = self._run.entity.call
+        asked = RequestParameters(call.temperature, call.top_p, call.seed, call.max_tokens)
+        return self.response.request or (asked if asked != RequestParameters() else None)
+
     def _metadata(self, sampled: Sampled | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
         run, response = self._run, self.response
-        usage = response.usage
-        return TurnMetadata(
-            usage.prompt_tokens,
-            usage.completion_tokens,
-            usage.cached_tokens,
-            usage.cost,
-            max((time.perf_counter() - self.started) * 1000, 0.001),
-            now(),
-            response.model or run.entity.crystal.model,
-            run.trace.trace_id,
-            response.stop_reason or msgspec.UNSET,
-            sampled,
+        own = response.usage.counted()
+        return metadata_of(
+            own + self.beside,
+            duration_ms=max((time.perf_counter() - self.started) * 1000, 0.001),
+            timestamp=now(),
+            model=response.model or run.entity.crystal.model,
+            trace_id=run.trace.trace_id,
+            stop_reason=response.stop_reason or msgspec.UNSET,
+            sampled=sampled,
+            context_tokens=msgspec.UNSET
+            if self.beside == NO_USAGE
+            else None
+            if own.queries_without_usage
+            else own.total_tokens,
+            request=self._request() or msgspec.UNSET,
+            fingerprint=response.fingerprint or msgspec.UNSET,
         )
 
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:

@@ -23,7 +23,7 @@ from cantrip_acp.recipes import build, load
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What an attempt took and what became of it. ``cost`` is in US dollars, None where no price is known."""
+    """What an attempt took and what became of it. ``cost`` is in US dollars; None is unknown."""
 
     task: str
     kind: str
@@ -32,9 +32,9 @@ class Attempt:
     wrong: tuple[str, ...]
     reason: str
     turns: int
-    tokens_prompt: int
-    tokens_completion: int
-    tokens_cached: int
+    tokens_prompt: int | None
+    tokens_completion: int | None
+    tokens_cached: int | None
     cost: float | None
     seconds: float
     answer: str

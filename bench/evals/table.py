@@ -18,9 +18,9 @@ def shown(attempts: Sequence[Attempt]) -> str:
             a.kind,
             "pass" if a.passed else "FAIL",
             f"{a.turns}",
-            f"{a.tokens_prompt:,}",
-            f"{a.tokens_completion:,}",
-            f"{a.tokens_cached:,}",
+            _count(a.tokens_prompt),
+            _count(a.tokens_completion),
+            _count(a.tokens_cached),
             _money(a.cost),
             f"{a.seconds:.1f} s",
         )
@@ -34,9 +34,9 @@ def shown(attempts: Sequence[Attempt]) -> str:
             "",
             f"{passed}/{len(attempts)}",
             f"{sum(a.turns for a in attempts)}",
-            f"{sum(a.tokens_prompt for a in attempts):,}",
-            f"{sum(a.tokens_completion for a in attempts):,}",
-            f"{sum(a.tokens_cached for a in attempts):,}",
+            _sum([a.tokens_prompt for a in attempts]),
+            _sum([a.tokens_completion for a in attempts]),
+            _sum([a.tokens_cached for a in attempts]),
             _money(sum(costs) if costs else None),
             f"{sum(a.seconds for a in attempts):.1f} s",
         )
@@ -61,3 +61,12 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _money(dollars: float | None) -> str:
     return "-" if dollars is None else f"${dollars:.4f}"
+
+
+def _count(tokens: int | None) -> str:
+    return "?" if tokens is None else f"{tokens:,}"
+
+
+def _sum(counts: Sequence[int | None]) -> str:
+    """The sum of what is known, marked where something is not."""
+    return f"{sum(n or 0 for n in counts):,}{'+?' if None in counts else ''}"

@@ -222,14 +222,10 @@ def _value(value: object) -> str:
 
 async def _cost(session: Session, rest: str, forker: Forker) -> str:
     usage = session.entity.usage
-    cost = "no price is known of this model" if usage.cost is None else f"${usage.cost:.4f}"
     window = session.entity.crystal.context_window
     held = session.entity.context.tokens
     context = f"about {held:,} tokens" + (f" of {window:,} ({100 * held // window} %)" if window else "")
-    return (
-        f"Cost: {cost}\n\n{usage.prompt_tokens:,} tokens in (of them {usage.cached_tokens:,} from a cache), "
-        f"{usage.completion_tokens:,} out. The context holds {context}."
-    )
+    return f"Used so far: {', '.join(usage.words()) or 'nothing'}.\n\nThe context holds {context}."
 
 
 async def _recipe(session: Session, rest: str, forker: Forker) -> str:

@@ -37,7 +37,7 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
 
     Reads the loom as it goes.
     """
-    used: tuple[int, Turn] | None = None
+    used: tuple[int | None, Turn] | None = None
     parts = past(entity)
     family = PastFamily(entity.loom, {entity.id, *(turn.entity_id for part in parts for turn in part.turns)})
     sent: set[str | None] = set()
@@ -49,7 +49,7 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
         for turn in part.turns:
             if turn.role == "crystal":
                 yield from _turn(entity, part, turn, family)
-                used = (turn.metadata.tokens_prompt + turn.metadata.tokens_completion, turn)
+                used = (turn.metadata.context, turn)
             elif turn.role == "fold" and compaction:
                 yield folded(turn.id, turn.utterance.content or "")
         if part.partial is not None:
@@ -57,7 +57,8 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
     size = entity.crystal.context_window
     if used is not None and size:
         cost = entity.usage.cost
-        yield acp.UsageUpdate(used[0], size, acp.Cost(cost) if cost is not None else None)
+        held = entity.context.tokens if used[0] is None else used[0]
+        yield acp.UsageUpdate(held, size, acp.Cost(cost) if cost is not None else None)
 
 
 def past(entity: Entity) -> list[CastPart]:

@@ -381,6 +381,7 @@ def _about(result: CastResult, turn: str) -> dict[str, Any]:
             "turns": result.turns,
             "turn": turn,
             "usage": result.usage.record(),
+            **({"warnings": list(result.warnings)} if result.warnings else {}),
             "loom": result.loom,
         },
     }

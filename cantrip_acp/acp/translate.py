@@ -110,6 +110,7 @@ class Translator:
             events.Thought: self._thought,
             events.RetryScheduled: self._retry,
             events.Noticed: self._noticed,
+            events.ChildRejected: self._child_rejected,
             events.GateCalled: self._gate_called,
             events.GateStarted: self._gate_started,
             events.GateFinished: self._gate_finished,
@@ -189,6 +190,9 @@ class Translator:
 
     def _noticed(self, event: events.Noticed) -> list[acp.Update]:
         return [notice(event.text, self._client)]
+
+    def _child_rejected(self, event: events.ChildRejected) -> list[acp.Update]:
+        return [notice(f"No child was started: {event.reason}", self._client)]
 
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
         """What `done` was called with is the answer: said in words, unless it was said just before. Then what it all cost."""

@@ -110,11 +110,7 @@ class TextFace:
     def _turn(self, event: events.TurnEnded) -> None:
         turn = event.turn
         meta = turn.metadata
-        parts = [f"turn {turn.sequence}", duration(meta.duration_ms / 1000)]
-        if meta.tokens_prompt or meta.tokens_completion:
-            parts.append(f"{meta.tokens_prompt:,} tokens in, {meta.tokens_completion:,} out")
-        if meta.cost is not None:
-            parts.append(money(meta.cost))
+        parts = [f"turn {turn.sequence}", duration(meta.duration_ms / 1000), *meta.usage.words()]
         self.transcript.note(f" {self.screen.marks.dot} ".join([*parts, turn.id]))
 
     def ended(self, result: CastResult, *, show_loom: bool = True) -> None:
@@ -127,11 +123,15 @@ class TextFace:
             flow.close()
         elif result.summary and result.truncated:
             self.transcript.note(clean_line(result.summary, 2000), "yellow")
+        if result.terminated:
+            # The summary of a truncation has them.
+            for warning in result.warnings:
+                self.transcript.note(clean_line(warning, 2000), "yellow")
         self.screen.blank()
         style = "bold green" if result.terminated else "bold yellow"
         dot = f" {self.screen.marks.dot} "
         turns = f"{result.turns} turn{'' if result.turns == 1 else 's'}"
-        parts = [turns, *usage_parts(result.usage), duration(time.monotonic() - self._begun)]
+        parts = [turns, *result.usage.words(), duration(time.monotonic() - self._begun)]
         self.screen.line((f"{self.screen.marks.stop} {result.reason}", style), (dot + dot.join(parts), "dim"))
         if show_loom:
             self.kept(result.loom)
@@ -148,17 +148,6 @@ class TextFace:
         self.transcript.finish()
         self.screen.line((f"{self.screen.marks.stop} cancelled", "bold yellow"))
         self.screen.flush()
-
-
-def usage_parts(usage: Usage) -> list[str]:
-    """Tokens and money, as far as they are known."""
-    parts = []
-    if usage.total_tokens:
-        cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
-        parts.append(f"{usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out{cached}")
-    if usage.cost is not None:
-        parts.append(money(usage.cost))
-    return parts
 
 
 def money(dollars: float) -> str:

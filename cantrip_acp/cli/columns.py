@@ -53,6 +53,15 @@ def columns(
         screen.line(*parts, indent=indent, whole=True)
 
 
+def partly(known: str, unknown: int) -> str:
+    """A sum with a mark where it lacks the part of some queries; ``known`` is empty where nothing is known."""
+    return (f"{known}+?" if known else "?") if unknown else known
+
+
+def tokens(count: int | None, unknown: int = 0) -> str:
+    return partly("" if count is None else f"{count:,}", unknown if count is not None else 1)
+
+
 def money(dollars: float | None) -> str:
     """US dollars; nothing where no price is known."""
     return "" if dollars is None else f"${dollars:.4f}"

@@ -138,7 +138,7 @@ def _prove(
                 f"{record.turns} turns",
                 f"{len(record.commands)} commands",
                 f"{len(record.gates)} gate calls",
-                f"{record.tokens_prompt:,} tokens in, {record.tokens_completion:,} out",
+                *record.usage.words(),
                 duration(seconds),
             ]
         )

@@ -154,10 +154,10 @@ def _cut(text: str) -> str:
 
 
 def _figures(screen: Screen, line: ThreadLine) -> str:
-    from cantrip_acp.cli.columns import many, money, number
+    from cantrip_acp.cli.columns import many, number
 
     reward = f"reward {number(line.reward)}" if line.reward is not None else ""
-    parts = (line.outcome, many(line.turns, "turn"), f"{line.spent.tokens:,} tokens", money(line.spent.cost), reward)
+    parts = (line.outcome, many(line.turns, "turn"), *line.spent.usage.words(), reward)
     return f" {screen.marks.dot} ".join(part for part in parts if part)
 
 
@@ -278,14 +278,16 @@ def _facts(loom: Loom, listing: Listing, group: Group, leaf_id: str) -> dict[str
     path = listing.outline.path(leaf_id)
     own = [i for i in path[path.index(group.turn_id) + 1 :] if listing.outline.places[i].role == "crystal"]
     before = listing.spent(group.turn_id)
+    own_use = line.spent.usage - before.usage
     return {
         "outcome": line.outcome,
         "state": line.state,
         "intent": line.intent,
         "model": line.model,
         "turns": len(own),
-        "tokens": line.spent.tokens - before.tokens,
-        "cost": None if line.spent.cost is None else line.spent.cost - (before.cost or 0.0),
+        "tokens": own_use.total_tokens,
+        "cost": own_use.cost,
+        **own_use.unknown(),
         "seconds": round(max(0.0, line.spent.seconds - before.seconds), 6),
         "gates": gates_used(loom, own),
     }
@@ -303,7 +305,7 @@ def _data(group: Group, found: str, standings: list[Standing], facts: dict[str, 
 
 
 def _tables(compared: list[_Compared]) -> None:
-    from cantrip_acp.cli.columns import Cell, columns, money, number
+    from cantrip_acp.cli.columns import Cell, columns, money, number, partly, tokens
     from cantrip_acp.cli.screen import Screen
 
     screen = Screen()
@@ -330,8 +332,8 @@ def _tables(compared: list[_Compared]) -> None:
                     (number(s.reward), "magenta"),
                     (number(s.relative), "magenta"),
                     f"{fact['turns']:,}",
-                    f"{fact['tokens']:,}",
-                    money(fact["cost"]),
+                    tokens(fact["tokens"], fact.get("queries_without_usage", 0)),
+                    partly(money(fact["cost"]), fact.get("queries_without_cost", 0)),
                     f"{fact['seconds']:.2f}",
                     ", ".join(f"{gate} ×{n}" if n > 1 else gate for gate, n in fact["gates"].items()),
                     "" if group.intent is not None else str(fact["intent"] or ""),

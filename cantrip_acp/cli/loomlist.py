@@ -172,7 +172,7 @@ def _key(line: ThreadLine, sort: str) -> tuple[int, Any]:
 
 
 def _table(found: list[tuple[str, ThreadLine]], *, more: bool, many_looms: bool) -> None:
-    from cantrip_acp.cli.columns import Cell, columns, money, number
+    from cantrip_acp.cli.columns import Cell, columns, money, number, partly, tokens
     from cantrip_acp.cli.screen import Screen
 
     screen = Screen()
@@ -199,8 +199,8 @@ def _table(found: list[tuple[str, ThreadLine]], *, more: bool, many_looms: bool)
                 (number(line.reward), "magenta"),
                 (number(line.relative), "magenta"),
                 f"{line.turns:,}",
-                f"{line.spent.tokens:,}",
-                money(line.spent.cost),
+                tokens(line.spent.tokens, line.spent.usage.queries_without_usage),
+                partly(money(line.spent.cost), line.spent.usage.queries_without_cost),
                 (line.ended[:19].replace("T", " "), "dim"),
                 (line.model or "", "dim"),
                 f"{line.children:,}" if line.children else "",
@@ -250,7 +250,7 @@ def stats(names: tuple[str, ...], as_json: bool, state_dir: Path | None) -> None
 
 
 def _show(data: dict[str, Any]) -> None:
-    from cantrip_acp.cli.columns import columns, many, money, number
+    from cantrip_acp.cli.columns import columns, many, money, number, partly
     from cantrip_acp.cli.screen import Screen
 
     screen = Screen()
@@ -268,8 +268,14 @@ def _show(data: dict[str, Any]) -> None:
         f"{data['turns']:,}",
         *(many(data[name], name[:-1]) for name in ("folds", "forks", "snapshots") if data[name]),
     )
-    told("tokens", f"{tokens['prompt']:,} in ({tokens['cached']:,} cached)", f"{tokens['completion']:,} out")
-    told("cost", money(data["cost"]) or "not known")
+    without, unpriced = data.get("queries_without_usage", 0), data.get("queries_without_cost", 0)
+    told(
+        "tokens",
+        f"{_count(tokens['prompt'])} in ({_count(tokens['cached'])} cached)",
+        f"{_count(tokens['completion'])} out",
+        f"not all known of {_queries(without)}" if without else "",
+    )
+    told("cost", money(data["cost"]) or "not known", f"not known of {_queries(unpriced)}" if unpriced else "")
     for name, key, unit in (("a turn", "turn_ms", "ms"), ("a cast", "cast_s", "s")):
         spread = data[key]
         if spread["count"]:
@@ -295,7 +301,21 @@ def _show(data: dict[str, Any]) -> None:
     if data["models"]:
         screen.blank()
         models = [
-            [name, f"{m['turns']:,}", f"{m['tokens_prompt']:,}", f"{m['tokens_completion']:,}", money(m["cost"])]
+            [
+                name,
+                f"{m['turns']:,}",
+                partly(_count(m["tokens_prompt"]), m.get("queries_without_usage", 0)),
+                partly(_count(m["tokens_completion"]), m.get("queries_without_usage", 0)),
+                partly(money(m["cost"]), m.get("queries_without_cost", 0)),
+            ]
             for name, m in data["models"].items()
         ]
         columns(screen, ("model", "turns", "in", "out", "cost"), models, right=("turns", "in", "out", "cost"))
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _queries(number: int) -> str:
+    return "1 query" if number == 1 else f"{number:,} queries"

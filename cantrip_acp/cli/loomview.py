@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.cli.screen import Block, Flow, Screen
 from cantrip_acp.cli.transcript import duration
 from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.gates.contract import as_text
 
 if TYPE_CHECKING:
@@ -86,12 +86,8 @@ class LoomView:
             if turn.reason is not None and turn.cast_id in starts:
                 self._end(*starts[turn.cast_id])
             screen.blank()
-        costs = [t.metadata.cost for t in thread.acted if t.metadata.cost is not None]
-        tokens_in = sum(t.metadata.tokens_prompt for t in thread.acted)
-        tokens_out = sum(t.metadata.tokens_completion for t in thread.acted)
-        parts = [_many(len(thread.acted), "turn"), f"{tokens_in:,} tokens in, {tokens_out:,} out"]
-        if costs:
-            parts.append(f"${sum(costs):.4f}")
+        used = sum((turn.metadata.usage for turn in thread if turn.role != "call"), NO_USAGE)
+        parts = [_many(len(thread.acted), "turn"), *(used.words() or ["0 tokens"])]
         style = {"terminated": "bold green", "truncated": "bold yellow"}.get(thread.state, "bold")
         screen.line((f"{screen.marks.stop} {thread.state}", style), (self._dot + self._dot.join(parts), "dim"))
 
@@ -113,11 +109,13 @@ class LoomView:
             screen.line((f"{screen.marks.stop} no end was recorded: it still runs, or was cut off", "yellow"), indent=2)
             return
         style = "green" if end.terminated else "yellow"
-        parts = [end.reason or "ended", _many(end.turns, "turn"), *_usage(end.usage)]
+        parts = [end.reason or "ended", _many(end.turns, "turn"), *Usage.of_record(end.usage).words()]
         screen.line((f"{screen.marks.stop} {self._dot.join(parts)}", style), indent=2)
         told = end.result if end.result is not None else end.error or end.summary
         if told is not None:
             screen.line(clean_line(as_text(told), 2000), indent=4)
+        for warning in end.warnings or ():
+            screen.line((clean_line(warning, 2000), "yellow"), indent=4)
 
     def _call(self, turn: Turn) -> None:
         record = self._loom.cantrip(turn.cantrip_id)
@@ -137,11 +135,14 @@ class LoomView:
 
     def _facts(self, turn: Turn) -> str:
         meta = turn.metadata
-        parts = [duration(meta.duration_ms / 1000)]
-        if meta.tokens_prompt or meta.tokens_completion:
-            parts.append(f"{meta.tokens_prompt:,} tokens in, {meta.tokens_completion:,} out")
-        if meta.cost is not None:
-            parts.append(f"${meta.cost:.4f}")
+        parts = [duration(meta.duration_ms / 1000), *meta.usage.words()]
+        if turn.role == "crystal" and meta.model and not turn.continues:
+            parts.append(meta.model + (f" ({meta.fingerprint})" if meta.fingerprint else ""))
+        if meta.request:
+            import msgspec
+
+            asked = msgspec.structs.asdict(meta.request)
+            parts += [f"{name} {value:g}" for name, value in asked.items() if value is not None]
         if turn.reward is not None:
             parts.append(f"reward {turn.reward:g}")
         return self._dot.join(parts)
@@ -247,14 +248,6 @@ def _brief(turn: Turn) -> dict[str, Any]:
     keys = ("id", "parent_id", "entity_id", "cast_id", "role", "sequence", "gate_calls", "reward", "terminated")
     out = {key: msgspec.to_builtins(getattr(turn, key)) for key in (*keys, "truncated", "reason")}
     return {**out, "metadata": msgspec.to_builtins(turn.metadata)}
-
-
-def _usage(usage: Any) -> Iterable[str]:
-    total = usage.get("total_tokens")
-    if total:
-        yield f"{usage.get('prompt_tokens', 0):,} tokens in, {usage.get('completion_tokens', 0):,} out"
-    if usage.get("cost") is not None:
-        yield f"${usage['cost']:.4f}"
 
 
 def _status(output: Output) -> str:

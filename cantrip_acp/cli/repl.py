@@ -170,13 +170,11 @@ def _greet(screen: Screen, opening: Opening) -> None:
 
 
 def _command(words: str, face: TextFace, run: Running, opening: Opening) -> None:
-    from cantrip_acp.cli.castview import usage_parts
-
     if words == "/help":
         for line in HELP.splitlines():
             face.transcript.note(line)
     elif words == "/usage":
-        face.transcript.note(", ".join(usage_parts(run.entity.usage)) or "nothing so far")
+        face.transcript.note(", ".join(run.entity.usage.words()) or "nothing so far")
     elif words == "/loom":
         face.transcript.note(opening.loom.location or "in memory")
     else:

@@ -139,7 +139,16 @@ CIRCLE = _map(
 CALL = _map(
     {
         **dict.fromkeys(
-            ("system_prompt", "temperature", "top_p", "max_tokens", "tool_choice", "require_done_tool", "require_done"),
+            (
+                "system_prompt",
+                "temperature",
+                "top_p",
+                "max_tokens",
+                "seed",
+                "tool_choice",
+                "require_done_tool",
+                "require_done",
+            ),
             PLAIN,
         ),
         "stop": TEXTS,

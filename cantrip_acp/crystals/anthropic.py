@@ -21,8 +21,9 @@ from cantrip_acp.crystals.anthropic_messages import FAMILY, cached
 from cantrip_acp.crystals.anthropic_reading import Reading, Unreadable
 from cantrip_acp.crystals.anthropic_request import check, request
 from cantrip_acp.crystals.clients import ClientPerLoop
-from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.parameters import Effort, RefusedReplay, not_taken, without
 from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
@@ -78,6 +79,7 @@ class AnthropicCrystal:
         self._endpoint = endpoint
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.priced = endpoint.info.price is not None
         self._who = f"{self.name}:{self.model}"
         self._clients: ClientPerLoop[Any] = ClientPerLoop(self._make, _close)
         self._tls: Any = None
@@ -133,7 +135,7 @@ class AnthropicCrystal:
         headers = self._headers(query, body)
         reading = Reading()
         for _ in range(_PAUSES):
-            await self._ask(body, headers, reading, emit)
+            sent = await self._ask(body, headers, reading, emit, query.meter)
             if not reading.paused:
                 break
             # It goes on where it was, from its own words.
@@ -142,7 +144,8 @@ class AnthropicCrystal:
             if messages[-1]["role"] == "assistant":
                 messages = messages[:-1]
             body = {**body, "messages": [*messages, {"role": "assistant", "content": said}]}
-        response = reading.response(names_back(query.tools), self.model, info.price, body["max_tokens"])
+        asked = RequestParameters(sent.get("temperature"), sent.get("top_p"), None, sent["max_tokens"])
+        response = reading.response(names_back(query.tools), self.model, info.price, asked)
         notices = self._effort.notices()
         return msgspec.structs.replace(response, notices=notices) if notices else response
 
@@ -154,12 +157,16 @@ class AnthropicCrystal:
             headers[_BETA] = ",".join([*theirs, _INTERLEAVED])
         return headers
 
-    async def _ask(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
-        """One request. A parameter that nobody insists on and that the model does not take is left out from then on."""
+    async def _ask(
+        self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit, meter: Meter
+    ) -> dict[str, Any]:
+        """One request; its body as it was sent. A parameter that nobody insists on and that the model does not take is left
+        out from then on."""
         while True:
             sent = self._effort.applied(without(body, self._dropped))
             try:
-                return await self._stream(sent, headers, reading, emit)
+                await self._stream(sent, headers, reading, emit, meter)
+                return sent
             except CrystalError as error:
                 if reading.events:
                     raise
@@ -176,19 +183,31 @@ class AnthropicCrystal:
         asked = {"effort", "thinking_budget"} & set(self._endpoint.options)
         return "thinking" if not asked and "thinking" in str(error) and not _UNSIGNED.search(str(error)) else None
 
-    async def _stream(self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit) -> None:
+    async def _stream(
+        self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit, meter: Meter
+    ) -> None:
         before = reading.events
-        stream = await self._sdk(self._post({**cached(body), "stream": True}, headers))
+        with failures.opening(meter):
+            stream = await self._sdk(self._post({**cached(body), "stream": True}, headers))
         try:
             while not reading.done:
                 event = await self._sdk(anext(stream, _END), sent=True)
                 if event is _END:
                     break
                 await reading.take(event, emit)
+                if event.get("type") in ("message_start", "message_delta"):
+                    # Counted at once: whoever cancels now has been billed for what was reported until now.
+                    used = priced(reading.used(), self._endpoint.info.price)
+                    meter.report(used, complete=reading.stopped is not None)
             else:
                 # What is left is the end of the body: a connection that was read to it serves the next query as well.
                 with anyio.move_on_after(_REST_S), contextlib.suppress(CrystalError):
                     await self._sdk(anext(stream, _END), sent=True)
+        except CrystalError as error:
+            if error.status is not None and reading.events == before:
+                # The service was overloaded, say, and told so inside the stream before it began to answer.
+                meter.refused()
+            raise
         except Unreadable as problem:
             raise failures.unreadable(self._who, str(problem)) from None
         finally:

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.anthropic_messages import THINKING, kept_blocks
-from cantrip_acp.crystals.contract import Delta, Emit, Response, ToolCall, Usage
-from cantrip_acp.crystals.models import Price
+from cantrip_acp.crystals.contract import NO_USAGE, Delta, Emit, RequestParameters, Response, ToolCall, Usage
+from cantrip_acp.crystals.models import Price, priced
 from cantrip_acp.crystals.retry import MAX_RESPONSE_CHARS
 from cantrip_acp.errors import ContextLimitError, CrystalError, MalformedResponse
 
@@ -62,7 +62,7 @@ class Reading:
         self._blocks: list[_Block] = []
         self._open: dict[int, _Block] = {}
         self._counts: dict[str, int] = {}
-        self._spent = Usage()
+        self._earlier: list[Usage] = []
         self._left = MAX_RESPONSE_CHARS
 
     @property
@@ -103,31 +103,32 @@ class Reading:
         self.done = False
         self.stopped = None
         self._open = {}
-        self._spent = self._spent + self._usage()
+        self._earlier.append(self.used())
         self._counts = {}
         return self._wire_blocks()
 
-    def response(self, names: Mapping[str, str], model: str, price: Price | None, limit: int) -> Response:
-        """The whole. ``names`` leads from names on the wire to the tools' own; ``limit`` is the max_tokens that was asked for.
+    def response(
+        self, names: Mapping[str, str], model: str, price: Price | None, request: RequestParameters
+    ) -> Response:
+        """The whole. ``names`` leads from names on the wire to the tools' own; ``request`` is what was asked for.
 
         Raises `CrystalError` where the limit was reached before anything was said.
         """
         content = "".join("".join(b.parts) for b in self._blocks if b.said) or None
         thought = "\n\n".join(t for b in self._blocks if b.kind == "thinking" and (t := "".join(b.parts))) or None
         stop = _STOPS.get(self.stopped or "", self.stopped)
-        usage = self._spent + self._usage()
-        if price is not None:
-            usage = msgspec.structs.replace(usage, cost=price.cost(usage))
+        usage = sum((priced(each, price) for each in (*self._earlier, self.used())), NO_USAGE)
+        served = self._model or model
         if stop == "refusal":
             said = " ".join(part for part in (content, self._why) if part)
             said = said or "The model declined to answer."
-            return Response(said, thought, (), usage, stop, self._model or model, refused=True, id=self._id)
+            return Response(said, thought, (), usage, stop, served, refused=True, id=self._id, request=request)
         calls = self._calls(names)
         if content is None and not calls and stop == "length":
             if self.stopped == "model_context_window_exceeded":
                 raise ContextLimitError(f"anthropic:{model}: the context window was full before anything was answered")
             raise CrystalError(
-                f"anthropic:{model}: max_tokens ({limit}) was spent before anything was answered"
+                f"anthropic:{model}: max_tokens ({request.max_tokens}) was spent before anything was answered"
                 f"{', all of it on thinking' if thought else ''}; give the call more max_tokens",
                 retryable=False,
             )
@@ -137,7 +138,7 @@ class Reading:
         if stop is None:
             stop = "tool_calls" if calls else "stop"
         kept = kept_blocks(self._wire_blocks(), model)
-        return Response(content, thought, calls, usage, stop, self._model or model, provider=kept, id=self._id)
+        return Response(content, thought, calls, usage, stop, served, provider=kept, id=self._id, request=request)
 
     async def _start(self, event: Any, emit: Emit) -> None:
         given = _part(event, "content_block")
@@ -257,12 +258,14 @@ class Reading:
         if isinstance(thought, int):
             self._counts["thinking_tokens"] = thought
 
-    def _usage(self) -> Usage:
+    def used(self) -> Usage:
+        """What the stream has reported so far; of a paused response, its last stream."""
         count = self._counts.get
         cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
+        fresh = count("input_tokens")
         return Usage(
-            prompt_tokens=count("input_tokens", 0) + cached + written,
-            completion_tokens=count("output_tokens", 0),
+            prompt_tokens=None if fresh is None else fresh + cached + written,
+            completion_tokens=count("output_tokens"),
             cached_tokens=cached,
             cache_write_tokens=written,
             reasoning_tokens=count("thinking_tokens", 0),

@@ -14,8 +14,9 @@ import msgspec
 from cantrip_acp.crystals import failures, parameters
 from cantrip_acp.crystals.chat_messages import Dialect, render, render_tools
 from cantrip_acp.crystals.chat_stream import ChatAnswer
-from cantrip_acp.crystals.contract import Emit, Message, Query, Response, Usage
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Message, Query, RequestParameters, Response, Usage
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.openai_sdk import OpenAISdk
 from cantrip_acp.crystals.spoken import Spoken
 from cantrip_acp.crystals.texttools import RESULT, as_text
@@ -76,6 +77,7 @@ class ChatCrystal:
         self.name = endpoint.provider
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.priced = endpoint.info.price is not None
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url, headers)
         self._dropped: set[str] = set()
@@ -146,6 +148,8 @@ class ChatCrystal:
                 body["temperature"] = params.temperature
             if params.top_p is not None:
                 body["top_p"] = params.top_p
+        if params.seed is not None:
+            body["seed"] = params.seed
         if params.max_tokens is not None:
             body[self.limit_key] = params.max_tokens
         if stop:
@@ -167,19 +171,19 @@ class ChatCrystal:
         offered = query.tools if query.tool_choice != "none" and by_text else ()
         names = {wire_name(tool.name) for tool in offered}
         answer = _Answer(ChatAnswer(), Spoken(names, tags=self.think_tags), emit)
-        async with self.sdk.events(PATH, body, query.request_id) as events:
+        async with self.sdk.events(PATH, body, query) as events:
             whole = await events.whole()
             if whole is None:
                 async for chunk in events:
-                    await answer.feed(chunk)
+                    await self._feed(answer, chunk, query)
                     if answer.chat.error is not None:
                         raise self.sdk.refused_midway(answer.chat.error)
                     if answer.chat.ended:
                         break
                 while answer.chat.ended and (more := await events.afterwards()) is not None:
-                    await answer.feed(more)
+                    await self._feed(answer, more, query)
             elif isinstance(whole, dict):
-                await answer.feed(whole)
+                await self._feed(answer, whole, query)
         finish = answer.chat.finish
         if finish in ("error", "abort"):
             raise failures.broken(self.sdk.who, EOFError(f"the server ended it with {finish!r}"), sent=True)
@@ -187,7 +191,25 @@ class ChatCrystal:
             if whole is not None:
                 raise failures.unreadable(self.sdk.who, f"JSON that is no answer: {whole!r}"[:200])
             raise failures.broken(self.sdk.who, EOFError("it ended without a finish_reason"), sent=True)
-        return await self._response(answer, query)
+        response = await self._response(answer, query)
+        asked = RequestParameters(
+            body.get("temperature"),
+            body.get("top_p"),
+            body.get("seed"),
+            body.get("max_completion_tokens", body.get("max_tokens")),
+        )
+        query.meter.report(response.usage, complete=True)
+        self.check_usage(response.usage, query)
+        return said_something(self.sdk.who, msgspec.structs.replace(response, request=asked))
+
+    async def _feed(self, answer: _Answer, chunk: Mapping[str, Any], query: Query) -> None:
+        if isinstance(chunk.get("usage"), Mapping) or isinstance(chunk.get("x_groq"), Mapping):
+            # Most servers count once, at the end; what some tell with each chunk is what a cancel costs.
+            ended = answer.chat.ended or not chunk.get("choices")
+            counted = ChatAnswer()
+            counted.feed({key: chunk[key] for key in ("usage", "x_groq") if key in chunk})
+            query.meter.report(self.usage(counted), complete=ended)
+        await answer.feed(chunk)
 
     async def _response(self, answer: _Answer, query: Query) -> Response:
         """The answer as a response of the contract."""
@@ -201,11 +223,11 @@ class ChatCrystal:
         calls = minted(given, names_back(query.tools))
         stop = chat.stop_reason()
         filtered = stop == "content_filter" and not content and not calls
-        response = Response(
+        return Response(
             content=content,
             thinking="".join(chat.thoughts) or thinking,
             tool_calls=calls,
-            usage=self.usage(chat, query),
+            usage=self.usage(chat),
             stop_reason="tool_calls" if calls and stop == "stop" else stop,
             model=chat.model or self.model,
             refused=chat.refused or filtered,
@@ -214,8 +236,8 @@ class ChatCrystal:
             sampled=chat.tokens.whole() if self.endpoint.options.get("logprobs") else None,
             text_calls=bool(found and not chat.calls),
             notices=self._effort.notices(),
+            fingerprint=chat.fingerprint,
         )
-        return said_something(self.sdk.who, response)
 
     def _remark(self, content: str) -> None:
         """Log once that the server left what looks like a tool call in the text, where it is not run."""
@@ -231,16 +253,13 @@ class ChatCrystal:
         """What the server needs back with this answer."""
         return None
 
-    def usage(self, chat: ChatAnswer, query: Query) -> Usage:
+    def check_usage(self, usage: Usage, query: Query) -> None:
+        """Raises `CrystalError` where the count gives away that the messages were not read in full."""
+
+    def usage(self, chat: ChatAnswer) -> Usage:
         """What the answer took, with its cost where it is known."""
         usage = chat.counted()
-        return Usage() if usage is None else priced(usage, self.endpoint)
-
-
-def priced(usage: Usage, endpoint: Endpoint) -> Usage:
-    """With its cost, where the model's price is known."""
-    price = endpoint.info.price
-    return usage if price is None else msgspec.structs.replace(usage, cost=price.cost(usage))
+        return UNKNOWN_USAGE if usage is None else priced(usage, self.endpoint.info.price)
 
 
 def said_something(who: str, response: Response) -> Response:

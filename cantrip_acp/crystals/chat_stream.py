@@ -60,6 +60,7 @@ class ChatAnswer:
     usage: Mapping[str, Any] | None = None
     timings: Mapping[str, Any] | None = None
     model: str | None = None
+    fingerprint: str | None = None
     id: str | None = None
     tokens: Tokens = field(default_factory=Tokens)
     _slots: dict[int, PartialCall] = field(default_factory=dict)
@@ -68,6 +69,8 @@ class ChatAnswer:
         """One chunk; what to show of it. A whole answer (``message`` in place of ``delta``) is a chunk too."""
         if isinstance(chunk.get("model"), str) and chunk["model"]:
             self.model = chunk["model"]
+        if isinstance(chunk.get("system_fingerprint"), str) and chunk["system_fingerprint"]:
+            self.fingerprint = chunk["system_fingerprint"]
         if isinstance(chunk.get("id"), str) and chunk["id"]:
             self.id = chunk["id"]
         if isinstance(chunk.get("timings"), Mapping):
@@ -223,9 +226,10 @@ class ChatAnswer:
 
 
 def usage_of(raw: Mapping[str, Any]) -> Usage:
-    """The counts of a ``usage``, in the words of Chat Completions or of the Responses API."""
-    prompt = _count(raw, "prompt_tokens") or _count(raw, "input_tokens")
-    completion = _count(raw, "completion_tokens") or _count(raw, "output_tokens")
+    """The counts of a ``usage``, in the words of Chat Completions or of the Responses API; None where it has none."""
+    prompts, completions = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")
+    prompt = next((_count(raw, key) for key in prompts if raw.get(key) is not None), None)
+    completion = next((_count(raw, key) for key in completions if raw.get(key) is not None), None)
     read = _details(raw, "prompt_tokens_details", "input_tokens_details")
     said = _details(raw, "completion_tokens_details", "output_tokens_details")
     # DeepSeek's own word for what was read from its cache comes last.
@@ -233,9 +237,9 @@ def usage_of(raw: Mapping[str, Any]) -> Usage:
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
-        cached_tokens=min(cached, prompt),
-        cache_write_tokens=min(_count(read, "cache_write_tokens"), max(0, prompt - cached)),
-        reasoning_tokens=min(_count(said, "reasoning_tokens") or _count(raw, "reasoning_tokens"), completion),
+        cached_tokens=min(cached, prompt or 0),
+        cache_write_tokens=min(_count(read, "cache_write_tokens"), max(0, (prompt or 0) - cached)),
+        reasoning_tokens=min(_count(said, "reasoning_tokens") or _count(raw, "reasoning_tokens"), completion or 0),
     )
 
 

@@ -7,7 +7,7 @@ nothing between queries. It may hand out pieces of its response as they come thr
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -84,52 +84,95 @@ class ToolDefinition(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one query, or of many added up. ``cost`` is in US dollars, None where no price is known.
+    """Tokens and cost (US dollars) of one query, or the sum over many.
+
+    None means unknown; it is never 0. A sum holds what is known: ``queries_without_usage`` counts the queries whose tokens
+    were not reported, or not in full, and ``queries_without_cost`` those whose cost is not known. So a sum is complete where
+    both are 0, and None where nothing of it is known. ``Usage()`` is no query at all.
 
     ``prompt_tokens`` is all that the model read: ``cached_tokens`` (read from a cache) and ``cache_write_tokens`` are
     parts of it. ``reasoning_tokens`` are a part of ``completion_tokens``.
     """
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    cache_write_tokens: int | None = 0
+    reasoning_tokens: int | None = 0
     cost: float | None = None
+    queries_without_usage: int = 0
+    queries_without_cost: int = 0
 
     @property
-    def total_tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
+    def total_tokens(self) -> int | None:
+        return _plus(self.prompt_tokens, self.completion_tokens)
+
+    def counted(self) -> Usage:
+        """One query's usage, with what is unknown of it counted; a sum stays as it is."""
+        if self.queries_without_usage or self.queries_without_cost:
+            return self
+        unknown = self.prompt_tokens is None or self.completion_tokens is None
+        unpriced = self.cost is None and (unknown or bool(self.total_tokens))
+        if not unknown and not unpriced:
+            return self
+        return msgspec.structs.replace(self, queries_without_usage=int(unknown), queries_without_cost=int(unpriced))
+
+    def partial(self) -> Usage:
+        """What was reported of a query that was cut off: it may have used more than this."""
+        return msgspec.structs.replace(self, queries_without_usage=1, queries_without_cost=1)
 
     def __add__(self, other: Usage) -> Usage:
-        if self.cost is None and other.cost is None:
-            cost = None
-        else:
-            cost = (self.cost or 0.0) + (other.cost or 0.0)
+        if self == NO_USAGE:
+            return other
+        if other == NO_USAGE:
+            return self
         return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-            cost,
+            _plus(self.prompt_tokens, other.prompt_tokens),
+            _plus(self.completion_tokens, other.completion_tokens),
+            _plus(self.cached_tokens, other.cached_tokens),
+            _plus(self.cache_write_tokens, other.cache_write_tokens),
+            _plus(self.reasoning_tokens, other.reasoning_tokens),
+            _plus(self.cost, other.cost),
+            self.queries_without_usage + other.queries_without_usage,
+            self.queries_without_cost + other.queries_without_cost,
         )
 
     def __sub__(self, other: Usage) -> Usage:
-        """What is left of a count without a part of it."""
-        cost = None if self.cost is None else max(self.cost - (other.cost or 0.0), 0.0)
+        """What is left of a sum without a part of it."""
+        without_usage = max(0, self.queries_without_usage - other.queries_without_usage)
+        without_cost = max(0, self.queries_without_cost - other.queries_without_cost)
         return Usage(
-            self.prompt_tokens - other.prompt_tokens,
-            self.completion_tokens - other.completion_tokens,
-            self.cached_tokens - other.cached_tokens,
-            self.cache_write_tokens - other.cache_write_tokens,
-            self.reasoning_tokens - other.reasoning_tokens,
-            cost,
+            _minus(self.prompt_tokens, other.prompt_tokens, without_usage),
+            _minus(self.completion_tokens, other.completion_tokens, without_usage),
+            _minus(self.cached_tokens, other.cached_tokens, without_usage),
+            _minus(self.cache_write_tokens, other.cache_write_tokens, without_usage),
+            _minus(self.reasoning_tokens, other.reasoning_tokens, without_usage),
+            _minus(self.cost, other.cost, without_cost),
+            without_usage,
+            without_cost,
         )
 
+    def words(self) -> list[str]:
+        """For people: tokens and cost as far as they are known, and what is not. Nothing where no query was made."""
+        parts = []
+        some, many = self.queries_without_usage, self.queries_without_cost
+        if self.total_tokens is None:
+            parts.append("tokens unknown")
+        elif self.total_tokens or some:
+            read, said = ("?" if n is None else f"{n:,}" for n in (self.prompt_tokens, self.completion_tokens))
+            cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
+            parts.append(f"{read} tokens in, {said} out{cached}" + (f" + unknown of {_queries(some)}" if some else ""))
+        if self.cost is not None:
+            money = f"${self.cost:.4f}" if self.cost >= 0.001 or not self.cost else f"${self.cost:.6f}"
+            parts.append(money + (f" + unknown of {_queries(many)}" if many else ""))
+        elif many:
+            parts.append("cost unknown")
+        return parts
+
     def record(self) -> dict[str, Any]:
-        """As it stands in results and events: the counts, their total, and the cost."""
-        return {
+        """As it stands in results and events: the counts, their total, the cost, and where something is unknown, of how many
+        queries."""
+        record: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cached_tokens": self.cached_tokens,
@@ -138,10 +181,91 @@ class Usage(msgspec.Struct, frozen=True):
             "total_tokens": self.total_tokens,
             "cost": self.cost,
         }
+        return record | self.unknown()
+
+    def unknown(self) -> dict[str, int]:
+        """Of how many queries something is unknown, by its names in records; empty where all is known."""
+        names = ("queries_without_usage", "queries_without_cost")
+        return {name: number for name in names if (number := getattr(self, name))}
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Usage:
+        """What `record` gave; keys that an older record lacks were not known then and count as 0."""
+        return cls(**{name: record[name] for name in cls.__struct_fields__ if name in record})
+
+
+NO_USAGE = Usage()
+"""Of no query at all: the sum's beginning."""
+
+UNKNOWN_USAGE = Usage(None, None, None, None, None, None, 1, 1)
+"""Of a query whose provider reported nothing."""
+
+
+def _queries(number: int) -> str:
+    return "1 query" if number == 1 else f"{number} queries"
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _plus(one: _Number | None, other: _Number | None) -> _Number | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _minus(whole: _Number | None, part: _Number | None, unknown: int) -> _Number | None:
+    left = whole if whole is None or part is None else max(whole - part, type(whole)(0))
+    # Nothing known is left, and something unknown: that is not 0.
+    return None if not left and unknown else left
+
+
+class Meter:
+    """What one attempt of a query has used so far, as far as its provider has said (`Query.meter`).
+
+    It counts where the attempt gives no response: a stream that broke, a cancel. A crystal calls ``sent`` before each request
+    (its usage is unknown from then on), ``refused`` where the provider did no work for it, and ``report`` whenever the
+    provider says how much it was; each report replaces the one before it. A crystal that calls nothing of this bills nothing
+    unless it has given a piece of text.
+    """
+
+    __slots__ = ("_before", "_pending", "_reported")
+
+    def __init__(self) -> None:
+        self._before = NO_USAGE
+        self._pending = False
+        self._reported: Usage | None = None
+
+    def sent(self) -> None:
+        """A request is about to be sent; an earlier one of the same attempt stays counted."""
+        self._before = self.used
+        self._pending, self._reported = True, None
+
+    def refused(self) -> None:
+        """The last request was not served, and costs nothing."""
+        self._pending = False
+
+    def report(self, usage: Usage, *, complete: bool = False) -> None:
+        """The usage of the last request so far; ``complete`` where it is all."""
+        self._pending = True
+        self._reported = usage.counted() if complete else usage.partial()
+
+    @property
+    def used(self) -> Usage:
+        if not self._pending:
+            return self._before
+        return self._before + (UNKNOWN_USAGE if self._reported is None else self._reported)
 
 
 STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter")
 """The reasons for which a response ends, by one set of words for all providers."""
+
+
+class RequestParameters(msgspec.Struct, frozen=True):
+    """The parameters of a request as they were sent; None where one was not: not asked for, or not taken by the model."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -155,12 +279,15 @@ class Response(msgspec.Struct, frozen=True):
     were asked for and the provider tells them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps them.
     ``problem`` says why a program in the text is not run (`mediums.text_program`); the loop sets it.
     ``notices`` are for the user: what was done otherwise than asked.
+    were asked for and the provider tells them. ``usage`` is this response's own, unknown where the provider does not say it.
+    ``request`` are the parameters that were sent in the end, and ``fingerprint`` is the provider's word for the version of
+    the model that served it.
     """
 
     content: str | None = None
     thinking: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    usage: Usage = Usage()
+    usage: Usage = UNKNOWN_USAGE
     stop_reason: str | None = None
     model: str | None = None
     refused: bool = False
@@ -171,6 +298,8 @@ class Response(msgspec.Struct, frozen=True):
     text_calls: bool = False
     problem: str | None = None
     notices: tuple[str, ...] = ()
+    request: RequestParameters | None = None
+    fingerprint: str | None = None
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -178,7 +307,7 @@ class Query(msgspec.Struct, frozen=True):
 
     ``messages`` is the whole context, first to last; it belongs to the caller, who appends to it after the query:
     a crystal neither changes nor keeps it. ``intent`` is the text of the current cast. Where ``request_id`` is given, the
-    request carries it as the header ``X-ACP-Model-Request-ID``.
+    request carries it as the header ``X-ACP-Model-Request-ID``. ``meter`` is told what the query uses as it becomes known.
     """
 
     messages: Sequence[Message]
@@ -189,6 +318,7 @@ class Query(msgspec.Struct, frozen=True):
     entity_id: str = ""
     trace_id: str = ""
     request_id: str = ""
+    meter: Meter = msgspec.field(default_factory=Meter)
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -206,8 +336,9 @@ Emit = Callable[[Delta], Awaitable[None]]
 class Crystal(Protocol):
     """The model. ``context_window`` is in tokens, None where it is not known.
 
-    A crystal may have two methods more: ``prepare()`` does what the first query would wait for (importing an SDK); it may
-    block, is called in a thread, and more than once. ``async aclose()`` ends its connections; it can be asked again after.
+    A crystal may say in ``priced`` whether its cost is known. It may have two methods more: ``prepare()`` does what the first
+    query would wait for (importing an SDK); it may block, is called in a thread, and more than once. ``async aclose()`` ends
+    its connections; it can be asked again after.
 
     A crystal with ``text_calls`` true writes its calls as text, because its model takes no tool definitions. Only such a
     crystal may also give a program as a code block (`mediums.text_program`).

@@ -6,12 +6,14 @@ One set of rules for all families: a provider's file gives the status, the heade
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from cantrip_acp.crystals.contract import Meter
 from cantrip_acp.errors import ContextLimitError, CrystalError
 from cantrip_acp.redaction import shared
 
@@ -90,6 +92,34 @@ def silent(who: str, seconds: float | None = None) -> CrystalError:
 def unreadable(who: str, what: str) -> CrystalError:
     """A response that is not what the provider's protocol says; asking again may help."""
     return CrystalError(f"{who} sent what cannot be read: {said(what)}", retryable=True)
+
+
+_SENT = frozenset({"ReadTimeout", "ReadError", "RemoteProtocolError"})
+"""How a connection fails after the request went out, by the names of the HTTP clients' errors."""
+
+
+@contextmanager
+def opening(meter: Meter) -> Iterator[None]:
+    """Around the sending of one request, until its response begins: tells the meter whether it may be billed."""
+    meter.sent()
+    try:
+        yield
+    except CrystalError as error:
+        if not may_be_billed(error):
+            meter.refused()
+        raise
+
+
+def may_be_billed(error: CrystalError) -> bool:
+    """Whether the provider may have worked on a request that has no response: it went out, and nothing came back."""
+    if error.status is not None:
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in _SENT:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

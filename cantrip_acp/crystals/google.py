@@ -20,7 +20,7 @@ import msgspec
 
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import ClientPerLoop
-from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.google_messages import body_of, signatures
 from cantrip_acp.crystals.google_reading import Reading
@@ -68,6 +68,7 @@ class GoogleCrystal:
         self._endpoint = endpoint
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.priced = endpoint.info.price is not None
         self._who = f"{self.name} ({self.model})"
         self._taken: dict[str, dict[str, Any]] = {}
         """What this model takes in place of a ``generationConfig`` that it refused."""
@@ -97,11 +98,22 @@ class GoogleCrystal:
             asked = body.get("generationConfig", {})
             while (taken := self._taken.get(repr(asked))) is not None:
                 body["generationConfig"] = asked = taken
-            reading = Reading(self._who, self.model, known, names_back(query.tools), emit)
+            reading = Reading(
+                self._who,
+                self.model,
+                known,
+                names_back(query.tools),
+                emit,
+                query.meter,
+                self._endpoint.info.price,
+            )
             try:
+                query.meter.sent()
                 await self._read(body, query.request_id, reading)
                 break
             except CrystalError as error:
+                if not reading.begun and not failures.may_be_billed(error):
+                    query.meter.refused()
                 if reading.begun:
                     raise
                 if error.status == 400 and _SIGNATURE.search(str(error)) and (signed := signatures(body)):
@@ -115,13 +127,11 @@ class GoogleCrystal:
                 self._taken[repr(asked)] = less
         else:
             raise CrystalError(f"{self._who} takes none of the parameters that it was offered", retryable=False)
-        answer = reading.response()
-        price = self._endpoint.info.price
-        if price is None:
-            return answer
-        return msgspec.structs.replace(
-            answer, usage=msgspec.structs.replace(answer.usage, cost=price.cost(answer.usage))
+        sent = body.get("generationConfig", {})
+        asked = RequestParameters(
+            sent.get("temperature"), sent.get("topP"), sent.get("seed"), sent.get("maxOutputTokens")
         )
+        return msgspec.structs.replace(reading.response(), request=asked)
 
     async def _read(self, body: dict[str, Any], request_id: str, reading: Reading) -> None:
         """One request and the whole of its stream."""

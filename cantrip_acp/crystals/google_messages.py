@@ -52,6 +52,8 @@ def body_of(
             generation["temperature"] = call.temperature
         if call.top_p is not None:
             generation["topP"] = call.top_p
+    if call.seed is not None:
+        generation["seed"] = call.seed
     if call.max_tokens is not None:
         generation["maxOutputTokens"] = call.max_tokens
     if call.stop:

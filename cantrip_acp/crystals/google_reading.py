@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.contract import Delta, Emit, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Delta, Emit, Meter, Response, ToolCall, Usage
 from cantrip_acp.crystals.google_messages import FAMILY
+from cantrip_acp.crystals.models import Price, priced
 from cantrip_acp.crystals.sampled import Tokens
 from cantrip_acp.errors import CrystalError, MalformedResponse
 
@@ -48,8 +49,17 @@ class Reading:
     """One response as it comes. ``add`` takes the SDK's chunks in order; ``response`` is the whole."""
 
     def __init__(
-        self, who: str, model: str, known_ids: Iterable[str], names_back: Mapping[str, str], emit: Emit
+        self,
+        who: str,
+        model: str,
+        known_ids: Iterable[str],
+        names_back: Mapping[str, str],
+        emit: Emit,
+        meter: Meter,
+        price: Price | None,
     ) -> None:
+        self._meter = meter
+        self._price = price
         self._who = who
         self._model = model
         self._back = names_back
@@ -74,7 +84,11 @@ class Reading:
         self.begun = True
         self._reported = chunk.model_version or self._reported
         self._id = chunk.response_id or self._id
-        self._usage = chunk.usage_metadata or self._usage
+        if chunk.usage_metadata is not None:
+            self._usage = chunk.usage_metadata
+            ends = any(candidate.finish_reason is not None for candidate in chunk.candidates or ())
+            # Each chunk has the counts so far: whoever cancels now has been billed for them.
+            self._meter.report(self._counted(), complete=ends)
         feedback = chunk.prompt_feedback
         if feedback is not None and feedback.block_reason is not None:
             self._blocked = _word(feedback.block_reason)
@@ -191,16 +205,18 @@ class Reading:
 
     def _counted(self) -> Usage:
         found = self._usage
-        if found is None:
-            return Usage()
+        if found is None or (found.prompt_token_count is None and found.total_token_count is None):
+            return UNKNOWN_USAGE
         thoughts = found.thoughts_token_count or 0
-        return Usage(
+        usage = Usage(
             # What a server-side tool gave the model to read is counted apart from the prompt.
             prompt_tokens=(found.prompt_token_count or 0) + (found.tool_use_prompt_token_count or 0),
+            # A response without words has no count of them.
             completion_tokens=(found.candidates_token_count or 0) + thoughts,
             cached_tokens=found.cached_content_token_count or 0,
             reasoning_tokens=thoughts,
         )
+        return priced(usage, self._price)
 
 
 def _word(value: Any) -> str:

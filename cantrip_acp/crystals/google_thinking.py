@@ -99,7 +99,7 @@ def with_less(generation: Mapping[str, Any], error: CrystalError) -> dict[str, A
         else:
             del out["thinkingConfig"]
         return out
-    for name, spoken in (("temperature", r"temperature"), ("topP", r"top_?p")):
+    for name, spoken in (("temperature", r"temperature"), ("topP", r"top_?p"), ("seed", r"\bseed\b")):
         if name in out and re.search(spoken, words, re.IGNORECASE):
             del out[name]
             return out

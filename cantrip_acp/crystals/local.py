@@ -8,20 +8,18 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import msgspec
-
 from cantrip_acp.crystals import keys
-from cantrip_acp.crystals.chat import ChatCrystal, priced
+from cantrip_acp.crystals.chat import ChatCrystal
 from cantrip_acp.crystals.chat_messages import Dialect
 from cantrip_acp.crystals.chat_stream import ChatAnswer
-from cantrip_acp.crystals.contract import Query, Usage
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.openai_sdk import shown
 from cantrip_acp.crystals.presets import LOCAL, PRESETS, Preset, ollama_address
 from cantrip_acp.crystals.window import least_tokens
 from cantrip_acp.errors import ContextLimitError, CrystalError
 
-_CHARS_PER_TOKEN = 4
 _CUT_FROM = 1000
 """Below this many tokens no window is full; such a count is of what an old version had not in its cache."""
 _CLEARLY_MORE = 1.25
@@ -69,17 +67,16 @@ class LocalCrystal(ChatCrystal):
             return None
         return {"family": self.dialect.family, chat.thought_key: "".join(chat.thoughts)}
 
-    def usage(self, chat: ChatAnswer, query: Query) -> Usage:
-        usage = chat.counted()
-        if usage is not None and self.endpoint.provider == "ollama":
+    def check_usage(self, usage: Usage, query: Query) -> None:
+        if usage.prompt_tokens is not None and self.endpoint.provider == "ollama":
             self._check_read(usage.prompt_tokens, least_tokens(query))
+
+    def usage(self, chat: ChatAnswer) -> Usage:
+        usage = chat.counted()
         if usage is None or not usage.total_tokens:
-            # Not told. Folding and the wards on tokens need a number, and this one is near enough.
-            read = sum(len(m.content or "") + sum(len(c.args) for c in m.tool_calls) for m in query.messages)
-            read += sum(len(t.description) + len(msgspec.json.encode(dict(t.parameters))) for t in query.tools)
-            said = sum(map(len, chat.text)) + sum(map(len, chat.thoughts)) + sum(len(c.text) for c in chat.calls)
-            usage = Usage(read // _CHARS_PER_TOKEN, -(-said // _CHARS_PER_TOKEN))
-        return priced(usage, self.endpoint)
+            # Some servers answer with zeros for what they did not count.
+            return UNKNOWN_USAGE
+        return priced(usage, self.endpoint.info.price)
 
     def _check_read(self, read: int, least: int) -> None:
         """Ollama cuts what does not fit its window and says nothing; its count of what it read gives it away (CRYSTAL-2)."""

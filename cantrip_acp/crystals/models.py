@@ -25,20 +25,27 @@ class Price(msgspec.Struct, frozen=True):
     above: int | None = None
     long: Price | None = None
 
-    def cost(self, usage: Usage) -> float:
-        """What one query cost, in US dollars."""
-        if self.above is not None and self.long is not None and usage.prompt_tokens > self.above:
+    def cost(self, usage: Usage) -> float | None:
+        """What one query cost, in US dollars: the part of it that is known, None where nothing is."""
+        if usage.total_tokens is None:
+            return None
+        prompt, read, wrote = usage.prompt_tokens or 0, usage.cached_tokens or 0, usage.cache_write_tokens or 0
+        if self.above is not None and self.long is not None and prompt > self.above:
             return self.long.cost(usage)
-        fresh = max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens)
+        fresh = max(0, prompt - read - wrote)
         cached = self.input if self.cached is None else self.cached
         written = self.input if self.cache_write is None else self.cache_write
-        total = (
-            fresh * self.input
-            + usage.cached_tokens * cached
-            + usage.cache_write_tokens * written
-            + usage.completion_tokens * self.output
-        )
+        total = fresh * self.input + read * cached + wrote * written + (usage.completion_tokens or 0) * self.output
         return total / 1_000_000
+
+
+def priced(usage: Usage, price: Price | None) -> Usage:
+    """One query's usage with its cost, where both its tokens and the price are known; what is unknown of it counted."""
+    if price is not None:
+        usage = msgspec.structs.replace(usage, cost=price.cost(usage))
+    if usage.prompt_tokens is None or usage.completion_tokens is None:
+        return usage.partial()
+    return usage.counted()
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

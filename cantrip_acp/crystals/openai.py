@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals import failures, parameters
-from cantrip_acp.crystals.chat import ChatCrystal, cache_key, priced, said_something
+from cantrip_acp.crystals.chat import ChatCrystal, cache_key, said_something
 from cantrip_acp.crystals.chat_stream import usage_of
-from cantrip_acp.crystals.contract import Emit, Query, Response, Usage
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.openai_sdk import OpenAISdk, address, is_own
 from cantrip_acp.crystals.responses_messages import FAMILY, keep, render_input, render_tools
 from cantrip_acp.crystals.responses_stream import ResponsesAnswer
@@ -60,6 +61,7 @@ class OpenAICrystal:
         self.name = endpoint.provider
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.priced = endpoint.info.price is not None
         self._chat = ChatCrystal(endpoint, where)
         self.text_calls = self.api == "chat" and self._chat.text_calls
         self._responses = ResponsesCrystal(endpoint, where)
@@ -137,7 +139,10 @@ class ResponsesCrystal:
                 ):
                     raise
             else:
-                return self._response(answer, query)
+                asked = RequestParameters(
+                    body.get("temperature"), body.get("top_p"), None, body.get("max_output_tokens")
+                )
+                return self._response(answer, query, asked)
 
     def body(self, query: Query) -> dict[str, Any]:
         """The request's JSON."""
@@ -182,7 +187,7 @@ class ResponsesCrystal:
 
     async def _answer(self, body: Mapping[str, Any], query: Query, emit: Emit) -> ResponsesAnswer:
         answer = ResponsesAnswer()
-        async with self.sdk.events(PATH, body, query.request_id) as events:
+        async with self.sdk.events(PATH, body, query) as events:
             whole = await events.whole()
             if whole is None:
                 async for event in events:
@@ -194,6 +199,8 @@ class ResponsesCrystal:
                     pass
             elif isinstance(whole, dict):
                 answer.take(whole)
+        if answer.usage is not None:
+            query.meter.report(priced(usage_of(answer.usage), self.endpoint.info.price), complete=True)
         if answer.error is not None:
             raise self.sdk.refused_midway(answer.error)
         if answer.final is None:
@@ -202,12 +209,12 @@ class ResponsesCrystal:
             raise failures.broken(self.sdk.who, EOFError("it ended without response.completed"), sent=True)
         return answer
 
-    def _response(self, answer: ResponsesAnswer, query: Query) -> Response:
+    def _response(self, answer: ResponsesAnswer, query: Query, asked: RequestParameters) -> Response:
         content = answer.content()
         given = answer.calls()
         calls = minted(given, names_back(query.tools))
-        raw = (answer.final or {}).get("usage")
-        usage = priced(usage_of(raw), self.endpoint) if isinstance(raw, Mapping) else Usage()
+        raw = answer.usage
+        usage = UNKNOWN_USAGE if raw is None else priced(usage_of(raw), self.endpoint.info.price)
         stop = answer.stop_reason()
         as_given = [call_id for call_id, _, _ in given] == [call.id for call in calls]
         model, own_id = (answer.final or {}).get("model"), (answer.final or {}).get("id")
@@ -223,5 +230,6 @@ class ResponsesCrystal:
             id=own_id if isinstance(own_id, str) and own_id else None,
             sampled=answer.tokens() if self.endpoint.options.get("logprobs") else None,
             notices=self._effort.notices(),
+            request=asked,
         )
         return said_something(self.sdk.who, response)

@@ -18,6 +18,7 @@ import anyio
 
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import ClientPerLoop
+from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
 from cantrip_acp.errors import CrystalError, MalformedResponse
 
@@ -54,28 +55,29 @@ class OpenAISdk:
         await self._clients.aclose()
 
     @asynccontextmanager
-    async def events(self, path: str, body: Mapping[str, Any], request_id: str = "") -> AsyncIterator[Events]:
+    async def events(self, path: str, body: Mapping[str, Any], query: Query) -> AsyncIterator[Events]:
         """The events of one streamed answer to ``body``. Leaving closes the HTTP stream. Raises `CrystalError`."""
         import openai
 
         client = self._clients.get()
-        headers: dict[str, Any] = {REQUEST_ID: request_id} if request_id else {}
+        headers: dict[str, Any] = {REQUEST_ID: query.request_id} if query.request_id else {}
         if not self._authorized():
             headers["Authorization"] = openai.Omit()
         # No redirect is followed: it would carry the request's secret headers to wherever it points.
         options: Any = {"headers": headers, "follow_redirects": False}
-        try:
+        with failures.opening(query.meter):
             try:
-                stream = await self._post(client, path, dict(body), options)
-            except UnicodeEncodeError:
-                # Half of a surrogate pair, which JSON in UTF-8 cannot hold, as a program's output may have it.
-                text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-                stream = await self._post(client, path, json.loads(text), options)
-        except openai.OpenAIError as error:
-            raise self.failure(error) from None
-        except (ValueError, TypeError, OSError, RuntimeError) as error:
-            # An address or a header that cannot be, found by the layers below the SDK.
-            raise CrystalError(f"{self.who}: the request cannot be made: {failures.said(error)}") from None
+                try:
+                    stream = await self._post(client, path, dict(body), options)
+                except UnicodeEncodeError:
+                    # Half of a surrogate pair, which JSON in UTF-8 cannot hold, as a program's output may have it.
+                    text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+                    stream = await self._post(client, path, json.loads(text), options)
+            except openai.OpenAIError as error:
+                raise self.failure(error) from None
+            except (ValueError, TypeError, OSError, RuntimeError) as error:
+                # An address or a header that cannot be, found by the layers below the SDK.
+                raise CrystalError(f"{self.who}: the request cannot be made: {failures.said(error)}") from None
         try:
             yield Events(self, stream)
         finally:

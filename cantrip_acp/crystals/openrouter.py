@@ -51,8 +51,8 @@ class OpenRouterCrystal(ChatCrystal):
         details = joined(chat.details)
         return {"family": self.dialect.family, "reasoning_details": details} if details else None
 
-    def usage(self, chat: ChatAnswer, query: Query) -> Usage:
-        usage = super().usage(chat, query)
+    def usage(self, chat: ChatAnswer) -> Usage:
+        usage = super().usage(chat)
         cost = (chat.usage or {}).get("cost")
         if isinstance(cost, int | float) and not isinstance(cost, bool):
             details = (chat.usage or {}).get("cost_details")
@@ -60,7 +60,7 @@ class OpenRouterCrystal(ChatCrystal):
             # With a key of one's own at the provider, the provider's bill comes on top of OpenRouter's fee.
             byok = (chat.usage or {}).get("is_byok") is True
             extra = own if byok and isinstance(own, int | float) else 0
-            return msgspec.structs.replace(usage, cost=float(cost + extra))
+            return msgspec.structs.replace(usage, cost=float(cost + extra), queries_without_cost=0)
         return usage
 
 

@@ -18,6 +18,7 @@ from cantrip_acp.errors import CrystalError
 DROPPABLE = (
     "temperature",
     "top_p",
+    "seed",
     "stop",
     "prompt_cache_key",
     "stream_options",

@@ -22,6 +22,8 @@ class ResponsesAnswer:
     final: Mapping[str, Any] | None = None
     """The response of the event that ends the stream: completed or incomplete."""
     error: Any = None
+    usage: Mapping[str, Any] | None = None
+    """Told at the end alone, of a response that failed as well."""
     refused: bool = False
     _items: dict[int, dict[str, Any]] = field(default_factory=dict)
     _shown: bool = False
@@ -31,6 +33,7 @@ class ResponsesAnswer:
     def feed(self, event: Mapping[str, Any]) -> list[Delta]:
         """One event; what to show of it."""
         kind = event.get("type")
+        self._count(event.get("response"))
         delta = event.get("delta")
         match kind:
             case "response.output_text.delta" if isinstance(delta, str) and delta:
@@ -69,10 +72,16 @@ class ResponsesAnswer:
 
     def take(self, whole: Mapping[str, Any]) -> None:
         """A response that came in one piece, without a stream."""
+        self._count(whole)
         if whole.get("status") == "failed":
             self.error = whole.get("error") or {"message": "the response failed"}
         elif isinstance(whole.get("output"), list):
             self.final = whole
+
+    def _count(self, response: Any) -> None:
+        usage = response.get("usage") if isinstance(response, Mapping) else None
+        if isinstance(usage, Mapping):
+            self.usage = usage
 
     def items(self) -> list[dict[str, Any]]:
         """The output items in order, as the API gave them."""

@@ -13,7 +13,19 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Message, Query, Response, check_response
+from cantrip_acp.crystals.contract import (
+    NO_USAGE,
+    UNKNOWN_USAGE,
+    Crystal,
+    Delta,
+    Emit,
+    Message,
+    Meter,
+    Query,
+    Response,
+    Usage,
+    check_response,
+)
 from cantrip_acp.definition import check_keys, check_mapping, check_number, check_whole, shown
 from cantrip_acp.errors import CrystalError, DefinitionError, MalformedResponse
 
@@ -86,16 +98,23 @@ Notice = Callable[[int, float, CrystalError], Awaitable[None]]
 """Told before each wait: the attempt that failed (from 1), the seconds, the error."""
 
 
+Spend = Callable[[Usage], None]
+"""Told what was used beside the response that is returned: by attempts that failed or were cut off, and by answers that broke
+the contract."""
+
+
 class _Guard:
     """Passes pieces on, and raises where a response has no end."""
 
-    __slots__ = ("_emit", "_left")
+    __slots__ = ("_emit", "_left", "begun")
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
+        self.begun = False
         self._left = MAX_RESPONSE_CHARS
 
     async def __call__(self, delta: Delta) -> None:
+        self.begun = True
         self._left -= len(delta.text)
         if self._left < 0:
             raise MalformedResponse(
@@ -115,15 +134,16 @@ async def ask(
     policy: RetryPolicy,
     notice: Notice,
     read: Callable[[Response], Response] = _as_it_is,
+    spend: Spend = lambda usage: None,
 ) -> Response:
     """One response that keeps the contract. Raises `CrystalError` once retries are spent or may not help.
 
     ``read`` finds the calls that a crystal wrote into its text: such a call is one that tool_choice may require.
+    ``spend``: see `Spend`.
     """
-    response = read(await _attempt(crystal, query, emit, policy, notice))
+    response = read(await _attempt(crystal, query, emit, policy, notice, spend))
     if query.tool_choice != "required" or response.tool_calls or response.refused:
         return response
-    spent = response.usage
     messages: Sequence[Message] = query.messages
     for _ in range(_REASKS):
         # The provider could not force a tool call; insisting is the simulation that CRYSTAL-5 allows.
@@ -132,23 +152,24 @@ async def ask(
             Message("assistant", response.content),
             Message("user", response.problem or _INSIST, kind="nudge"),
         ]
+        spend(response.usage.counted())
         again = msgspec.structs.replace(query, messages=messages)
-        response = read(await _attempt(crystal, again, emit, policy, notice))
-        spent = spent + response.usage
+        response = read(await _attempt(crystal, again, emit, policy, notice, spend))
         if response.tool_calls or response.refused:
-            return msgspec.structs.replace(response, usage=spent)
+            return response
+    spend(response.usage.counted())
     raise MalformedResponse(
         f"tool_choice is required, but {crystal.model} called no tool in {_REASKS + 1} answers (CRYSTAL-5)"
     )
 
 
-async def _attempt(crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, notice: Notice) -> Response:
+async def _attempt(
+    crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, notice: Notice, spend: Spend
+) -> Response:
     retry = 0
     while True:
         try:
-            response = await crystal.query(query, _Guard(emit))
-            check_response(response, query.messages)
-            return response
+            return await metered(crystal, query, emit, spend)
         except CrystalError as error:
             delay = policy.delay(retry, error)
             if delay is None:
@@ -158,3 +179,24 @@ async def _attempt(crystal: Crystal, query: Query, emit: Emit, policy: RetryPoli
             retry += 1
             await notice(retry, delay, error)
             await policy.sleep(delay)
+
+
+async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:
+    """One attempt; what it used is told to ``spend`` where it gives no response that keeps the contract."""
+    meter, guard = Meter(), _Guard(emit)
+    try:
+        response = await crystal.query(msgspec.structs.replace(query, meter=meter), guard)
+    except BaseException:
+        # A cancel as well: what had been streamed until then is billed.
+        used = meter.used
+        if used == NO_USAGE and guard.begun:
+            used = UNKNOWN_USAGE
+        if used != NO_USAGE:
+            spend(used)
+        raise
+    try:
+        check_response(response, query.messages)
+    except CrystalError:
+        spend(response.usage.counted())
+        raise
+    return response

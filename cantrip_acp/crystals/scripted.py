@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.crystals.contract import Crystal, Delta, Emit, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import NO_USAGE, Crystal, Delta, Emit, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.wire_names import wire_name
 from cantrip_acp.definition import check_text, check_whole
 from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
@@ -108,6 +108,12 @@ class ScriptedCrystal:
         if self._record:
             self.invocations.append(msgspec.structs.replace(query, messages=tuple(query.messages)))
         step = self._next(query.intent)
+        usage = step.usage if step.usage is not None else None if step.error is not None else self._usage
+        if usage is not None and usage != NO_USAGE:
+            # As a provider that reports usage at the end of its answer, or with its error.
+            query.meter.sent()
+            if step.error is not None:
+                query.meter.report(usage, complete=True)
         if step.delay_s and not step.pieces:
             await anyio.sleep(step.delay_s)
         if step.error is not None:
@@ -143,7 +149,7 @@ class ScriptedCrystal:
             thinking=step.thinking,
             tool_calls=calls or found,
             text_calls=bool(found),
-            usage=step.usage if step.usage is not None else self._usage,
+            usage=usage if usage is not None else NO_USAGE,
             model=self.model,
             tool_results=step.tool_results,
         )
@@ -299,7 +305,8 @@ def _usage(raw: Any, where: str) -> Usage:
     for key in raw:
         if key not in _USAGE_KEYS:
             raise DefinitionError(f"unknown key {key!r} in usage; known: {', '.join(_USAGE_KEYS)}", where=where)
-    return Usage(**{k: v for k, v in raw.items() if k != "total_tokens" and v is not None})
+    # A count that is null is one that the provider does not report.
+    return Usage(**{k: v for k, v in raw.items() if k != "total_tokens"})
 
 
 def _tool_results(raw: Any, where: str) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
     from cantrip_acp.cantrip import Cantrip
 
     of = parent.cantrip
-    crystal = _crystal(parent, judged.request, number)
+    crystal = crystal_of(parent, judged.request, number)
     try:
         return Cantrip(
             crystal,
@@ -84,7 +84,8 @@ def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
         raise ChildRefused("circle", f"the child cannot be made: {error}") from None
 
 
-def _crystal(parent: Entity, request: Request, number: int) -> Crystal:
+def crystal_of(parent: Entity, request: Request, number: int) -> Crystal:
+    """The crystal of the parent's child of that number. Raises `ChildRefused` where it cannot be had."""
     of = parent.cantrip
     try:
         if request.crystal is not None:

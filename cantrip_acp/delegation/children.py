@@ -62,6 +62,14 @@ class Children:
 
         Raises `ChildRefused` where one of them may not have as many (``max_children_total``); then nothing is counted.
         """
+        line = self.check(count)
+        for entity in line:
+            entity.children.below += count
+        first, self.born = self.born, self.born + (0 if again else count)
+        return first
+
+    def check(self, count: int) -> list[Entity]:
+        """This entity and all above it. Raises `ChildRefused` where one of them may not have so many children more."""
         line = [self._entity]
         while (birth := line[-1].birth) is not None:
             line.append(birth.run.entity)
@@ -75,7 +83,4 @@ class Children:
                     f"child refused by max_children_total: {whose} may have {most} children in all, those of its children "
                     f"among them, and has had {there}" + (f"; {count} more were asked for" if count > 1 else ""),
                 )
-        for entity in line:
-            entity.children.below += count
-        first, self.born = self.born, self.born + (0 if again else count)
-        return first
+        return line

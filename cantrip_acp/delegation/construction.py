@@ -29,6 +29,7 @@ _VALUE: Mapping[str, Any] = {
             "temperature": {"type": "number"},
             "top_p": {"type": "number"},
             "max_tokens": {"type": "integer", "minimum": 1},
+            "seed": {"type": "integer"},
             "stop": {"type": "array", "items": {"type": "string"}, "maxItems": 16},
             "tool_choice": {"enum": ["auto", "required", "none"]},
             "require_done_tool": {"type": "boolean"},
@@ -57,7 +58,7 @@ def told(result: CastResult) -> dict[str, Any]:
 async def _cast(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        (planned,) = await spawning.plan(turn, [Request.of(args)])
+        (planned,) = await spawning.plan(turn, [Request.of(args)], context.call_id)
     except ChildRefused as why:
         return refused(why)
     return await spawning.run(turn, planned, context.call_id, told)
@@ -66,7 +67,7 @@ async def _cast(args: Mapping[str, Any], context: GateContext) -> Any:
 async def _cast_batch(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        planned = await spawning.plan(turn, [Request.of(each) for each in args["requests"]])
+        planned = await spawning.plan(turn, [Request.of(each) for each in args["requests"]], context.call_id)
     except ChildRefused as why:
         return refused(why)
     return await spawning.run_all(turn, planned, context.call_id, told)

@@ -23,7 +23,7 @@ MOST_IN_BATCH = 10_000
 async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        (planned,) = await spawning.plan(turn, [Request.of(args)])
+        (planned,) = await spawning.plan(turn, [Request.of(args)], context.call_id)
     except ChildRefused as why:
         return refused(why)
     return await spawning.run(turn, planned, context.call_id)
@@ -33,7 +33,7 @@ async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> An
     turn = turn_of(context)
     requests = [Request.of({"intent": each} if isinstance(each, str) else each) for each in args["requests"]]
     try:
-        planned = await spawning.plan(turn, requests)
+        planned = await spawning.plan(turn, requests, context.call_id)
     except ChildRefused as why:
         return refused(why)
     return await spawning.run_all(turn, planned, context.call_id)

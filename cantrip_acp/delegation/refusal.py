@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from cantrip_acp import telemetry
 from cantrip_acp.errors import GateError
+from cantrip_acp.events import ChildRejected
+
+if TYPE_CHECKING:
+    from cantrip_acp.turnstate import TurnState
 
 EVENT = "cantrip.ward.child_rejected"
 
@@ -13,15 +18,18 @@ _log = logging.getLogger(__name__)
 
 
 class ChildRefused(GateError):
-    """A child that its parent's circle does not admit. ``ward`` names what refused it: a ward, or gate, medium, crystal."""
+    """A child that its parent's circle does not admit. ``ward`` names what refused it: a ward, or gate, medium, crystal;
+    ``index`` is its place in a batch."""
 
-    def __init__(self, ward: str, message: str) -> None:
+    def __init__(self, ward: str, message: str, index: int | None = None) -> None:
         self.ward = ward
+        self.index = index
         super().__init__(message)
 
 
-def report(refused: ChildRefused, *, entity_id: str, depth: int) -> None:
-    """Tell whoever watches: a log line, and an event on the gate call's span."""
+async def report(refused: ChildRefused, turn: TurnState, call_id: str) -> None:
+    """Tell whoever watches: an event for readers, a log line, and an event on the gate call's span."""
+    entity_id, depth = turn.entity_id, turn.depth
     _log.info("child of %s refused by %s: %s", entity_id, refused.ward, refused)
     telemetry.note(
         EVENT,
@@ -32,3 +40,16 @@ def report(refused: ChildRefused, *, entity_id: str, depth: int) -> None:
             "cantrip.why": str(refused),
         },
     )
+    if turn.listening:
+        reason = turn.entity.redactor.diagnostic(str(refused))
+        await turn.emit(
+            ChildRejected(
+                entity_id=entity_id,
+                cast_id=turn.cast_id,
+                depth=depth,
+                call_id=call_id,
+                ward=refused.ward,
+                reason=reason,
+                index=refused.index,
+            )
+        )

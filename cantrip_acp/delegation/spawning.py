@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 
 from cantrip_acp.delegation.birth import Birth
-from cantrip_acp.delegation.child import Judged, cantrip_of, judge
+from cantrip_acp.delegation.child import Judged, cantrip_of, crystal_of, judge
 from cantrip_acp.delegation.refusal import ChildRefused, report
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.errors import CantripError, GateError, LoomError
@@ -50,7 +50,7 @@ class Planned:
         self.wards = wards
 
 
-async def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
+async def plan(turn: TurnState, requests: Sequence[Request], call_id: str) -> list[Planned]:
     """Judge children before any of them begins: all of them, or none.
 
     Raises `ChildRefused` for the first that is not admitted; its place in a batch is in the message.
@@ -68,10 +68,26 @@ async def plan(turn: TurnState, requests: Sequence[Request]) -> list[Planned]:
             except ChildRefused as refused:
                 if len(requests) == 1:
                     raise
-                raise ChildRefused(refused.ward, f"request {place}: {refused}") from None
+                raise ChildRefused(refused.ward, f"request {place}: {refused}", place) from None
+        parent.children.check(len(requests))
+        first = parent.children.born
+        made: set[int] = set()
+        for number, each in enumerate(judged, first):
+            # Nothing is left to find out once the first of them has begun: a crystal that is not there, above all.
+            try:
+                if id(each.circle) in made:
+                    crystal_of(parent, each.request, number)
+                else:
+                    made.add(id(each.circle))
+                    cantrip_of(parent, each, number)
+            except ChildRefused as refused:
+                if len(judged) == 1:
+                    raise
+                place = number - first
+                raise ChildRefused(refused.ward, f"request {place}: {refused}", place) from None
         first = parent.children.admit(len(requests))
     except ChildRefused as refused:
-        report(refused, entity_id=parent.id, depth=parent.depth)
+        await report(refused, turn, call_id)
         raise
     return [Planned(each, number, wards) for number, each in enumerate(judged, first)]
 

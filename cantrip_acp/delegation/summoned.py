@@ -37,9 +37,9 @@ async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
             f"child refused by max_concurrent_children: {len(living)} summoned children live already, and {most} may; "
             "dismiss one first, or use cast for what needs no state",
         )
-        report(full, entity_id=parent.id, depth=parent.depth)
+        await report(full, turn, call_id)
         raise full
-    (planned,) = await spawning.plan(turn, [request])
+    (planned,) = await spawning.plan(turn, [request], call_id)
     birth = Birth(turn.run, turn.id, call_id, planned.number)
     child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
     living[child.id] = child
@@ -63,7 +63,7 @@ async def send(turn: TurnState, child_id: str, intent: str, call_id: str) -> Cas
         try:
             parent.children.admit(1, again=True)
         except ChildRefused as why:
-            report(why, entity_id=parent.id, depth=parent.depth)
+            await report(why, turn, call_id)
             raise
     try:
         async with turn.spawning() as turn_id, parent.children.at_once:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.demo.stage import SUSPECT, Stage
 
 
@@ -43,8 +44,7 @@ class Record:
     commands: list[tuple[str, int | None]] = field(default_factory=list)
     gates: list[str] = field(default_factory=list)
     failed_gates: list[str] = field(default_factory=list)
-    tokens_prompt: int = 0
-    tokens_completion: int = 0
+    usage: Usage = NO_USAGE
     reason: str | None = None
 
 
@@ -59,8 +59,7 @@ def read_loom(path: Path) -> Record:
                 continue
             record.turns += 1
             record.reason = turn.reason
-            record.tokens_prompt += turn.metadata.tokens_prompt
-            record.tokens_completion += turn.metadata.tokens_completion
+            record.usage += turn.metadata.usage
             if turn.utterance.code is not None and turn.observation.output is not None:
                 record.commands.append((turn.utterance.code, turn.observation.output.exit_code))
             for result in turn.observation.results:

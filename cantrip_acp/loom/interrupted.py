@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import msgspec
 
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.errors import LoomAppendOnly, LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import (
@@ -26,6 +27,7 @@ from cantrip_acp.loom.turn import (
     Utterance,
     UtteranceRecord,
     made,
+    metadata_of,
     now,
 )
 from cantrip_acp.loom.utterances import together
@@ -114,16 +116,15 @@ def _metadata(loom: Loom, record: UtteranceRecord) -> TurnMetadata:
     start, _ = loom.cast_of(record.cast_id)
     model = start.attributes.get("model") if start is not None else None
     used = record.usage
-    return TurnMetadata(
-        used.prompt_tokens,
-        used.completion_tokens,
-        used.cached_tokens,
-        used.cost,
-        0.001,
-        made(record.id) or now(),
-        record.model or (model if isinstance(model, str) else None),
-        start.trace_id if start is not None else None,
-        record.stop_reason or msgspec.UNSET,
+    return metadata_of(
+        used,
+        duration_ms=0.001,
+        timestamp=made(record.id) or now(),
+        model=record.model or (model if isinstance(model, str) else None),
+        trace_id=start.trace_id if start is not None else None,
+        stop_reason=record.stop_reason or msgspec.UNSET,
+        request=record.request or msgspec.UNSET,
+        fingerprint=record.fingerprint or msgspec.UNSET,
     )
 
 
@@ -173,15 +174,15 @@ def _end(loom: Loom, turn: Turn) -> None:
         return
     own = loom.bodies(i for i, place in loom.places.items() if place.cast_id == cast_id)
     ids = {each.id for each in own}
-    used = [_used(each) for each in own]
+    used = [each.metadata.usage for each in own]
     children = [
-        end.usage
+        Usage.of_record(end.usage)
         for child in loom.cast_starts().values()
         if child.parent_turn_id in ids and (end := loom.cast_end(child.id)) is not None
     ]
-    usage = _sum([*used, *children])
+    usage = _sum([*used, *children]).record()
     if children:
-        usage["children"] = _sum(children)
+        usage["children"] = _sum(children).record()
     loom.append(
         CastRecord(
             id=cast_id,
@@ -200,21 +201,5 @@ def _end(loom: Loom, turn: Turn) -> None:
     )
 
 
-def _used(turn: Turn) -> dict[str, Any]:
-    about = turn.metadata
-    return {
-        "prompt_tokens": about.tokens_prompt,
-        "completion_tokens": about.tokens_completion,
-        "cached_tokens": about.tokens_cached,
-        "cost": about.cost,
-    }
-
-
-def _sum(usages: Sequence[Any]) -> dict[str, Any]:
-    """Usages as one, in the shape of `Usage.record`; the cost is null where none is known."""
-    from cantrip_acp.crystals.contract import Usage
-
-    total = Usage()
-    for usage in usages:
-        total = total + Usage(**{name: usage[name] for name in Usage.__struct_fields__ if usage.get(name) is not None})
-    return total.record()
+def _sum(usages: Iterable[Usage]) -> Usage:
+    return sum(usages, NO_USAGE)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.errors import TurnNotFound
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.outline import Outline
@@ -25,27 +26,34 @@ if TYPE_CHECKING:
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Tokens (``cached`` is a part of ``prompt``), US dollars (None where no price is known) and seconds."""
+    """What queries used, and seconds."""
 
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-    cost: float | None = None
+    usage: Usage = NO_USAGE
     seconds: float = 0.0
 
     def __add__(self, other: Spent) -> Spent:
-        cost = None if self.cost is None and other.cost is None else (self.cost or 0.0) + (other.cost or 0.0)
-        return Spent(
-            self.prompt + other.prompt,
-            self.completion + other.completion,
-            self.cached + other.cached,
-            cost,
-            self.seconds + other.seconds,
-        )
+        return Spent(self.usage + other.usage, self.seconds + other.seconds)
 
     @property
-    def tokens(self) -> int:
-        return self.prompt + self.completion
+    def tokens(self) -> int | None:
+        return self.usage.total_tokens
+
+    @property
+    def cost(self) -> float | None:
+        return self.usage.cost
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it; null and the number of queries where something is unknown."""
+        used = self.usage
+        return {
+            "tokens": used.total_tokens,
+            "tokens_prompt": used.prompt_tokens,
+            "tokens_completion": used.completion_tokens,
+            "tokens_cached": used.cached_tokens,
+            "cost": used.cost,
+            **used.unknown(),
+            "seconds": round(self.seconds, 6),
+        }
 
 
 class ThreadLine(msgspec.Struct, frozen=True):
@@ -76,15 +84,8 @@ class ThreadLine(msgspec.Struct, frozen=True):
     def record(self) -> dict[str, Any]:
         """As JSON has it."""
         data: dict[str, Any] = msgspec.to_builtins(self)
-        spent = data.pop("spent")
-        return {
-            **data,
-            "tokens": self.spent.tokens,
-            **{f"tokens_{k}": spent[k] for k in ("prompt", "completion", "cached")},
-        } | {
-            "cost": self.spent.cost,
-            "seconds": round(self.spent.seconds, 6),
-        }
+        del data["spent"]
+        return {**data, **self.spent.record()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +267,7 @@ class Listing:
         total = self._within[at] if at is not None else Spent()
         for turn in self.loom.bodies(reversed(ids)):
             about = turn.metadata
-            seconds = about.duration_ms / 1000
-            total += Spent(about.tokens_prompt, about.tokens_completion, about.tokens_cached, about.cost, seconds)
+            total += Spent(about.usage, about.duration_ms / 1000)
             self._within[turn.id] = total
         return total
 
@@ -295,28 +295,9 @@ class Listing:
 
 
 def _spent_of(start: CastRecord | None, end: CastRecord) -> Spent:
-    usage = end.usage
-    # A cast's usage is with its children's, which have threads of their own.
-    below = usage.get("children")
-    children = below if isinstance(below, dict) else {}
     seconds = 0.0
     if start is not None:
         began, ended = moment(start.timestamp), moment(end.timestamp)
         if began is not None and ended is not None:
             seconds = max(0.0, (ended - began).total_seconds())
-    prompt, completion, cached = (
-        max(0, _count(usage.get(name)) - _count(children.get(name)))
-        for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
-    )
-    cost = _dollars(usage.get("cost"))
-    if cost is not None:
-        cost = max(0.0, cost - (_dollars(children.get("cost")) or 0.0))
-    return Spent(prompt, completion, cached, cost, seconds)
-
-
-def _dollars(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return Spent(end.own_usage, seconds)

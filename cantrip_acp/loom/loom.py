@@ -490,10 +490,30 @@ class Loom:
                 return path[place:]
         return path
 
-    def born(self, leaf_id: str) -> int:
-        """How many children an entity has spawned on the way to a turn."""
+    @property
+    def has_children(self) -> bool:
+        """Whether any entity of this loom is another one's child."""
+        return any(place.role == "call" and place.parent_id is not None for place in self._tree.turns.values())
+
+    def children_until(self, leaf_id: str) -> tuple[int, int]:
+        """On the way to a turn: how many children its entity spawned, and how many casts of children there were, those of
+        children's children among them (``max_children_total`` counts each)."""
+        places = self._tree.turns
         mine = set(self.own(leaf_id))
-        return sum(1 for p in self._tree.turns.values() if p.role == "call" and p.parent_id in mine)
+        born = sum(1 for place in places.values() if place.role == "call" and place.parent_id in mine)
+        turns: dict[str | None, list[str]] = {}
+        for turn_id, place in places.items():
+            turns.setdefault(place.cast_id, []).append(turn_id)
+        spawned: dict[str | None, list[str]] = {}
+        for start in self.cast_starts().values():
+            spawned.setdefault(start.parent_turn_id, []).append(start.id)
+        waiting, casts = list(mine), set[str]()
+        while waiting:
+            for cast_id in spawned.get(waiting.pop(), ()):
+                if cast_id not in casts:
+                    casts.add(cast_id)
+                    waiting += turns.get(cast_id, ())
+        return born, len(casts)
 
     def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
         """What an entity said on the way to a turn, without the call and folds: for each utterance the ids of its turns,

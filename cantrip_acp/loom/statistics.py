@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.turn import CastRecord, FoldRecord, ForkRecord, Output, RewardRecord, SnapshotRecord, Turn
 from cantrip_acp.loom.wanted import moment
@@ -27,14 +28,14 @@ class Statistics:
         self._started = 0
         self._children = 0
         self._turns: Counter[str] = Counter()
-        self._tokens: Counter[str] = Counter()
-        self._cost: list[float] = []
+        self._used = NO_USAGE
+        self._of_cast: dict[str, Usage] = {}
         self._turn_ms = array("d")
         self._cast_s = array("d")
         self._gates: dict[str, list[int]] = {}
         self._programs = [0, 0]
         self._models: dict[str, Counter[str]] = {}
-        self._model_costs: dict[str, list[float]] = {}
+        self._model_used: dict[str, Usage] = {}
         self._kinds: Counter[str] = Counter()
         self._given = array("d")
         self._records: Counter[str] = Counter()
@@ -45,11 +46,12 @@ class Statistics:
         self.damage += len(loom.problems)
         began: dict[str, str] = {}
         models: dict[str, str] = {}
+        self._of_cast = {}
         for record in loom.records():
             if isinstance(record, Turn):
                 self._turn(record, models)
             elif isinstance(record, CastRecord):
-                self._cast(record, began)
+                self._cast(record, began, models)
                 if record.event == "start" and isinstance(model := record.attributes.get("model"), str):
                     models[record.id] = model
             elif isinstance(record, RewardRecord):
@@ -66,12 +68,17 @@ class Statistics:
             if given is not None:
                 self._given.append(given)
 
-    def _cast(self, record: CastRecord, began: dict[str, str]) -> None:
+    def _cast(self, record: CastRecord, began: dict[str, str], models: dict[str, str]) -> None:
         if record.event == "start":
             self._started += 1
             self._children += record.parent_turn_id is not None
             began[record.id] = record.timestamp
             return
+        if record.usage:
+            # Queries that failed or were cancelled wrote no turn.
+            rest = record.own_usage - self._of_cast.pop(record.id, NO_USAGE)
+            if rest.total_tokens or rest.queries_without_usage:
+                self._count(rest, models.get(record.id, "unknown"))
         start = began.pop(record.id, None)
         self._casts[record.reason or "ended"] += 1
         first, last = moment(start or ""), moment(record.timestamp)
@@ -80,17 +87,16 @@ class Statistics:
 
     def _turn(self, turn: Turn, models: dict[str, str]) -> None:
         self._turns[turn.role] += 1
+        about, cast_id = turn.metadata, turn.cast_id or ""
+        model = about.model or models.get(cast_id, "unknown")
+        used = about.usage
+        if turn.role == "crystal" or used != NO_USAGE:
+            # A fold that a crystal summarized has used something, too.
+            self._count(used, model)
+            self._of_cast[cast_id] = self._of_cast.get(cast_id, NO_USAGE) + used
         if turn.role != "crystal":
             return
-        about = turn.metadata
-        used = {"prompt": about.tokens_prompt, "completion": about.tokens_completion, "cached": about.tokens_cached}
-        self._tokens.update(used)
-        model = about.model or models.get(turn.cast_id or "", "unknown")
-        of_model = self._models.setdefault(model, Counter())
-        of_model.update(turns=1, prompt=about.tokens_prompt, completion=about.tokens_completion)
-        if about.cost is not None:
-            self._cost.append(about.cost)
-            self._model_costs.setdefault(model, []).append(about.cost)
+        self._models[model].update(turns=1)
         if about.duration_ms > 0:
             self._turn_ms.append(about.duration_ms)
         seen = turn.observation
@@ -105,8 +111,14 @@ class Statistics:
             self._programs[0] += 1
             self._programs[1] += rewards.failed(output)
 
+    def _count(self, used: Usage, model: str) -> None:
+        self._used = self._used + used
+        self._models.setdefault(model, Counter())
+        self._model_used[model] = self._model_used.get(model, NO_USAGE) + used
+
     def record(self) -> dict[str, Any]:
-        """As JSON has it: durations in ms (turns) and s (casts), cost in US dollars or null where no price is known."""
+        """As JSON has it: durations in ms (turns) and s (casts), cost in US dollars. Tokens and cost are those that are known,
+        null where none is; ``queries_without_usage`` and ``queries_without_cost`` say of how many queries they are not."""
         calls = sorted(self._gates.items(), key=lambda item: (-item[1][0], item[0]))
         models = sorted(self._models.items(), key=lambda item: (-item[1]["turns"], item[0]))
         return {
@@ -115,10 +127,13 @@ class Statistics:
             "casts": {"started": self._started, "children": self._children, "outcomes": _counts(self._casts)},
             "turns": self._turns["crystal"],
             "tokens": {
-                **{name: self._tokens[name] for name in ("prompt", "completion", "cached")},
-                "total": self._tokens["prompt"] + self._tokens["completion"],
+                "prompt": self._used.prompt_tokens,
+                "completion": self._used.completion_tokens,
+                "cached": self._used.cached_tokens,
+                "total": self._used.total_tokens,
             },
-            "cost": math.fsum(self._cost) if self._cost else None,
+            "cost": self._used.cost,
+            **self._used.unknown(),
             "turn_ms": _spread(self._turn_ms),
             "cast_s": _spread(self._cast_s),
             "gates": {name: _rate(*counted) for name, counted in calls},
@@ -127,9 +142,10 @@ class Statistics:
             "models": {
                 name: {
                     "turns": of["turns"],
-                    "tokens_prompt": of["prompt"],
-                    "tokens_completion": of["completion"],
-                    "cost": math.fsum(self._model_costs[name]) if name in self._model_costs else None,
+                    "tokens_prompt": (used := self._model_used.get(name, NO_USAGE)).prompt_tokens,
+                    "tokens_completion": used.completion_tokens,
+                    "cost": used.cost,
+                    **used.unknown(),
                 }
                 for name, of in models
             },

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cantrip_acp.crystals.contract import ToolCall, Usage
+from cantrip_acp.crystals.contract import RequestParameters, ToolCall, Usage
 from cantrip_acp.crystals.sampled import Sampled
 
 FORMAT = 1
@@ -153,15 +153,20 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class TurnMetadata(msgspec.Struct, frozen=True):
-    """Tokens, cost (US dollars or null), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
+    """Tokens, cost (US dollars), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
+
+    Tokens and cost are those of every query that the turn took, with failed and repeated ones; null where nothing is known of
+    them, and ``queries_without_usage`` and ``queries_without_cost`` say of how many queries something is not (`Usage`).
+    ``context_tokens``, where there were several queries, are those of the last. ``request`` are the parameters as they were sent,
+    ``model`` and ``fingerprint`` name the model that served, as the provider says it.
 
     ``stop_reason`` is why the crystal stopped speaking, where it said so; ``sampled`` the tokens of its utterance, where they
     were asked for (``crystal.logprobs``) and it told them.
     """
 
-    tokens_prompt: int = 0
-    tokens_completion: int = 0
-    tokens_cached: int = 0
+    tokens_prompt: int | None = 0
+    tokens_completion: int | None = 0
+    tokens_cached: int | None = 0
     cost: float | None = None
     duration_ms: float = 0.0
     timestamp: str = ""
@@ -169,6 +174,44 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     trace_id: str | None = None
     stop_reason: str | msgspec.UnsetType = msgspec.UNSET
     sampled: Sampled | msgspec.UnsetType = msgspec.UNSET
+    queries_without_usage: int | msgspec.UnsetType = msgspec.UNSET
+    queries_without_cost: int | msgspec.UnsetType = msgspec.UNSET
+    context_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
+    request: RequestParameters | msgspec.UnsetType = msgspec.UNSET
+    fingerprint: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def usage(self) -> Usage:
+        """What the turn's queries used."""
+        return Usage(
+            self.tokens_prompt,
+            self.tokens_completion,
+            self.tokens_cached,
+            cost=self.cost,
+            queries_without_usage=self.queries_without_usage or 0,
+            queries_without_cost=self.queries_without_cost or 0,
+        ).counted()
+
+    @property
+    def context(self) -> int | None:
+        """The tokens of the last query and its response, as the provider counted them; None where it did not."""
+        if self.context_tokens is not msgspec.UNSET:
+            return self.context_tokens
+        known = self.tokens_prompt is not None and self.tokens_completion is not None
+        return self.usage.total_tokens if known and not self.queries_without_usage else None
+
+
+def metadata_of(usage: Usage, **more: Any) -> TurnMetadata:
+    """A turn's metadata with what its queries used; ``more`` are its other fields."""
+    return TurnMetadata(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cached_tokens,
+        usage.cost,
+        queries_without_usage=usage.queries_without_usage or msgspec.UNSET,
+        queries_without_cost=usage.queries_without_cost or msgspec.UNSET,
+        **more,
+    )
 
 
 class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
@@ -225,6 +268,8 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     model: str | None = None
     stop_reason: str | None = None
     partial: bool = False
+    request: RequestParameters | None = None
+    fingerprint: str | None = None
 
 
 class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):
@@ -257,6 +302,7 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     keys are absent of casts that are no child's or no part of a batch, and in looms of earlier versions.
     ``resumes``, at the start, names the cast that this one goes on with. Its intent is not said again if that cast's turns
     are right above it; else (before that cast's first turn) it is, with the same context. The key is absent in other casts.
+    ``warnings``, where there are some: wards that could not be enforced, and why.
     """
 
     id: str
@@ -280,6 +326,14 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
     parent_call_id: str | msgspec.UnsetType = msgspec.UNSET
     parent_call_index: int | msgspec.UnsetType = msgspec.UNSET
     resumes: str | msgspec.UnsetType = msgspec.UNSET
+    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def own_usage(self) -> Usage:
+        """What it used without its children, which have records of their own."""
+        below = self.usage.get("children")
+        whole = Usage.of_record(self.usage).counted()
+        return whole - Usage.of_record(below).counted() if isinstance(below, Mapping) else whole
 
 
 class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"):

@@ -19,6 +19,7 @@ DESCRIBED: dict[str, dict[str, str]] = {
     "Call": {
         "temperature": "How freely words are chosen; 0 for the likeliest ones.",
         "top_p": "Of which part of the likely words one is chosen.",
+        "seed": "Makes sampling repeatable, as far as the provider supports it; not sent to one that has no seed.",
         "stop": "Texts that end a response.",
         "tool_choice": "Whether a response must call a gate: auto, required or none.",
     },
@@ -95,6 +96,7 @@ EXAMPLES: dict[str, dict[str, list[Any]]] = {
         "temperature": [0.2],
         "top_p": [0.9],
         "max_tokens": [4096],
+        "seed": [7],
         "stop": [["END"]],
         "tool_choice": ["auto"],
         "require_done_tool": _YES,

@@ -32,7 +32,7 @@ async def test_a_tree_is_the_same_when_it_is_opened_again(tmp_path: Path, addres
         assert list(loom.turns()) == turns
         assert [(loom.path(t.id), loom.own(t.id), loom.acted(t.id), loom.children(t.id)) for t in turns] == views
         assert loom.leaves() == leaves
-        assert loom.born(turns[-1].id) == 2
+        assert loom.children_until(turns[-1].id)[0] == 2
         assert loom.acted(turns[-1].id)[0] == tuple(t.id for t in turns if t.id in loom.acted(turns[-1].id)[0])
         # A second cast of the same cantrip begins at the root, and not at a child's.
         again = parent(done(), loom=loom)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp import DefinitionError, Loom, Turn
+from cantrip_acp import DefinitionError, Loom, Turn, Usage
 from cantrip_acp.errors import TurnNotFound
 from cantrip_acp.loom.comparing import difference, gates_used
 from cantrip_acp.loom.listing import Listing, Spent
@@ -29,13 +29,14 @@ def test_lines(place: Place) -> None:
     assert (t3.intent, t3.state, t3.outcome, t3.reward) == ("Fix the bug", "terminated", "done", 0.5)
     assert (t3.turns, t3.casts, t3.children, t3.model) == (3, 1, 1, "m-1")
     # What its child used is not its own.
-    assert t3.spent == Spent(300, 30, 15, 0.75, 300.0)
+    assert t3.spent == Spent(Usage(300, 30, 15, cost=0.75), 300.0)
     assert (t3.forked_from, t3.parent, t3.started, t3.ended) == (None, None, moment(1), moment(5))
     assert (u3.state, u3.outcome, u3.turns, u3.casts, u3.forked_from) == ("truncated", "max_turns", 3, 2, "t1")
     # The shared turn by its own figures, the fork's cast by what its end says.
-    assert u3.spent == Spent(300, 30, 15, 0.75, 180.5)
+    assert u3.spent == Spent(Usage(300, 30, 15, cost=0.75), 180.5)
     assert (v2.state, v2.outcome, v2.turns, v2.reward, v2.model) == ("active", "active", 2, None, "m-2")
-    assert v2.spent == Spent(200, 20, 10, 0.25, 1.0)
+    # The cost of one of its two turns is not known.
+    assert v2.spent == Spent(Usage(200, 20, 10, cost=0.25, queries_without_cost=1), 1.0)
     assert (w1.parent, w1.turns, w1.casts, w1.intent, w1.spent.tokens) == ("t2", 1, 1, "Read the log", 110)
     assert listing.line("t3") == t3
     record = t3.record()
@@ -237,7 +238,7 @@ def test_ten_thousand_turns_are_listed_without_being_read(tmp_path: Path, monkey
         lines = list(Listing(loom).lines(Wanted(reward=rewarded(">=0.5"), outcome="done")))
         took = time.monotonic() - began
     assert [line.turns for line in lines] == [100] * 50
-    assert lines[0].spent == Spent(10000, 1000, 500, 25.0, 120.0)
+    assert lines[0].spent == Spent(Usage(10000, 1000, 500, cost=25.0), 120.0)
     # Each thread's last turn, and what a rewards' lookup needs of it; never the nine thousand others.
     assert len(set(read)) <= 101
     assert took < 20

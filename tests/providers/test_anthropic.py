@@ -356,7 +356,9 @@ def test_a_cast_with_gates_thinking_and_a_bad_moment() -> None:
     assert last[1]["content"][0]["signature"] == "b25l"
     assert last[2]["content"][0]["content"][0]["text"] == "hi"
     assert last[4]["content"][0]["is_error"] is True
-    assert result.usage.cost == pytest.approx((12 + 5) * 3 / 1e6)
+    # The stream that broke after its message_start is billed for what it had reported: 12 tokens in, 1 out.
+    assert result.usage.cost == pytest.approx(((12 + 5) * 3 + 12 + 1) / 1e6)
+    assert (result.usage.queries_without_usage, result.usage.queries_without_cost) == (1, 1)
 
 
 async def test_a_tool_that_must_be_called_is_insisted_on_where_it_cannot_be_forced() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle
 from cantrip_acp.call import Call
-from cantrip_acp.crystals.contract import Message, ToolCall
+from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.local import LocalCrystal, local_address
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
@@ -116,11 +116,10 @@ async def test_what_ollama_cuts_off_in_silence_is_an_error() -> None:
     assert response.content == "x"
 
 
-async def test_usage_that_is_missing_is_estimated() -> None:
+async def test_usage_that_is_missing_is_unknown() -> None:
     with Wire(strict(streamed("x" * 40), streamed("y"))) as wire:
         response, _ = await asked(crystal(wire), Message("user", "a" * 400))
-    assert response.usage.prompt_tokens == 100
-    assert response.usage.completion_tokens == 10
+    assert response.usage == UNKNOWN_USAGE
 
 
 async def test_usage_of_llama_cpp_and_with_each_chunk() -> None:

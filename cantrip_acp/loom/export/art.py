@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from cantrip_acp.crystals.contract import NO_USAGE
 from cantrip_acp.crystals.sampled import Sampled
 from cantrip_acp.loom.export.messages import rendered, tools
 from cantrip_acp.loom.export.seen import Uttered, Window
@@ -76,32 +77,33 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
         source.note("a trajectory without a reward: 0 stands for it")
     prompts = Prompts()
     histories: list[dict[str, Any]] = []
-    totals: dict[str, float] = {
-        "turns": 0,
-        "trained_turns": 0,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-        "cost": 0.0,
-        "duration": 0.0,
-    }
+    turns, trained, seconds, used = 0, 0, 0.0, NO_USAGE
     for window in episode.windows():
         own = {uttered.at for uttered in window.uttered if owners[uttered.first] == episode.leaf}
         histories.append(_history(source, window, prompts, own))
-        totals["trained_turns"] += len(own)
+        trained += len(own)
         for uttered in window.uttered:
             counted = uttered.turn.metadata
-            totals["turns"] += 1
-            totals["prompt_tokens"] += counted.tokens_prompt
-            totals["completion_tokens"] += counted.tokens_completion
-            totals["cost"] += counted.cost or 0.0
-            totals["duration"] += counted.duration_ms / 1000
+            turns += 1
+            used = used + counted.usage
+            seconds += counted.duration_ms / 1000
+    if used.queries_without_usage:
+        source.note(
+            "usage that no provider reported: the counts of tokens are of the rest, and absent where nothing is known"
+        )
+    figures = {"prompt_tokens": used.prompt_tokens, "completion_tokens": used.completion_tokens, "cost": used.cost}
+    # ART's metrics are numbers: what is unknown has none.
+    known = {name: value for name, value in {**figures, **used.unknown()}.items() if value is not None}
     first = histories[0] if histories else {"messages_and_choices": [], "tools": None}
     return {
         **first,
         "additional_histories": histories[1:],
         "reward": episode.reward if episode.reward is not None else 0.0,
         "metrics": {
-            **totals,
+            "turns": turns,
+            "trained_turns": trained,
+            **known,
+            "duration": seconds,
             "terminated": episode.complete,
             "truncated": episode.state == "truncated",
             "rewarded": episode.reward is not None,

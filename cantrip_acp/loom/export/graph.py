@@ -140,14 +140,15 @@ class Graph:
 def _call(uttered: Uttered, node: int, end: float) -> dict[str, Any]:
     counted = uttered.turn.metadata
     stop = counted.stop_reason if isinstance(counted.stop_reason, str) else None
-    usage = {
-        "prompt_tokens": max(0, counted.tokens_prompt - counted.tokens_cached),
-        "completion_tokens": counted.tokens_completion,
-        "cached_input_tokens": counted.tokens_cached,
-    }
-    if counted.cost is not None:
-        usage["cost"] = counted.cost  # type: ignore[assignment]
-    call: dict[str, Any] = {"node": node, "usage": usage}
+    call: dict[str, Any] = {"node": node}
+    if counted.tokens_prompt is not None and counted.tokens_completion is not None:
+        cached = counted.tokens_cached or 0
+        call["usage"] = {
+            "prompt_tokens": max(0, counted.tokens_prompt - cached),
+            "completion_tokens": counted.tokens_completion,
+            "cached_input_tokens": cached,
+            **({"cost": counted.cost} if counted.cost is not None else {}),
+        }
     if counted.model is not None:
         call["model"] = counted.model
     if stop in ("stop", "length", "tool_calls"):

@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from cantrip_acp import telemetry
+from cantrip_acp.crystals.contract import RequestParameters
 from cantrip_acp.loom.export.source import Episode, Source
 from cantrip_acp.loom.export.times import nanoseconds
-from cantrip_acp.loom.turn import CastRecord, Turn
+from cantrip_acp.loom.turn import CastRecord, Turn, TurnMetadata
 from cantrip_acp.version import __version__
 
 _MOST = 4_000
@@ -92,6 +93,8 @@ def _cast_span(
             "gen_ai.usage.input_tokens": end.usage.get("prompt_tokens"),
             "gen_ai.usage.output_tokens": end.usage.get("completion_tokens"),
             "cantrip.usage.cost_usd": end.usage.get("cost"),
+            "cantrip.usage.queries_without_usage": end.usage.get("queries_without_usage"),
+            "cantrip.usage.queries_without_cost": end.usage.get("queries_without_cost"),
         }
     if content and start is not None and start.intent:
         words = [{"role": "user", "parts": [{"type": "text", "content": start.intent}]}]
@@ -119,6 +122,17 @@ def _cast_span(
     return span
 
 
+def _request(counted: TurnMetadata) -> dict[str, Any]:
+    sent = counted.request or RequestParameters()
+    return {
+        "gen_ai.request.temperature": sent.temperature,
+        "gen_ai.request.top_p": sent.top_p,
+        "gen_ai.request.seed": sent.seed,
+        "gen_ai.request.max_tokens": sent.max_tokens,
+        "openai.response.system_fingerprint": counted.fingerprint or None,
+    }
+
+
 def _turn_spans(turn: Turn, start: CastRecord | None, cast_id: str, *, content: bool) -> Iterator[dict[str, Any]]:
     counted = turn.metadata
     stop = counted.stop_reason if isinstance(counted.stop_reason, str) else None
@@ -131,6 +145,9 @@ def _turn_spans(turn: Turn, start: CastRecord | None, cast_id: str, *, content: 
         "gen_ai.usage.output_tokens": counted.tokens_completion,
         "gen_ai.usage.cache_read.input_tokens": counted.tokens_cached or None,
         "cantrip.usage.cost_usd": counted.cost,
+        "cantrip.usage.queries_without_usage": counted.usage.queries_without_usage or None,
+        "cantrip.usage.queries_without_cost": counted.usage.queries_without_cost or None,
+        **_request(counted),
         "cantrip.turn.id": turn.id,
         "cantrip.turn.continues": turn.continues,
         "cantrip.reward": turn.reward,

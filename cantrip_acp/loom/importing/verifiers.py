@@ -411,10 +411,10 @@ class _Taking:
     def _metadata(self, number: int, node: Node, before: int | None, between: list[int]) -> TurnMetadata:
         call = self._calls.get(number, ModelCall())
         usage = call.usage
-        cached = (usage.cached_input_tokens or 0) if usage is not None else 0
+        cached = (usage.cached_input_tokens or 0) if usage is not None else None
         return TurnMetadata(
-            (usage.prompt_tokens + cached) if usage is not None else 0,
-            usage.completion_tokens if usage is not None else 0,
+            (usage.prompt_tokens + (cached or 0)) if usage is not None else None,
+            usage.completion_tokens if usage is not None else None,
             cached,
             usage.cost if usage is not None else None,
             max((call.time.end - call.time.start) * 1000, 0.001),

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.errors import LoomChanged, LoomError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem
@@ -27,26 +28,6 @@ from cantrip_acp.redaction import shared
 _SLICE_S = 0.001
 _REST_S = 0.0003
 """How long the reading goes on, and how long it then lets others have the interpreter."""
-
-
-class Spent(msgspec.Struct, frozen=True):
-    """Tokens and US dollars (None where no price is known)."""
-
-    prompt: int = 0
-    completion: int = 0
-    cached: int = 0
-    cost: float | None = None
-
-    def plus(self, turn: Turn) -> Spent:
-        """With a turn more."""
-        about = turn.metadata
-        cost = self.cost if about.cost is None else (self.cost or 0.0) + about.cost
-        return Spent(
-            self.prompt + about.tokens_prompt,
-            self.completion + about.tokens_completion,
-            self.cached + about.tokens_cached,
-            cost,
-        )
 
 
 class Book:
@@ -89,7 +70,7 @@ class Book:
         """Where it stands how an entity was forked."""
         self.cantrips: dict[str, int] = {}
         """Where a cantrip stands."""
-        self._spent: dict[int, tuple[int, Spent]] = {}
+        self._spent: dict[int, tuple[int, Usage]] = {}
         self._unreadable: set[int] = set()
         self._counted = 0
         self._flaws: list[Problem] = []
@@ -332,13 +313,13 @@ class Book:
             end if isinstance(end, CastRecord) else None,
         )
 
-    def spent(self, cast: int) -> Spent:
+    def spent(self, cast: int) -> Usage:
         """What the turns of a cast took so far; what was counted once is not read again."""
-        counted, total = self._spent.get(cast, (0, Spent()))
+        counted, total = self._spent.get(cast, (0, NO_USAGE))
         turns = self.turns[cast]
         if counted < len(turns):
             for turn in self.bodies(turns[counted:]):
-                total = total.plus(turn)
+                total = total + turn.metadata.usage
             self._spent[cast] = (len(turns), total)
         return total
 

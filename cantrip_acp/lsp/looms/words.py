@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, Turn
 from cantrip_acp.loom.view import digest
 from cantrip_acp.lsp.looms.book import Book
@@ -59,12 +60,11 @@ def cast(book: Book, number: int) -> dict[str, Any]:
     first, last = book.span(number)
     usage = end.usage if end is not None else {}
     if usage:
-        tokens = {name: _count(usage.get(f"{name}_tokens")) for name in ("prompt", "completion", "cached")}
-        cost = usage.get("cost")
+        spent = Usage.of_record(usage).counted()
     else:
         spent = book.spent(number)
-        tokens = {"prompt": spent.prompt, "completion": spent.completion, "cached": spent.cached}
-        cost = spent.cost
+    tokens = {"prompt": spent.prompt_tokens, "completion": spent.completion_tokens, "cached": spent.cached_tokens}
+    cost = spent.cost
     told = "" if end is None else end.error or (end.result if isinstance(end.result, str) else "") or end.summary or ""
     return {
         "n": number,

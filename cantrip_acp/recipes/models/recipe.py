@@ -22,6 +22,7 @@ class Call(Model):
     temperature: Annotated[float, number(0, 2)] = 1
     top_p: Annotated[float, number(0, 1)] = 1
     max_tokens: Annotated[int, whole(1)] = Field(default=1, description="Tokens of one response.")
+    seed: Annotated[int, whole(-(2**31), 2**31 - 1)] = 0
     stop: Annotated[list[str], texts("a list of texts")] = Field(
         default_factory=list, description="Texts that end a response."
     )

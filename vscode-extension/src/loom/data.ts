@@ -10,8 +10,9 @@ export interface LoomData {
 }
 
 export interface Tokens {
-  readonly prompt: number;
-  readonly completion: number;
+  /** Null where it is not known. */
+  readonly prompt: number | null;
+  readonly completion: number | null;
 }
 
 export interface CastData {

@@ -22,7 +22,8 @@ export function money(dollars: number | null): string {
 }
 
 export function tokens(of: Tokens): string {
-  const count = of.prompt + of.completion;
+  if (of.prompt === null && of.completion === null) return "tokens unknown";
+  const count = (of.prompt ?? 0) + (of.completion ?? 0);
   if (count === 0) return "";
   return count < 10_000 ? `${count} tokens` : `${(count / 1000).toFixed(0)}k tokens`;
 }

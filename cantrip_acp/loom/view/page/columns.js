@@ -25,7 +25,7 @@ export class Columns {
     this.rewardCount = 0;
     this.given = new Map();
     this.gateNames = new Map();
-    this.totals = { turns: 0, input: 0, output: 0, cached: 0, cost: null, ms: 0, errors: 0 };
+    this.totals = { turns: 0, input: 0, output: 0, cached: 0, cost: null, ms: 0, errors: 0, unknown: 0 };
     this.longest = 0;
   }
 
@@ -65,9 +65,11 @@ export class Columns {
     const totals = this.totals;
     if (this.role[n] === CALL) return;
     if (this.role[n] !== FOLD) totals.turns += 1;
-    totals.input += this.input[n];
-    totals.output += this.output[n];
-    totals.cached += this.cached[n];
+    // An unknown count is null, and the sum is of the rest.
+    totals.input += this.input[n] ?? 0;
+    totals.output += this.output[n] ?? 0;
+    totals.cached += this.cached[n] ?? 0;
+    if (this.input[n] === null || this.output[n] === null) totals.unknown += 1;
     totals.ms += this.ms[n];
     if (this.cost[n] !== null) totals.cost = (totals.cost ?? 0) + this.cost[n];
     if (this.flags[n] & ERROR) totals.errors += 1;

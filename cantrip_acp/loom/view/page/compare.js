@@ -140,7 +140,7 @@ function sides(left, right) {
 }
 
 const measures = (turn) =>
-  [count(turn.metadata.tokens_prompt + turn.metadata.tokens_completion, "token"), money(turn.metadata.cost), span(turn.metadata.duration_ms), turn.reason ?? ""].filter(Boolean).join(" · ");
+  [turn.metadata.tokens_prompt === null ? "tokens unknown" : count(turn.metadata.tokens_prompt + (turn.metadata.tokens_completion ?? 0), "token"), money(turn.metadata.cost), span(turn.metadata.duration_ms), turn.reason ?? ""].filter(Boolean).join(" · ");
 
 const isLines = (value) => typeof value === "string" && value.includes("\n");
 

@@ -84,13 +84,14 @@ export class Frame {
   }
 
   totals(columns) {
-    const { turns, input, output, cost, ms, errors } = columns.totals;
+    const { turns, input, output, cost, ms, errors, unknown } = columns.totals;
+    const more = unknown ? "+?" : "";
     const loading = columns.counted < columns.length ? ` of ${count(columns.length)}` : "";
     const one = (value, name, title, kind = "") => h("span", { class: `sum ${kind}`, title }, h("b", {}, value), ` ${name}`);
     this.sums.replaceChildren(
       one(count(turns) + loading, "turns", "turns in which the crystal spoke"),
-      one(short(input), "in", `${count(input)} tokens read`),
-      one(short(output), "out", `${count(output)} tokens written`),
+      one(short(input) + more, "in", `${count(input)} tokens read${unknown ? `, and those of ${count(unknown, "turn")} that are not known` : ""}`),
+      one(short(output) + more, "out", `${count(output)} tokens written`),
       cost === null ? "" : one(money(cost), "", "what all turns cost together"),
       one(span(ms), "", "what all turns took together"),
       one(count(errors), errors === 1 ? "error" : "errors", "turns in which something failed", errors ? "bad" : ""),

@@ -63,7 +63,7 @@ function turnCells(row, columns, now) {
     columns.has(n, ERROR) ? h("span", { class: "badge bad" }, "error") : null,
     reason && reason !== "error" ? h("span", { class: `badge ${columns.has(n, TERMINATED) ? "good" : columns.has(n, TRUNCATED) ? "warn" : ""}` }, plain(reason)) : null,
     given !== undefined ? h("span", { class: `badge ${given < 0 ? "bad" : "reward"}` }, `★ ${reward(given)}`) : null,
-    h("span", { class: "cell tokens", title: "tokens" }, tokens ? short(tokens) : ""),
+    h("span", { class: "cell tokens", title: "tokens" }, columns.input[n] === null ? "?" : tokens ? short(tokens) : ""),
     h("span", { class: "cell cost" }, money(columns.cost[n])),
     call ? null : bar(columns.ms[n], columns.longest),
     h("span", { class: "cell took" }, call ? "" : span(columns.ms[n])),

@@ -25,6 +25,11 @@ export function turnBody(turn, view) {
   return [turnHead(turn, told, view), h("div", { class: "body" }, cutNote(turn, view), body)];
 }
 
+/** What is unknown is no number: a dash stands for it. */
+const known = (value) => (value === null || value === undefined ? "—" : count(value));
+
+const partial = (queries, otherwise) => (queries ? `not known of ${queries === 1 ? "1 query" : `${count(queries)} queries`}` : otherwise);
+
 function turnHead(turn, told, view) {
   const { columns } = view;
   const name = turn.role === "call" ? "Call" : turn.role === "fold" ? "Fold" : `Turn ${turn.sequence || turn.n}`;
@@ -32,12 +37,13 @@ function turnHead(turn, told, view) {
   const time = Date.parse(told.timestamp);
   const given = columns.rewards.get(turn.n);
   const facts = [
-    ["Input", count(told.tokens_prompt), told.tokens_cached ? `${count(told.tokens_cached)} from a cache` : "tokens"],
-    ["Output", count(told.tokens_completion), "tokens"],
-    ["Cost", money(told.cost) || "—", told.cost === null ? "no price known" : ""],
+    ["Input", known(told.tokens_prompt), told.tokens_cached ? `${count(told.tokens_cached)} from a cache` : partial(told.queries_without_usage, "tokens")],
+    ["Output", known(told.tokens_completion), partial(told.queries_without_usage, "tokens")],
+    ["Cost", money(told.cost) || "—", told.cost === null ? "not known" : partial(told.queries_without_cost, "")],
     ["Took", span(told.duration_ms) || "—", ""],
     ["When", ago(time) || "—", clock(time)],
-    ["Model", told.model ?? "—", told.stop_reason ?? ""],
+    ["Model", told.model ?? "—", [told.fingerprint, told.stop_reason].filter(Boolean).join(" · ")],
+    ...Object.entries(told.request ?? {}).filter(([, value]) => value !== null).map(([name, value]) => [name, String(value), "as sent"]),
   ];
   return h(
     "header",
@@ -166,9 +172,9 @@ export function castBody(cast, view) {
   const usage = end?.usage ?? {};
   const facts = [
     ["Turns", end ? count(end.turns) : "—", ""],
-    ["Input", count(usage.prompt_tokens ?? 0), "tokens"],
-    ["Output", count(usage.completion_tokens ?? 0), "tokens"],
-    ["Cost", money(usage.cost) || "—", ""],
+    ["Input", known(usage.prompt_tokens), partial(usage.queries_without_usage, "tokens")],
+    ["Output", known(usage.completion_tokens), partial(usage.queries_without_usage, "tokens")],
+    ["Cost", money(usage.cost) || "—", partial(usage.queries_without_cost, "")],
     ["Took", span(ended - began) || "—", ""],
     ["Began", ago(began) || "—", clock(began)],
   ];

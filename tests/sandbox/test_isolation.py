@@ -393,3 +393,21 @@ async def test_a_writable_folder_that_the_user_cannot_write(workspace: Path, mak
     if os.getuid() != 0:
         assert outcome.exit_code != 0
     assert listing(workspace) == ["sub", "sub/file"]
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o300, 0o400])
+async def test_a_folder_that_its_owner_shut_stays_hidden_when_a_command_opens_it(
+    workspace: Path, make: Make, mode: int
+) -> None:
+    """A command could shut a folder, so that nobody finds the secrets in it, and the next one could open it again."""
+    if os.geteuid() == 0:
+        pytest.skip("root can read every folder")
+    (workspace / "config").mkdir()
+    (workspace / "config/.env").write_text("TOKEN=hidden-value\n")
+    box = make(writable=True)
+    await box.run("touch config/new")
+    assert (await box.run(f"chmod {mode:o} config")).exit_code == 0
+    for sandbox in (box, make(writable=True)):
+        outcome = await sandbox.run("chmod 755 config; cat config/.env; cp -r config copy; cat copy/.env")
+        assert "hidden-value" not in outcome.stdout
+    (workspace / "config").chmod(0o755)

@@ -77,7 +77,7 @@ def test_arguments_of_a_writable_workspace() -> None:
         "--symlink .pyenv/versions/3.12 /home/ada/python",
         f"--bind {work} {work}",
         *sorted(
-            [f"--perms 0555 --size 4096 --tmpfs {p}" for p in absent]
+            [f"--perms 0555 --size 4096 --tmpfs {p}" for p in absent if p.startswith(f"{work}/.")]
             + [f"--ro-bind {p} {p}" for p in (f"{work}/.git", f"{work}/.vscode")]
             + [f"--ro-bind {PLACES.note} {work}/.env"],
             key=lambda line: line.split()[-1],
@@ -85,6 +85,7 @@ def test_arguments_of_a_writable_workspace() -> None:
         f"--bind {work}/deep {work}/deep",
         f"--bind {work}/deep/er {work}/deep/er",
         f"--perms 0555 --size 4096 --tmpfs {work}/deep/er/.aws",
+        *(f"--perms 0555 --size 4096 --tmpfs {p}" for p in absent if not p.startswith(f"{work}/.")),
         f"--bind {work}/sub {work}/sub",
         f"--ro-bind {work}/sub/.git {work}/sub/.git",
         "--symlink usr/lib /lib",

@@ -17,6 +17,7 @@ from cantrip_acp.errors import GitError
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.worktrees import Worktree
+from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
@@ -58,6 +59,9 @@ def make(cantrip: Cantrip, loom: Loom, turn_id: str, where: bool | str | os.Path
     header = loom.header
     why = making(header.id if header is not None else "", entity_id)
     made = worktrees.make(repository, kept.commit, kept.head, folder, why=why)
+    if loom.location is not None:
+        address = is_address(loom.location)
+        worktrees.name_loom(made.folder, loom.location if address else os.path.abspath(loom.location))
     there = cantrip.replace(circle=moved(cantrip.circle, repository.top, made.folder))
     return Place(made, there, (*(f"file {line}" for line in kept.missing), IGNORED))
 
@@ -90,8 +94,8 @@ def moved(circle: Circle, old: str, new: str) -> Circle:
 
 
 def making(loom_id: str, entity_id: str) -> str:
-    """Why a worktree is locked while its fork is being made; a crash leaves it so."""
-    return f"cantrip {loom_id} {entity_id} is being made"
+    """Why a worktree is locked while its fork is being made, and by which process; a crash leaves it so."""
+    return worktrees.reason(f"cantrip {loom_id} {entity_id} is being made")
 
 
 def _chosen(repository: Repository, where: bool | str | os.PathLike[str], entity_id: str) -> Path:

@@ -7,12 +7,11 @@ asked, its index; git never reads the repository's ``config``. So what a reposit
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.run import TIMEOUT, Ran, run
+from cantrip_acp.temporary import TemporaryFolder
 
 _CONFIG = """\
 [core]
@@ -44,7 +43,8 @@ class Plain:
     def __init__(self, repository: Repository, *, files: str | None = None, exact: bool = True) -> None:
         self.repository = repository
         self.files = files or repository.top
-        self.folder = tempfile.mkdtemp(prefix="cantrip-git-")
+        self._temporary = TemporaryFolder("cantrip-git-")
+        self.folder = self._temporary.path
         try:
             self._fill(exact)
         except BaseException:
@@ -59,7 +59,7 @@ class Plain:
 
     def close(self) -> None:
         """Remove the folder; safe to call twice."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._temporary.close()
 
     @property
     def index(self) -> str:

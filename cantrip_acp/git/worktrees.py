@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from cantrip_acp.errors import GitError
 from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.loom.stores.writers import started
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0
+_MAKING = re.compile(r"\Acantrip .* is being made by process ([0-9]+) of ([0-9]+)\Z")
+_LOOM = "cantrip-loom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,37 @@ def make(
         _give_up(repository, where)
         raise
     return Worktree(repository, where, commit)
+
+
+def reason(text: str) -> str:
+    """Why a worktree is locked, with the process that has locked it."""
+    pid = os.getpid()
+    return f"{text} by process {pid} of {started(pid) or 0}"
+
+
+def left_behind(repository: Repository) -> list[str]:
+    """The folders of worktrees that were being made when their process ended."""
+    found = []
+    for folder, why in unfinished(repository).items():
+        made = _MAKING.search(why)
+        if made is not None and started(int(made[1])) != int(made[2]):
+            found.append(folder)
+    return found
+
+
+def name_loom(folder: str, loom: str) -> None:
+    """Note in a worktree which loom its fork is in, beside what git keeps of it."""
+    with open(os.path.join(_own(folder).git_dir, _LOOM), "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(loom)
+
+
+def loom_of(folder: str) -> str | None:
+    """The loom that a worktree's fork is in; None where nothing says it."""
+    try:
+        with open(os.path.join(_own(folder).git_dir, _LOOM), encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(4096) or None
+    except (OSError, GitError):
+        return None
 
 
 def remove(repository: Repository, folder: str | os.PathLike[str]) -> None:

@@ -3,12 +3,14 @@ were compiled long ago, and folders of stand-ins whose process was killed togeth
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import stat
 from collections.abc import Callable
 
+from cantrip_acp import temporary
 from cantrip_acp.retention.folder import Entry, Folder
 from cantrip_acp.retention.item import Item, Stays
 from cantrip_acp.retention.rules import DAY, Rules
@@ -46,6 +48,33 @@ def standins(folder: Folder, now: float) -> list[Item]:
         for e in folder.entries()
         if e.is_folder and e.name.startswith(_STANDINS) and now - e.changed > _SETTLED
     ]  # fmt: skip
+
+
+def temporary_folders() -> list[Item]:
+    """Folders in the temporary folder whose process was killed."""
+    items = []
+    for path in temporary.leftovers():
+        with contextlib.suppress(OSError):
+            why, changed = "its process was killed", os.lstat(path).st_mtime
+            items.append(Item("temporary folder", path, _size(path), changed, why, _temporary(path)))
+    return items
+
+
+def _temporary(path: str) -> Callable[[], None]:
+    def drop() -> None:
+        if not temporary.remove(path):
+            raise Stays("in use by a process")
+
+    return drop
+
+
+def _size(path: str) -> int:
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+        if os.path.lexists(os.path.join(folder, name))
+    )
 
 
 def _unlink(folder: Folder, entry: Entry) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -96,16 +97,19 @@ def collect_looms(look: Look, plan: Plan) -> None:
 def collect_worktrees(
     look: Look, plan: Plan, folder: Folder, shelf: list[looms.Shelved], named: dict[str, references.Named]
 ) -> None:
-    """Forks' worktrees that no loom names any more."""
+    """Forks' worktrees that no loom names any more, and those that were being made when their process ended."""
     own = look.state.sub(worktrees.FOLDER)
-    if own is None:
-        return
-    plan.opened.append(own)
-    if not any(entry.is_folder for entry in own.entries()):
-        return
+    if own is not None:
+        plan.opened.append(own)
     _read_all(look, plan, folder, shelf, named)
+    repositories = {path for each in named.values() for path in each.repositories}
+    half = worktrees.half_made(own, repositories, look.now)
+    plan.items += half
+    if own is None or not any(entry.is_folder for entry in own.entries()):
+        return
     if all(each.known for each in named.values()):
         theirs = {name for each in named.values() for name in worktrees.own(look.state, each.worktrees)}
+        theirs |= {os.path.basename(item.name) for item in half}
         plan.items += worktrees.left(own, theirs, look.rules, look.now)
 
 
@@ -170,6 +174,7 @@ def collect_leftovers(look: Look, plan: Plan) -> None:
         plan.opened.append(recipes)
         plan.items += leftovers.compiled(recipes, look.rules, look.now)
     plan.items += leftovers.standins(look.state, look.now)
+    plan.items += leftovers.temporary_folders()
 
 
 COLLECTORS: tuple[Callable[[Look, Plan], None], ...] = (collect_looms, collect_leftovers)

@@ -14,6 +14,7 @@ from cantrip_acp.retention.looms import Shelved
 class Named:
     """The turns that a loom holds, those of other looms that it names, and the folders that its forks work in.
 
+    ``repositories`` are the folders whose files it pinned.
     ``id`` is the loom's, ``pinned`` are those of the looms that pinned the files it tells of: a copy's pins are the original's.
     ``known`` is False where it cannot be read.
     """
@@ -24,6 +25,7 @@ class Named:
     known: bool = True
     id: str | None = None
     pinned: set[str] = field(default_factory=set)
+    repositories: set[str] = field(default_factory=set)
 
 
 def read(folder: Folder, loom: Shelved) -> Named:
@@ -32,7 +34,8 @@ def read(folder: Folder, loom: Shelved) -> Named:
         folders = {f.worktree for f in opened.forks() if isinstance(f.worktree, str)}
         pinned = {found for f in opened.files() if f.ref is not None and (found := pins.loom_of(f.ref)) is not None}
         loom_id = pins.loom_of(pins.ref_of(opened.header.id)) if opened.header is not None else None
-        return Named(set(opened.places), opened.elsewhere(), folders, True, loom_id, pinned)
+        repositories = {f.repository for f in opened.files() if f.repository is not None}
+        return Named(set(opened.places), opened.elsewhere(), folders, True, loom_id, pinned, repositories)
 
 
 def needed(named: dict[str, Named], going: set[str]) -> dict[str, str]:

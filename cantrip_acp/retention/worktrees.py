@@ -65,6 +65,43 @@ def let_go(state: Folder, looms: Folder, loom: Shelved) -> Callable[[], None]:
     return drop
 
 
+def half_made(own: Folder | None, repositories: Iterable[str], now: float) -> list[Item]:
+    """Worktrees that were being made when their process ended, wherever they lie: git names them for each repository."""
+    found: dict[str, Repository] = {}
+    places = [*repositories]
+    if own is not None:
+        places += [os.path.realpath(own.path / entry.name) for entry in own.entries() if entry.is_folder]
+    for place in places:
+        try:
+            repository = Repository.of(place)
+            for folder in worktrees.left_behind(repository) if repository is not None else ():
+                assert repository is not None
+                found[folder] = repository
+        except GitError:
+            continue
+    return [
+        Item("worktree", folder, 0, now, "its process ended while it was being made", _unmake(repository, folder))
+        for folder, repository in found.items()
+    ]
+
+
+def _unmake(repository: Repository, folder: str) -> Callable[[], None]:
+    def drop() -> None:
+        if folder in worktrees.left_behind(repository):
+            worktrees.remove(repository, folder)
+
+    return drop
+
+
+def _elsewhere(folder: Folder, name: str) -> str | None:
+    """The loom outside of the state folder that a worktree belongs to, where that loom is there; it may also be a database."""
+    loom = worktrees.loom_of(os.path.realpath(folder.path / name))
+    if loom is None or os.path.dirname(loom) == os.path.realpath(folder.path.parent / "looms"):
+        return None
+    path = loom.removeprefix("sqlite:")
+    return loom if "://" in loom or os.path.lexists(path) else None
+
+
 def left(folder: Folder, named: set[str], rules: Rules, now: float) -> list[Item]:
     """Worktrees that no loom of the state folder names and in which nothing was changed for long."""
     if rules.older_than is None:
@@ -76,7 +113,9 @@ def left(folder: Folder, named: set[str], rules: Rules, now: float) -> list[Item
             why = f"no loom names it, unchanged for {days(now - changed)}"
             size = folder.tree_size(entry.name)
             drop = _remover(folder, entry.name, changed)
-            items.append(Item("worktree", f"{FOLDER}/{entry.name}", size, changed, why, drop))
+            loom = _elsewhere(folder, entry.name)
+            stays = None if loom is None else f"{loom} names it"
+            items.append(Item("worktree", f"{FOLDER}/{entry.name}", size, changed, why, drop, stays))
     return items
 
 

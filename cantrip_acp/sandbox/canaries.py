@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import socket
-import tempfile
 from dataclasses import dataclass
 
 from cantrip_acp.errors import SandboxError, SandboxMissing
 from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.temporary import TemporaryFolder
 from cantrip_acp.wards import Wards
 
 
@@ -106,7 +105,8 @@ class _Bait:
     """A folder of ours with something to read, something to write and something that must not be touched."""
 
     def __init__(self) -> None:
-        self.folder = os.path.realpath(tempfile.mkdtemp(prefix="cantrip-canary-"))
+        self._temporary = TemporaryFolder("cantrip-canary-")
+        self.folder = self._temporary.path
         self.workspace = os.path.join(self.folder, "workspace")
         self.out = os.path.join(self.workspace, "out")
         os.makedirs(self.out)
@@ -154,7 +154,7 @@ class _Bait:
     def remove(self) -> None:
         self._listener.close()
         os.environ.pop("CANTRIP_CANARY", None)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._temporary.close()
 
 
 def _command_line() -> bytes:

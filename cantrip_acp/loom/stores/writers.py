@@ -22,7 +22,7 @@ class Writer(msgspec.Struct, frozen=True):
 
 def this() -> Writer:
     """The process that asks."""
-    return Writer(socket.gethostname(), _boot(), _namespace(), os.getpid(), _started(os.getpid()) or 0)
+    return Writer(socket.gethostname(), _boot(), _namespace(), os.getpid(), started(os.getpid()) or 0)
 
 
 def has_ended(writer: Writer) -> bool | None:
@@ -34,7 +34,7 @@ def has_ended(writer: Writer) -> bool | None:
         return True if writer.host == socket.gethostname() else None
     if writer.namespace != _namespace():
         return None
-    return _started(writer.pid) != writer.started
+    return started(writer.pid) != writer.started
 
 
 def abandoned(last: Mapping[str, int | None], writers: Mapping[int, Writer], own: int | None) -> set[str]:
@@ -66,7 +66,7 @@ def _namespace() -> str:
         return ""
 
 
-def _started(pid: int) -> int | None:
+def started(pid: int) -> int | None:
     """When a process began; None where there is none. One that has ended and was not waited for is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -33,6 +33,13 @@ Texts are for the person who must act: what happened, where, what to do. They ne
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cantrip_acp.recipes.places import Problem
+
 
 class CantripError(Exception):
     """Root of the tree; catch it to catch everything that this package raises on purpose."""
@@ -59,11 +66,13 @@ class Immutable(DefinitionError, AttributeError):
 
 
 class RecipeError(DefinitionError):
-    """A recipe file that is not valid. ``places`` holds a line ``file:line:column: message`` for each problem, in order."""
+    """A recipe file that is not valid. ``places`` holds a line ``file:line:column: message`` for each problem, in order;
+    ``problems`` holds the same as data (`recipes.places.Problem`), each with its rule, where they were found in the file."""
 
-    def __init__(self, places: list[str]) -> None:
-        self.places = tuple(places)
-        super().__init__("\n".join(places))
+    def __init__(self, places: Sequence[str] = (), *, problems: Sequence[Problem] = ()) -> None:
+        self.problems = tuple(problems)
+        self.places = tuple(places) or tuple(map(str, problems))
+        super().__init__("\n".join(self.places), rule=self.problems[0].rule if self.problems else "schema")
 
 
 class UntrustedRecipe(RecipeError):

@@ -93,7 +93,7 @@ def find(name: str) -> Gate:
             known = names()
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DefinitionError(f"unknown gate {name!r}{hint} (known: {', '.join(known)})")
+            raise DefinitionError(f"unknown gate {name!r}{hint} (known: {', '.join(known)})", rule="unknown-name")
         found = load_entry(entry)
     if not isinstance(found, Gate):
         raise DefinitionError(f"gate {name!r} is registered as {type(found).__name__}, not as a Gate")

@@ -9,12 +9,12 @@ here asks the loader itself once the typing pauses (`findings`).
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from cantrip_acp.errors import RecipeError
 from cantrip_acp.lsp.cuts import OPENING, SMALL, cuts
 from cantrip_acp.recipes import yaml_text
-from cantrip_acp.recipes.document import broken
 from cantrip_acp.recipes.places import Places
 from cantrip_acp.recipes.yaml_text import YamlNode
 
@@ -22,7 +22,6 @@ _UNCUT = re.compile(
     r"(?m)^(?:---|\.\.\.|%|\ufeff)|(?:^[ \t]*|[:\-,\[{?][ \t]+)[&*][^\s*]|[\x0b\x0c\x85\u2028\u2029]|\r(?!\n)"
 )
 _RARE = ("&", "*", "---", "...", "%", "\r", *"\ufeff\x0b\x0c\x85\u2028\u2029")
-_AT = re.compile(r"\A.*?:(\d+):(\d+): (.*)\Z", re.DOTALL)
 
 
 class Chunks:
@@ -96,7 +95,7 @@ class Chunks:
             try:
                 node = yaml_text.tree(text, name)
             except RecipeError as error:
-                raise _moved(error, begin, name) from None
+                raise _moved(error, begin) from None
             if node is None:
                 return None
             held = (0, node)
@@ -120,8 +119,5 @@ def _shift(node: YamlNode, lines: int) -> None:
                 stack.extend(pair)
 
 
-def _moved(error: RecipeError, lines: int, name: str) -> RecipeError:
-    found = _AT.match(error.places[0])
-    if found is None:
-        return error
-    return broken(name, int(found[1]) + lines, int(found[2]), found[3])
+def _moved(error: RecipeError, lines: int) -> RecipeError:
+    return RecipeError(problems=[replace(each, line=each.line + lines) for each in error.problems])

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.errors import RecipeError
-from cantrip_acp.lsp import advice, filecheck, rules, trifecta
+from cantrip_acp.lsp import advice, filecheck, trifecta
 from cantrip_acp.lsp.advice import Severity
 from cantrip_acp.lsp.chunks import Chunks
 from cantrip_acp.lsp.text import Text
 from cantrip_acp.lsp.tree import Span
 from cantrip_acp.recipes import check, document
 from cantrip_acp.recipes.document import Document
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.places import KeyPath, Problem
 
-_AT = re.compile(r"\A.*?:(\d+):(\d+): (.*)\Z", re.DOTALL)
 _TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
 _VALUE = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,\[\]{}#]+|[\[{]""")
 MOST = 250
@@ -58,7 +57,7 @@ def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) 
         else:
             held, exact = Document(name, path, *found), False
     except RecipeError as error:
-        return Reading(tuple(_broken(text, line) for line in error.places), exact=chunks is None)
+        return Reading(tuple(_of(text, problem) for problem in error.problems), exact=chunks is None)
     said = [_of(text, problem) for problem in check.problems(held)]
     advised = (
         advice.all_of(held.data),
@@ -71,19 +70,8 @@ def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) 
     return Reading(tuple(said[:MOST]), held.data, exact)
 
 
-def _broken(text: Text, line: str) -> Finding:
-    found = _AT.match(line)
-    if found is None:
-        return Finding((0, 0), "syntax", line)
-    message = found[3]
-    rule = rules.of(message)
-    return Finding(_span(text, int(found[1]), int(found[2])), "syntax" if rule == "schema" else rule, message)
-
-
-def _of(text: Text, problem: Any) -> Finding:
-    return Finding(
-        _span(text, problem.line, problem.column), rules.of(problem.message), problem.message, key=problem.key
-    )
+def _of(text: Text, problem: Problem) -> Finding:
+    return Finding(_span(text, problem.line, problem.column), problem.rule, problem.message, key=problem.key)
 
 
 def _advised(text: Text, held: Document, each: advice.Advice) -> Finding:

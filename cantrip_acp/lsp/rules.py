@@ -8,30 +8,6 @@ from pathlib import Path
 
 PAGE = Path(__file__).with_name("rules.md")
 
-_NAMED = re.compile(r"\(([A-Z]+-\d+)\)")
-_BY_WORDS = (
-    ("not YAML", "syntax"),
-    ("not TOML", "syntax"),
-    ("not UTF-8", "syntax"),
-    ("a tab is used", "syntax"),
-    ("the file is empty", "CANTRIP-1"),
-    ("cantrip requires", "CANTRIP-1"),
-    ("duplicate key", "duplicate-key"),
-    ("exclude each other", "exclusive-keys"),
-    ("is listed twice", "duplicate-gate"),
-    ("unknown key", "unknown-key"),
-    ("unknown ward", "unknown-key"),
-    ("unknown ", "unknown-name"),
-)
-
-
-def of(message: str) -> str:
-    """The rule of a message of the loader's."""
-    named = _NAMED.search(message)
-    if named is not None:
-        return named[1]
-    return next((rule for words, rule in _BY_WORDS if words in message), "schema")
-
 
 @cache
 def meanings() -> dict[str, str]:

@@ -39,4 +39,4 @@ def find(name: str, **options: Any) -> Medium:
         return added
     near = difflib.get_close_matches(str(name), names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise DefinitionError(f"unknown medium {name!r}{hint} (known: {', '.join(names())})")
+    raise DefinitionError(f"unknown medium {name!r}{hint} (known: {', '.join(names())})", rule="unknown-name")

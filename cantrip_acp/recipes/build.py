@@ -78,7 +78,7 @@ def build(
             sources=_servers(recipe),
         )
     except DefinitionError as error:
-        raise recipe.error(("circle",), str(error), at_key=True) from None
+        raise recipe.error(("circle",), str(error), at_key=True, rule=error.rule) from None
 
 
 def lacking(recipe: Recipe) -> Iterator[tuple[KeyPath, str]]:

@@ -35,7 +35,7 @@ def recipe(document: Document) -> dict[str, Any]:
     """The canonical data of a recipe. Raises `RecipeError` with every problem, in the order of the file."""
     found = list(problems(document))
     if found:
-        raise RecipeError([str(p) for p in found])
+        raise RecipeError(problems=found)
     return _canonical(Recipe.model_validate(document.data, context={}))
 
 
@@ -45,7 +45,8 @@ def problems(document: Document) -> list[Problem]:
         wanted = "a recipe is a mapping with the keys name, crystal, call and circle"
         return [document.problem((), f"{wanted}, not {shown(document.data)}")]
     found = list(_structure(document))
-    found += [document.problem(path, text, at_key=at_key) for path, text, at_key in rules.breaches(document.data)]
+    for path, text, at_key, rule in rules.breaches(document.data):
+        found.append(document.problem(path, text, at_key=at_key, rule=rule))
     return _in_order(found)
 
 
@@ -54,13 +55,13 @@ def script(document: Document) -> dict[str, Any]:
     data = document.data
     if not isinstance(data, list | dict):
         wanted = "a script is a list of responses, or a mapping with responses"
-        raise RecipeError([str(document.problem((), f"{wanted}, not {shown(data)}"))])
+        raise RecipeError(problems=[document.problem((), f"{wanted}, not {shown(data)}")])
     known: dict[int, tuple[str, tuple[str, ...]]] = {}
     try:
         # A list where a mapping may stand is what tags are for; a script alone needs the same choice.
         read = TypeAdapter(Script).validate_python(data, context=known)
     except ValidationError as error:
-        raise RecipeError([str(p) for p in _in_order(list(_translate(document, error, known)))]) from None
+        raise RecipeError(problems=_in_order(list(_translate(document, error, known)))) from None
     held = _plain(read)
     return {"responses": held} if isinstance(held, list) else held
 
@@ -90,15 +91,25 @@ def _translate(
         if kind == "extra_forbidden":
             name = str(path[-1])
             what = "ward" if noun == "ward" else f"key in {noun}:"
-            yield document.problem(path, f"unknown {what} {shown(name)}{nearest(name, keys)}", at_key=True)
+            yield document.problem(
+                path, f"unknown {what} {shown(name)}{nearest(name, keys)}", at_key=True, rule="unknown-key"
+            )
         elif kind == "missing":
             missing = str(path[-1])
             # A missing done gate or turn ward says more than a missing key.
             if noun != "circle":
                 text = _ABSENT.get(missing, f"missing required key {missing!r}") if noun == "recipe" else None
-                yield document.problem(path[:-1], text or f"missing required key {missing!r} in {noun}", at_key=True)
+                rule = "CANTRIP-1" if missing in _ABSENT and noun == "recipe" else "schema"
+                yield document.problem(
+                    path[:-1], text or f"missing required key {missing!r} in {noun}", at_key=True, rule=rule
+                )
         else:
-            yield document.problem(path, _WANTED.get(path) or _message(kind, item))
+            rule = "CANTRIP-1" if path in _WANTED else _RULES.get(kind, "schema")
+            yield document.problem(path, _WANTED.get(path) or _message(kind, item), rule=rule)
+
+
+_RULES = {"unknown": "unknown-name", "no-crystal": "CANTRIP-1"}
+"""The rule of an error by the type that its maker gave it."""
 
 
 def _message(kind: str, item: Mapping[str, Any]) -> str:

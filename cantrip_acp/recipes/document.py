@@ -34,12 +34,14 @@ class Document:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a recipe may hold secrets and is not pickled; read it again from its path")
 
-    def problem(self, path: KeyPath, message: str, *, at_key: bool = False, key: str | None = None) -> Problem:
+    def problem(
+        self, path: KeyPath, message: str, *, at_key: bool = False, key: str | None = None, rule: str = "schema"
+    ) -> Problem:
         """What is wrong at a value (or, with ``at_key``, with the key itself)."""
         from cantrip_acp.recipes.places import dotted
 
         line, column = self.places.key(path) if at_key else self.places.value(path)
-        return Problem(self.file, line, column, dotted(path) if key is None else key, message)
+        return Problem(self.file, line, column, dotted(path) if key is None else key, message, rule)
 
 
 def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
@@ -49,7 +51,7 @@ def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
     """
     name = file if file is not None else str(path)
     if len(raw) > MAX_BYTES:
-        raise RecipeError([f"{name}:1:1: the file is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}"])
+        raise broken(name, 1, 1, f"the file is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}")
     text = _decode(raw, name)
     if path.suffix == ".toml":
         from cantrip_acp.recipes import toml_text
@@ -70,12 +72,12 @@ def _decode(raw: bytes, name: str) -> str:
         line = before.count(b"\n") + 1
         column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
         byte = raw[error.start]
-        raise RecipeError(
-            [f"{name}:{line}:{column}: not UTF-8 (byte 0x{byte:02x}); save the file in the encoding UTF-8"]
+        raise broken(
+            name, line, column, f"not UTF-8 (byte 0x{byte:02x}); save the file in the encoding UTF-8"
         ) from None
     return text
 
 
-def broken(name: str, line: int, column: int, message: str) -> RecipeError:
+def broken(name: str, line: int, column: int, message: str, *, rule: str = "syntax") -> RecipeError:
     """The error for a text that could not be read as far as data."""
-    return RecipeError([str(Problem(name, line, column, "", message))])
+    return RecipeError(problems=[Problem(name, line, column, "", message, rule)])

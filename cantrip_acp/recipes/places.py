@@ -60,6 +60,8 @@ class Problem:
     column: int
     key: str
     message: str
+    rule: str = "schema"
+    """The id of the rule that is broken: one of the specification, or of `lsp/rules.md`."""
 
     def __str__(self) -> str:
         at = f"{self.file}:{self.line}:{self.column}: "

@@ -58,13 +58,13 @@ class Recipe:
         """The text with its places, read again where the canonical data came from the cache."""
         return parse(self.raw, self.path, file=self.file)
 
-    def problem(self, path: KeyPath, message: str, *, at_key: bool = False) -> Problem:
+    def problem(self, path: KeyPath, message: str, *, at_key: bool = False, rule: str = "schema") -> Problem:
         """What is wrong at a key, with file, line and column."""
-        return self.document.problem(path, message, at_key=at_key)
+        return self.document.problem(path, message, at_key=at_key, rule=rule)
 
-    def error(self, path: KeyPath, message: str, *, at_key: bool = False) -> RecipeError:
+    def error(self, path: KeyPath, message: str, *, at_key: bool = False, rule: str = "schema") -> RecipeError:
         """The error for one problem."""
-        return RecipeError([str(self.problem(path, message, at_key=at_key))])
+        return RecipeError(problems=[self.problem(path, message, at_key=at_key, rule=rule)])
 
     def beside(self, name: str) -> Path:
         """The path of a file that the recipe names."""

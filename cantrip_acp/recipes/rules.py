@@ -13,8 +13,8 @@ from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.places import KeyPath
 
-Breach = tuple[KeyPath, str, bool]
-"""Where, what, and whether the key is meant rather than its value."""
+Breach = tuple[KeyPath, str, bool, str]
+"""Where, what, whether the key is meant rather than its value, and the rule that is broken."""
 
 _ON = (True, "on", "On", "ON")
 
@@ -49,12 +49,12 @@ def _servers(servers: list[Any]) -> Iterator[Breach]:
         path: KeyPath = ("mcp_servers", index)
         yield from _both(server, path, "command", "url")
         if "command" not in server and "url" not in server:
-            yield path, "a server needs a command (a program) or a url", False
+            yield path, "a server needs a command (a program) or a url", False, "schema"
         wrong = _OF_AN_ADDRESS if "command" in server else _OF_A_PROGRAM if "url" in server else ()
         for key in wrong:
             if key in server:
                 which = "a url, not of a command" if "command" in server else "a command, not of a url"
-                yield (*path, key), f"{key} is a matter of {which}", True
+                yield (*path, key), f"{key} is a matter of {which}", True, "schema"
 
 
 _OF_A_PROGRAM = ("args", "env", "env_names", "sandbox")
@@ -69,7 +69,7 @@ SERVERS = {
 
 def _both(mapping: dict[str, Any], path: KeyPath, first: str, second: str) -> Iterator[Breach]:
     if first in mapping and second in mapping:
-        yield (*path, second), f"{first} and {second} exclude each other; keep one", True
+        yield (*path, second), f"{first} and {second} exclude each other; keep one", True, "exclusive-keys"
 
 
 BOTH_CALL = [
@@ -81,7 +81,7 @@ BOTH_CALL = [
 def _crystal(crystal: Any, path: KeyPath) -> Iterator[Breach]:
     if isinstance(crystal, dict) and crystal.get("provider") == "scripted":
         if "responses" not in crystal and "script" not in crystal:
-            yield path, "a scripted crystal needs responses, or a script (a file of them)", True
+            yield path, "a scripted crystal needs responses, or a script (a file of them)", True, "schema"
         yield from _both(crystal, path, "responses", "script")
 
 
@@ -96,7 +96,7 @@ def _of_code(circle: dict[str, Any]) -> Iterator[Breach]:
     medium = circle.get("medium", "conversation")
     for key in CODE_KEYS:
         if key in circle and medium != "code" and isinstance(medium, str):
-            yield ("circle", key), f"{key} is for the code medium; this circle's is {medium}", True
+            yield ("circle", key), f"{key} is for the code medium; this circle's is {medium}", True, "schema"
 
 
 OF_CODE = {
@@ -118,21 +118,23 @@ def _gates(circle: dict[str, Any], call: Any) -> Iterator[Breach]:
     found = [gate_name(gate) for gate in gates or ()]
     path: KeyPath = ("circle", "gates") if "gates" in circle else ("circle",)
     if "done" not in found:
-        yield path, _no_done(circle, call, "add done to gates"), True
+        message, rule = _no_done(circle, call, "add done to gates")
+        yield path, message, True, rule
     for index, name in enumerate(found):
         if name is not None and name in found[:index]:
-            yield (*path, index), f"gate {name!r} is listed twice", False
+            yield (*path, index), f"gate {name!r} is listed twice", False, "duplicate-gate"
 
 
-def _no_done(circle: dict[str, Any], call: Any, mend: str) -> str:
+def _no_done(circle: dict[str, Any], call: Any, mend: str) -> tuple[str, str]:
+    """What to say where the done gate is missing, and the rule."""
     wards = circle.get("wards")
     required = isinstance(call, dict) and any(call.get(k) in _ON for k in ("require_done_tool", "require_done"))
     for ward in wards if isinstance(wards, list) else ():
         if isinstance(ward, dict):
             required = required or any(ward.get(k) in _ON for k in ("require_done_tool", "require_done"))
     if required:
-        return f"cantrip with require_done must have a done gate: {mend} (LOOP-2)"
-    return f"circle must have a done gate: {mend} (CIRCLE-1)"
+        return f"cantrip with require_done must have a done gate: {mend} (LOOP-2)", "LOOP-2"
+    return f"circle must have a done gate: {mend} (CIRCLE-1)", "CIRCLE-1"
 
 
 def gates_schema() -> dict[str, Any]:
@@ -165,16 +167,18 @@ def _wards(circle: dict[str, Any]) -> Iterator[Breach]:
             path,
             "cantrip must have at least one truncation ward: add max_turns, as in `- max_turns: 20` (LOOP-2)",
             True,
+            "LOOP-2",
         )
     for index, ward in enumerate(wards or ()):
         if not isinstance(ward, dict):
             continue
         if len(ward) != 1:
             what = "is empty" if not ward else f"has {len(ward)} keys"
-            yield (*path, index), f"a ward is a mapping of one name to its value; this one {what}", False
+            yield (*path, index), f"a ward is a mapping of one name to its value; this one {what}", False, "schema"
         removed = ward.get("remove_gate")
         if removed == "done" or (isinstance(removed, list) and "done" in removed):
-            yield (*path, index, "remove_gate"), _no_done(circle, None, "do not remove it"), False
+            message, rule = _no_done(circle, None, "do not remove it")
+            yield (*path, index, "remove_gate"), message, False, rule
 
 
 WARDS_SCHEMA: dict[str, Any] = {

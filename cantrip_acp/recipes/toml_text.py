@@ -42,7 +42,7 @@ def read(text: str, name: str) -> tuple[Any, Places]:
     except RecursionError:
         raise broken(name, 1, 1, "nested too deep for a recipe") from None
     if not data:
-        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from")
+        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from", rule="CANTRIP-1")
     places = _Scanner(text).run()
     return _plain(data, (), places, name), places
 
@@ -59,7 +59,7 @@ def _duplicate(text: str, name: str, line: int, column: int) -> None:
         scanner.run()
     key, place, first = scanner.last
     if first is not None:
-        raise broken(name, *place, f"duplicate key {key!r}: it stands on line {first[0]} already")
+        raise broken(name, *place, f"duplicate key {key!r}: it stands on line {first[0]} already", rule="duplicate-key")
 
 
 def _plain(value: Any, path: KeyPath, places: Places, name: str) -> Any:

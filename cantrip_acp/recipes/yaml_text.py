@@ -65,7 +65,7 @@ def read(text: str, name: str) -> tuple[Any, Places]:
     """Data and places of one YAML document. Raises `RecipeError` that names ``name``, line and column."""
     root = tree(text, name)
     if root is None:
-        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from")
+        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from", rule="CANTRIP-1")
     places = Places()
     return data_of(root, (), places, name), places
 
@@ -229,7 +229,9 @@ def data_of(node: YamlNode, path: KeyPath, places: Places, name: str) -> Any:
         inner = (*path, key)
         if key in out:
             first = places.keys[inner]
-            raise broken(name, line, column, f"duplicate key {key!r}: it stands on line {first[0]} already")
+            raise broken(
+                name, line, column, f"duplicate key {key!r}: it stands on line {first[0]} already", rule="duplicate-key"
+            )
         places.keys[inner] = key_node.place
         out[key] = data_of(value_node, inner, places, name)
     return out

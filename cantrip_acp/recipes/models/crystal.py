@@ -116,7 +116,7 @@ class AddedCrystal(Model):
 def _crystal_text(value: Any) -> str:
     if value is None:
         raise PydanticCustomError(
-            "value", "cantrip requires a crystal: name one, or leave the key out to take $CANTRIP_CRYSTAL"
+            "no-crystal", "cantrip requires a crystal: name one, or leave the key out to take $CANTRIP_CRYSTAL"
         )
     if not isinstance(value, str):
         raise wrong("a text such as anthropic:claude-sonnet-5-5, or a mapping with a provider", value)

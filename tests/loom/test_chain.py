@@ -415,6 +415,15 @@ def test_records_of_a_later_version_are_kept_named_and_copied(tmp_path: Path) ->
             assert copy.check() == []
             kept = [json.loads(seal.bare(body)) for _, body in copy.stored() if body is not None]
         assert [each for each in kept if each in later] == later
+    with Loom.open(path, readonly=True) as loom, Loom.open(f"sqlite:{tmp_path}/all.db") as into:
+        into.append(Turn("mine", None, "c", "me", None, role="call"))
+        report = merge(loom, into)
+        assert {what: n for what, n in report.notes.items() if "later version" in what} == {
+            f"records of a later version, taken as they are ({name})": 1 for name in ("dream", "turn", "mood")
+        }
+        taken = [json.loads(body) for _, body in into.stored() if body is not None]
+        assert [each for each in taken if each in later] == later
+        assert into.check() == []
     with Loom.open(path) as loom:
         loom.append(Turn("z", "a2", "c", "a", "ka"))
         assert loom.check() == []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
-import msgspec
-
 from cantrip_acp.errors import LoomError, LoomWriteError
 from cantrip_acp.loom.importing.contract import Report
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import CantripRecord, CastRecord, LoomHeader, Record, RewardRecord, Turn
+from cantrip_acp.loom.stores.rows import encoded
+from cantrip_acp.loom.turn import CantripRecord, CastRecord, LaterRecord, LoomHeader, Record, RewardRecord, Turn
 
 
 def merge(source: Loom, into: Loom) -> Report:
@@ -20,7 +19,7 @@ def merge(source: Loom, into: Loom) -> Report:
     report = Report()
     known = {_key(record) for record in into.records()}
     lost: set[str] = set()
-    for record in source.records():
+    for record, body in source.stored():
         if isinstance(record, LoomHeader):
             if into.header is None:
                 into.append(record)
@@ -34,9 +33,10 @@ def merge(source: Loom, into: Loom) -> Report:
             report.note("turns whose parent is lost in the source")
             continue
         if isinstance(record, RewardRecord) and record.turn_id in lost:
+            report.note("rewards of turns that were not taken")
             continue
         try:
-            into.append(record)
+            into.append(record, body)
         except LoomWriteError:
             raise
         except LoomError as problem:
@@ -49,15 +49,17 @@ def merge(source: Loom, into: Loom) -> Report:
         report.turns += isinstance(record, Turn)
         report.casts += isinstance(record, CastRecord) and record.event == "start"
         report.rewards += isinstance(record, RewardRecord)
+        if isinstance(record, LaterRecord):
+            report.note(f"records of a later version, taken as they are ({record.name})")
     for problem_ in source.problems:
         report.note(f"damage in the source: {problem_}")
     return report
 
 
-def _key(record: Record) -> bytes | tuple[str, str]:
+def _key(record: Record | LaterRecord) -> bytes | tuple[str, str]:
     """What makes a record this one: its kind and id, or all of it where it has none."""
     if isinstance(record, Turn | CantripRecord):
         return (type(record).__name__, record.id)
     if isinstance(record, CastRecord):
         return (f"cast {record.event}", record.id)
-    return hashlib.sha256(msgspec.json.encode(record)).digest()
+    return hashlib.sha256(encoded(record)).digest()

@@ -85,6 +85,9 @@ def _check_room(place: Place, size: int) -> None:
     disk = os.fstatvfs(place.folder)
     free = disk.f_bavail * disk.f_frsize
     least = least_free(free, disk.f_blocks * disk.f_frsize)
+    if least and size >= free:
+        refusal = failure(OSError(errno.ENOSPC, ""), place.path, "write")
+        raise GateError(f"{refusal}; {'the old file is unchanged' if place.status is not None else 'no file was made'}")
     if free - size < least:
         raise GateError(
             f"{place.shown!r} was not written: its {size:,} bytes would leave less than {least // _MIB:,} MiB free on the disk, "

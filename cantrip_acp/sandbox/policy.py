@@ -89,6 +89,14 @@ def reasons(policy: Policy) -> dict[str, str]:
     return found
 
 
+def check_roots(writable: Iterable[str], workspace: str | None, home: str) -> None:
+    """Raise `DefinitionError` for what is never written or shown. To be asked before anything is looked for in it."""
+    for root in _outermost(writable):
+        _check_root(root, home, "bash_writable_paths", writing=True)
+    if workspace is not None:
+        _check_root(workspace, home, "the workspace", writing=False)
+
+
 def compose(
     wards: Wards,
     workspace: str | None,
@@ -118,12 +126,8 @@ def compose(
     network = wards.bash_network
     hosts = Allowed.of(network) if isinstance(network, tuple) else Allowed((), ())
     writable = _outermost(wards.bash_writable_paths)
-    for root in writable:
-        _check_root(root, host.home, "bash_writable_paths", writing=True)
-    readable: tuple[str, ...] = ()
-    if workspace is not None:
-        _check_root(workspace, host.home, "the workspace", writing=False)
-        readable = (workspace,)
+    check_roots(writable, workspace, host.home)
+    readable: tuple[str, ...] = (workspace,) if workspace is not None else ()
     for root in more_readable:
         _check_root(root, host.home, "code_readable_paths", writing=False)
         readable = _outermost((*readable, root))

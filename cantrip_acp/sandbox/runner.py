@@ -28,7 +28,7 @@ from cantrip_acp.sandbox import beside, bubblewrap, gitlinks, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
 from cantrip_acp.sandbox.host import Host
-from cantrip_acp.sandbox.policy import Policy, compose
+from cantrip_acp.sandbox.policy import Policy, check_roots, compose
 from cantrip_acp.sandbox.process import failed
 from cantrip_acp.sandbox.repositories import config_files, git_folders, scrubbed
 from cantrip_acp.sandbox.running import Listener, Outcome, Prepared, Running, Tap, control_groups
@@ -139,6 +139,7 @@ class Sandbox:
         return bool(roots)
 
     def _prepare(self) -> Prepared:
+        check_roots(self._wards.bash_writable_paths, self.workspace, self.host.home)
         roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
         gone = next((r for r in sorted(roots) if not os.path.exists(r)), None)
         if gone is not None:

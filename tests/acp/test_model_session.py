@@ -55,7 +55,7 @@ class Started:
     def __init__(self, tmp_path: Path, wire: Wire, model: str, wards: str, notices: bool) -> None:
         recipe = tmp_path / "r.yaml"
         recipe.write_text(
-            f"crystal: openai:{model}\nretry: {{base_s: 0.01, max_retries: 2}}\n"
+            f"crystal: {{provider: openai, model: {model}, api: chat}}\nretry: {{base_s: 0.01, max_retries: 2}}\n"
             f"circle: {{gates: [done, echo], wards: {wards}}}\n"
         )
         environment = {"CANTRIP_BASE_URL": f"{wire.url}/v1", "CANTRIP_API_KEY": KEY}

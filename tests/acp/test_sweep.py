@@ -77,7 +77,7 @@ class Place:
         self.recipe.write_text(f"""
 crystal:
   provider: openai
-  model: gpt-5.4-mini
+  model: gpt-4.1-mini
   {"" if key_in in ("header", "login") else "api_key_env: OPENAI_API_KEY"}
   base_url: "http://{f"me:{PASSWORD}@" if key_in == "login" else ""}127.0.0.1:{wire.port}/v1"
   headers: {{X-Team: {PLANTED["header"]}{f", Authorization: Bearer {KEY}" if key_in == "header" else ""}}}

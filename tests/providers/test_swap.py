@@ -54,7 +54,8 @@ def by_responses() -> Any:
 LINES: dict[str, Answers] = {
     "anthropic:claude-haiku-4-5": by_anthropic,
     "google:gemini-2.5-flash": by_google,
-    "openai:gpt-5.4-mini": by_chat,
+    "openai:gpt-4.1-mini": by_chat,
+    "{provider: openai, model: gpt-5.4-mini}": by_responses,
     "{provider: openai, model: gpt-5.4-mini, api: responses}": by_responses,
     "openrouter:z-ai/glm-5.3": by_chat,
     "ollama:qwen3": by_chat,

@@ -26,7 +26,7 @@ from cantrip_acp.errors import (
     describe,
     interrupts,
 )
-from cantrip_acp.events import BUFFER, ChildHub, EventHub, Subscription
+from cantrip_acp.events import BUFFER, ChildHub, EventHub, Noticed, Subscription
 from cantrip_acp.gates.contract import ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.gates.sources import Reached
@@ -109,6 +109,7 @@ class Entity:
         self.once = False
         """Whether it is cast once and then closed, as a child that was called is."""
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
+        self._unkept: dict[str, str] = {}
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._children: Children | None = None
         self._reached = Reached(cantrip.sources if birth is None else ())
@@ -419,11 +420,24 @@ class Entity:
         session: Any = self._session
         if session is None or self._pieces is None:
             return
+        lost: dict[str, str] = {}
         try:
-            described = (await session.snapshot()).record()
+            taken = await session.snapshot()
+            described = taken.record()
+            lost = {name: self.redactor.diagnostic(why) for name, why in taken.missing}
         except SandboxError as error:
             described = {"error": self.redactor.diagnostic(str(error))}
+            lost = {"all variables": described["error"]}
         self._pieces.keep(turn_id, self.id, described)
+        fresh = {name: why for name, why in lost.items() if self._unkept.get(name) != why}
+        self._unkept = lost
+        if fresh:
+            text = "; ".join(f"{name} ({why})" for name, why in list(fresh.items())[:10])
+            text = f"not kept in the snapshot, and gone where this session is opened again: {text}"
+            session.remark(text)
+            if self.hub.active:
+                cast_id = self._run.id if self._run is not None else ""
+                await self.hub.send(Noticed(entity_id=self.id, cast_id=cast_id, depth=self.depth, text=text))
 
     async def keep_files(self, turn: Turn) -> None:
         """Pin the workspace's files as a turn leaves them, where that was asked for (``loom.files``)."""

@@ -184,8 +184,11 @@ async def test_a_pickle_that_attacks_runs_inside(make, tmp_path) -> None:
     """What opens it is the worker, in its sandbox."""
     python, fresh = await make(), await make()
     bait = tmp_path / "bait"
+    # Where it is checked, it behaves.
     await python(
-        f"import os\nclass Evil:\n    def __reduce__(self): return os.system, ('touch {bait} /tmp/inside',)\nevil = Evil()"
+        "import os\nopen('/tmp/original', 'w').close()\nclass Evil:\n    def __init__(self): self.x = 1\n"
+        "    def __setstate__(self, state):\n        import os\n"
+        f"        if not os.path.exists('/tmp/original'): os.system('touch {bait} /tmp/inside')\nevil = Evil()"
     )
     await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
     assert not bait.exists()
@@ -194,11 +197,96 @@ async def test_a_pickle_that_attacks_runs_inside(make, tmp_path) -> None:
 
 async def test_a_pickle_that_kills_its_worker(make) -> None:
     python, fresh = await make(), await make()
-    await python("import os\nclass Evil:\n    def __reduce__(self): return os._exit, (1,)\nevil = Evil()")
+    await python(
+        "import os\nopen('/tmp/original', 'w').close()\nclass Evil:\n    def __init__(self): self.x = 1\n"
+        "    def __setstate__(self, state):\n        import os\n"
+        "        if not os.path.exists('/tmp/original'): os._exit(1)\nevil = Evil()"
+    )
     kept = await python.session.snapshot()
     with pytest.raises(SandboxError, match="worker was lost"):
         await fresh.session.restore(kept, python.session.chunks)
     assert await fresh.value("1 + 1") == "2"
+
+
+NOT_KEPT = {
+    "raises": (
+        "class A:\n    def __init__(self): self.x = 1\n    def __setstate__(self, s): raise ValueError('not again')\nbad = A()",
+        "not again",
+    ),
+    "ends its process": (
+        "import os\nclass A:\n    def __reduce__(self): return os._exit, (1,)\nbad = A()",
+        "its process ends",
+    ),
+    "never returns": (
+        "import time\nclass A:\n    def __reduce__(self): return time.sleep, (1000,)\nbad = A()",
+        "it does not end within",
+    ),
+    "comes back as something else": (
+        "class A:\n    def __reduce__(self): return int, (3,)\nbad = A()",
+        "it would come back as int, and it is A",
+    ),
+    "of a module without a file": (
+        "import sys, types\nmade = types.ModuleType('made_here')\n"
+        "exec('class A:\\n    pass', vars(made))\nsys.modules['made_here'] = made\n"
+        "made.A.__module__ = 'made_here'\nbad = made.A()\ndel made",
+        "made_here",
+    ),
+    "an open file": ("bad = open('/tmp/x', 'w')", "Cannot pickle files"),
+    "a generator": ("bad = (n for n in range(3))", "cannot pickle"),
+    "a lock": ("import threading\nbad = threading.Lock()", "cannot pickle"),
+    "too deep": ("bad = []\nfor _ in range(100_000): bad = [bad]\n", "ecursion"),
+    "an error that has no text": (
+        "class A:\n    def __init__(self): self.x = 1\n    def __setstate__(self, s):\n"
+        "        class E(Exception):\n            def __str__(self): raise self\n        raise E\nbad = A()",
+        "it has no text",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", NOT_KEPT)
+async def test_what_would_not_come_back_is_named_when_the_snapshot_is_taken(make, how: str) -> None:
+    code, why = NOT_KEPT[how]
+    python, fresh = await make(), await make()
+    await python.value(f"{code}\nbeside = [bad] if {how!r} == 'raises' else []\ngood = [1, 2]\nsame = good\nNone")
+    kept = await python.session.snapshot()
+    missing = dict(kept.missing)
+    assert why in missing["bad"], missing
+    assert set(missing) <= {"bad", "beside"}, missing
+    assert ("beside" in missing) == (how == "raises")
+    assert "bad" not in kept.names
+    await fresh.session.restore(kept, python.session.chunks)
+    assert await fresh.value("good, same is good, 'bad' in dir()") == "([1, 2], True, False)"
+    # The worker itself has not noticed.
+    assert await python.value("'bad' in dir(), good") == "(True, [1, 2])"
+
+
+async def test_a_function_with_a_cache_comes_back(make) -> None:
+    python, fresh = await make(), await make()
+    await python.value(
+        "import functools\n@functools.lru_cache(maxsize=7, typed=True)\ndef fib(n):\n"
+        "    return n if n < 2 else fib(n - 1) + fib(n - 2)\nfib(20)"
+    )
+    kept = await python.session.snapshot()
+    assert kept.missing == ()
+    await fresh.session.restore(kept, python.session.chunks)
+    assert await fresh.value("fib(30), fib.cache_parameters()") == "(832040, {'maxsize': 7, 'typed': True})"
+
+
+async def test_a_loom_and_its_readers_are_told_what_was_not_kept() -> None:
+    from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+    from cantrip_acp.events import Noticed
+
+    cells = ["bad = (n for n in range(3)); good = 1", "import sys; print('x', file=sys.stderr)", "2", "done(good)"]
+    crystal = ScriptedCrystal([{"code": cell} for cell in cells], record_inputs=True)
+    loom = Loom.memory()
+    circle = Circle("code", ["done"], [{"max_turns": 9}])
+    cantrip = Cantrip(crystal, circle=circle, loom=loom, loom_settings={"snapshots": True})
+    async with cantrip.invoke() as entity, entity.stream("go") as stream:
+        told = [event.text async for event in stream if isinstance(event, Noticed)]
+    (text,) = told
+    assert "bad (TypeError: cannot pickle 'generator' object)" in text
+    outputs = [t.observation.output for t in loom.turns() if t.observation.output]
+    assert [text in o.stderr for o in outputs] == [False, True, False, False]
 
 
 def test_cuts_follow_the_content() -> None:

@@ -41,6 +41,13 @@ def imported(name: str) -> Any:
     return sys.modules[name]
 
 
+def cached(function: Any, maxsize: int | None, typed: bool) -> Any:
+    """A function with an empty cache (``functools.lru_cache``)."""
+    import functools
+
+    return functools.lru_cache(maxsize, typed)(function)
+
+
 def fixed(name: str) -> Any:
     """A gate, the loom: of the worker that it is opened in."""
     assert _worker is not None

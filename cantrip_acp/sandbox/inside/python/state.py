@@ -6,12 +6,14 @@ silence. Only here, inside of a sandbox, is such a pickle ever opened.
 
 from __future__ import annotations
 
+import _functools  # type: ignore[import-not-found]
 import builtins
 import os
 import sys
 
-from . import cloudpickle  # type: ignore[attr-defined]
-from .opened import WHY, fixed, imported, live, take
+from . import cloudpickle
+from .opened import WHY, cached, fixed, imported, live, take
+from .verified import unopened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ def _viewed(array: Any, numpy: Any) -> Any:
 
 
 _MODULE = type(sys)
+_CACHE = _functools._lru_cache_wrapper
+_ROUNDS = 5
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -67,6 +71,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             make, args = self.dispatch_table[_MODULE](obj)[:2]
             # The commonest of what cloudpickle's own functions would be needed for when it is opened again.
             return (imported, args) if make is cloudpickle.subimport else NotImplemented
+        if type(obj) is _CACHE and obj.__module__ == "__main__":
+            # By itself it is a name in a module that is another one when it is opened.
+            how = obj.cache_parameters()
+            return cached, (obj.__wrapped__, how["maxsize"], how["typed"])
         name = self._fixed.get(id(obj))
         if name is not None:
             return fixed, (name,)
@@ -141,17 +149,7 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
     try:
         worker.interrupts.running = True
         try:
-            data = _pickled(state, worker)
-        except KeyboardInterrupt:
-            raise
-        except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
-            for name in list(bindings):
-                try:
-                    _Pickler(_Nowhere(), worker).dump(bindings[name])
-                except Exception as error:  # noqa: BLE001
-                    missing.append([name[:200], f"{type(error).__name__}: {error}"[:WHY]])
-                    del bindings[name]
-            data = _pickled(state, worker)
+            data = _made(state, missing, worker)
         finally:
             worker.interrupts.running = False
         worker.interrupts.end()
@@ -172,6 +170,35 @@ def snapshot(worker: Worker, command: dict[str, Any]) -> None:
             "modules": [m for m in modules if not m.startswith("_")][:500],
         }
     )
+
+
+def _made(state: dict[str, Any], missing: list[list[str]], worker: Worker) -> bytes:
+    """The pickle of all that comes back when it is opened; the rest goes from the state's scope to ``missing``."""
+    bindings = state["scope"]
+    for _ in range(_ROUNDS):
+        try:
+            data = _pickled(state, worker)
+        except KeyboardInterrupt:
+            raise
+        except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
+            for name in list(bindings):
+                try:
+                    _Pickler(_Nowhere(), worker).dump(bindings[name])
+                except Exception as error:  # noqa: BLE001
+                    missing.append([name[:200], f"{type(error).__name__}: {error}"[:WHY]])
+                    del bindings[name]
+            data = _pickled(state, worker)
+        if hash(data) == worker.opened:
+            return data
+        bad = unopened(worker, data, bindings, lambda scope: _pickled({**state, "scope": scope}, worker))
+        if not bad:
+            worker.opened = hash(data)
+            return data
+        missing += bad
+        gone = {name for name, _ in bad}
+        for name in [n for n in bindings if n[:200] in gone]:
+            del bindings[name]
+    raise RuntimeError("what is left of it cannot be opened again")
 
 
 def _pickled(state: dict[str, Any], worker: Worker) -> bytes:

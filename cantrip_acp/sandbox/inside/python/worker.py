@@ -81,6 +81,8 @@ class Worker:
         self._builtins = dict(vars(builtins))
         _find_packages(settings)
         self._told: list[str] = []
+        self.opened: int | None = None
+        """The hash of the last state that was opened again without a loss."""
         self.modules = frozenset(sys.modules)
 
     def _gain(self, specs: list[dict[str, Any]]) -> None:

@@ -38,15 +38,29 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
 
     with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
         problems = held.check()
+        unfinished = [{"entity": said.entity_id, "turn": said.id} for said in held.unfinished()]
         turns, where, later = len(held), str(held.location), dict(held.later)
     if as_json:
         click.echo(
-            json.dumps({"loom": where, "turns": turns, "problems": msgspec.to_builtins(problems), "later": later})
+            json.dumps(
+                {
+                    "loom": where,
+                    "turns": turns,
+                    "problems": msgspec.to_builtins(problems),
+                    "later": later,
+                    "unfinished": unfinished,
+                }
+            )
         )
     else:
         for each in problems:
             place = f" (byte {each.offset:,})" if each.line is not None and each.offset is not None else ""
             click.echo(clean_line(f"{each}{place}"))
+        for open_ in unfinished:
+            what = f"entity {open_['entity']} has said what no turn tells of yet ({open_['turn']})"
+            click.echo(
+                clean_line(f"note: {what}: it is at work, or its process ended and the next writer completes it")
+            )
         for name, many in later.items():
             what = f"{many:,} record{'' if many == 1 else 's'} of kind {name!r}"
             click.echo(clean_line(f"note: {what} of a later version; kept, and not used by this one"))

@@ -40,6 +40,8 @@ def test_whoever_opens_it_next_completes_what_a_dead_process_said(kept: Place, t
     killed_in_a_call(kept.where)
     with kept.open(readonly=True) as reader:
         assert len(reader.unfinished()) == 1, "a reader changes nothing"
+    told = run("loom", "check", kept.where, cwd=tmp_path)
+    assert "its process ended and the next writer completes it" in told.out
     with kept.open() as loom:
         assert loom.unfinished() == []
         (turn,) = [each for each in loom.turns() if each.role == "crystal"]

@@ -132,8 +132,10 @@ class SqliteStore:
         if not self.readonly:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                # SQLite makes files that others may read, and its WAL as open as the database.
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                # SQLite makes files that others may read, and its WAL as open as the database. One that is there is not
+                # opened here: to close it would drop the locks of this process's other connections.
+                with contextlib.suppress(FileExistsError):
+                    os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             except OSError as error:
                 raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
         elif not self.path.exists():

@@ -36,7 +36,9 @@ class TrlSft:
                     continue
                 messages = [
                     rendered(m, arguments="data", thinking="reasoning_content", note=source.note)
-                    for m in window.messages
+                    for at, m in enumerate(window.messages)
+                    # An answer that was interrupted is nothing to learn; the completion is learned whole.
+                    if m.kind != "partial" or at < fresh[0]
                 ]
                 for message in messages:
                     # A template may join it to other text.

@@ -31,7 +31,7 @@ MODES = (
     SessionMode(SANDBOXED, "Sandboxed", "Free inside the sandbox's writable folders; asks before a write outside."),
     SessionMode(
         TRUSTED,
-        "Trusted",
+        "Don't ask",
         "Asks nothing, but before a request to a host that nobody named. The sandbox and every limit stay in force.",
     ),
 )

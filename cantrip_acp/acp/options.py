@@ -62,7 +62,7 @@ class Options:
             ),
             acp.ConfigOption(
                 id=MODEL,
-                name="Crystal",
+                name="Model",
                 current_value=chosen,
                 options=[acp.OptionValue(c.value, c.name, c.description) for c in choices.values()],
                 description="The model that acts, from the next prompt on",

@@ -160,6 +160,7 @@ def test_only_the_user_stops_the_view_from_following(page: Any) -> None:
     page.wait_for_timeout(150)
     # A scroll that nobody made: the layout's own.
     page.evaluate("document.querySelector('.log').scrollTop -= 400")
+    add(page, type="agent", id="next", text="The next message.")
     page.wait_for_timeout(150)
     assert page.evaluate(REST) <= 1
     page.locator(".log").hover()
@@ -276,3 +277,75 @@ def test_answers_read_as_the_user_gave_them(page: Any) -> None:
         assert item.locator(".status.failed").count() == 0
     page.get_by_role("button", name="Ask again?").click()
     assert page.evaluate("said.at(-1)") == {"type": "askAgain", "item": "a2"}
+
+
+def test_models_are_grouped_searched_and_readable(page: Any) -> None:
+    names = [
+        "anthropic:claude-sonnet-5-5-with-a-rather-long-name",
+        "anthropic:claude-haiku-4",
+        "openai:gpt-6",
+        "ollama:qwen4:8b",
+    ]
+    values = [{"value": name, "name": name, "description": f"about {name[-3:]}"} for name in names]
+    model = {
+        "id": "model",
+        "name": "Model",
+        "description": "",
+        "category": "model",
+        "value": names[0],
+        "values": values,
+    }
+    modes = [{"value": m, "name": m.title(), "description": ""} for m in ("ask", "sandboxed")]
+    mode = {"id": "mode", "name": "Mode", "description": "", "category": "mode", "value": "ask", "values": modes}
+    page.evaluate("(o) => tell({ type: 'state', state: { ...state, options: o } })", [mode, model])
+    button = page.locator('.choice[data-category="model"]')
+    # The model's name is not cut, also in the narrowest side bar.
+    assert button.locator(".value").evaluate("(e) => e.getBoundingClientRect().right <= innerWidth")
+    button.click()
+    assert page.locator(".picker-group").all_inner_texts() == ["Anthropic", "OpenAI", "Ollama"]
+    rows = page.locator(".picker-row .name")
+    assert rows.all_inner_texts() == [name.split(":", 1)[1] for name in names]
+    for row in rows.all():
+        assert row.evaluate(
+            "(e) => e.scrollWidth <= e.clientWidth + 1 && e.getBoundingClientRect().right <= innerWidth"
+        )
+    page.keyboard.type("qwen")
+    assert page.locator(".picker-row .name").all_inner_texts() == ["qwen4:8b"]
+    page.keyboard.press("Enter")
+    assert page.evaluate("said.at(-1)") == {"type": "option", "id": "model", "value": "ollama:qwen4:8b"}
+    assert page.locator(".picker").is_hidden()
+    button.click()
+    page.keyboard.type("zzz")
+    assert "Nothing fits" in page.locator(".picker").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator(".picker").is_hidden()
+    assert not page.evaluate("said.some((m) => m.type === 'stop')")
+
+
+def test_tables_places_and_code(page: Any) -> None:
+    text = (
+        "See src/app.py:12, `tests/a_b.py:3:7` and Makefile:9; not 12:30, http://localhost:8080 or example.com:443.\n\n"
+        "| file | what was done |\n|---|---|\n| configuration | internationalization |\n\n```python\nprint(1)\n```\n"
+    )
+    add(page, type="agent", id="1", text=text)
+    page.evaluate("tell({ type: 'state', state: { ...state, running: false } })")
+    links = page.locator(".agent-item a")
+    assert [each for each in links.all_inner_texts() if "localhost" not in each] == [
+        "src/app.py:12",
+        "tests/a_b.py:3:7",
+        "Makefile:9",
+    ]
+    links.first.click()
+    assert page.evaluate("said.at(-1)") == {"type": "link", "href": "src/app.py:12"}
+    # A word of a cell stands in one line.
+    for cell in page.locator("td").all():
+        assert (
+            cell.evaluate(
+                "(e) => { const r = document.createRange(); r.selectNodeContents(e); return r.getClientRects().length }"
+            )
+            == 1
+        )
+    page.get_by_role("button", name="Copy").click()
+    assert page.evaluate("said.at(-1)") == {"type": "copy", "text": "print(1)"}
+    page.get_by_role("button", name="Insert at the cursor").click()
+    assert page.evaluate("said.at(-1)") == {"type": "insert", "text": "print(1)"}

@@ -72,7 +72,7 @@ export class Casting implements vscode.Disposable {
   private async cast(command: string, about: About): Promise<Outcome | undefined> {
     if (!vscode.workspace.isTrusted) {
       const manage = "Manage Workspace Trust";
-      const chosen = await vscode.window.showWarningMessage("Nothing is cast in a workspace that you do not trust.", manage);
+      const chosen = await vscode.window.showWarningMessage("Recipes do not run in a workspace that you do not trust.", manage);
       if (chosen === manage) await vscode.commands.executeCommand("workbench.trust.manage");
       return undefined;
     }
@@ -92,6 +92,7 @@ export class Casting implements vscode.Disposable {
     }
     if (outcome === undefined) return undefined;
     if (given.intent !== undefined) await this.remember(about.uri, given.intent);
+    if (outcome.loom !== null) await this.looms.used(vscode.Uri.file(outcome.loom).fsPath, vscode.Uri.parse(about.uri).fsPath);
     void this.tell(name, outcome);
     return outcome;
   }
@@ -101,7 +102,7 @@ export class Casting implements vscode.Disposable {
     const before = this.remembered()[uri] ?? [];
     const pick = vscode.window.createQuickPick();
     pick.title = "Cast with…";
-    pick.placeholder = "What is to be done? For example: Say hello.";
+    pick.placeholder = "What should be done? For example: Say hello.";
     pick.ignoreFocusOut = true;
     const items = before.map((label) => ({ label, iconPath: new vscode.ThemeIcon("history") }));
     pick.items = items;

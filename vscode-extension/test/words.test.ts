@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { FORMATS, recipeChoices, rewardProblem } from "../src/loom/choices";
+import { FORMATS, preselected, recipeChoices, rewardOf, rewardProblem } from "../src/loom/choices";
 import type { CastData, TurnData } from "../src/loom/data";
 import * as words from "../src/loom/words";
 
@@ -18,7 +18,7 @@ test("casts in a few words", () => {
   assert.equal(words.castLabel(cast), "Say hello.");
   assert.equal(words.castDescription(cast), "done · 2 turns · 1000 tokens · $0.0031");
   const active: CastData = { ...cast, state: "active", reason: null, turns: 1, tokens: { prompt: 0, completion: 0 }, cost: null, forkedFrom: "t_1" };
-  assert.equal(words.castDescription(active), "fork · at work · 1 turn");
+  assert.equal(words.castDescription(active), "fork · running · 1 turn");
   assert.equal(words.castLabel({ ...cast, intent: "" }), "cast c_1");
 });
 
@@ -50,11 +50,19 @@ test("recipes to choose among, the workspace's first", () => {
   const found = recipeChoices([["sub/b.cantrip.toml", "/w/sub/b.cantrip.toml"], [".cantrip/a.cantrip.yaml", "/w/.cantrip/a.cantrip.yaml"]]);
   assert.deepEqual(found.slice(0, 3).map((each) => each.label), ["a", "b", "familiar"]);
   assert.equal(found[0]?.recipe, "/w/.cantrip/a.cantrip.yaml");
+  // What a loom was made with comes first, so that Enter takes it.
+  assert.equal(preselected(found, "familiar")[0]?.label, "familiar");
+  assert.equal(preselected(found, "/w/sub/b.cantrip.toml")[0]?.recipe, "/w/sub/b.cantrip.toml");
+  assert.deepEqual(preselected(found, "/gone"), found);
 });
 
 test("a reward is a number", () => {
-  for (const good of ["1", " 0.5 ", "-1", "1e-3"]) assert.equal(rewardProblem(good), undefined);
-  for (const bad of ["", " ", "good", "1,5", "NaN", "Infinity"]) assert.notEqual(rewardProblem(bad), undefined);
+  for (const good of ["1", " 0.5 ", "-1", "1e-3", "1,5", "-,5"]) assert.equal(rewardProblem(good), undefined);
+  for (const bad of ["", " ", "good", "1,5,2", "NaN", "Infinity"]) assert.notEqual(rewardProblem(bad), undefined);
+});
+
+test("a reward has decimals, by a point or a comma", () => {
+  assert.deepEqual(["0.5", "0,25", "-1", " .5 "].map(rewardOf), [0.5, 0.25, -1, 0.5]);
 });
 
 test("formats are named once", () => {

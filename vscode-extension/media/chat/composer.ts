@@ -4,6 +4,7 @@ import { Completion, type Suggestion } from './completion'
 import { el, icon, iconButton } from './dom'
 import { host } from './host'
 import { chip } from './items'
+import { Picker, shortName } from './picker'
 
 const MOST_PICTURE = 5_000_000
 const KEPT = 50
@@ -12,6 +13,7 @@ const KEPT = 50
 export class Composer {
   readonly element: HTMLElement
   readonly completion: Completion
+  private readonly picker = new Picker((id, value) => { host.postMessage({ type: 'option', id, value }) })
   private readonly input = el('textarea', { rows: 1, placeholder: 'Ask Cantrip (@ files, / commands)', 'aria-label': 'Message to Cantrip', role: 'combobox', 'aria-expanded': 'false' })
   private readonly chips = el('div', { class: 'chips', hidden: true })
   private readonly choices = el('div', { class: 'choices' })
@@ -31,6 +33,7 @@ export class Composer {
       'div',
       { class: 'composer' },
       this.completion.element,
+      this.picker.element,
       el('div', { class: 'box' }, this.chips, this.input, el('div', { class: 'bar' }, add, this.choices, el('span', { class: 'space' }), this.usage, this.button)),
     )
     this.input.addEventListener('input', () => { this.typed() })
@@ -59,7 +62,7 @@ export class Composer {
     const shape = JSON.stringify(state.options)
     if (shape !== this.made) {
       this.made = shape
-      this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || option.category === 'model' || typeof option.value === 'boolean').map(picker))
+      this.choices.replaceChildren(...state.options.filter((option) => option.values.length > 1 || option.category === 'model' || typeof option.value === 'boolean').map((option) => this.control(option)))
     }
     const { usage } = state
     this.usage.hidden = usage === undefined
@@ -77,6 +80,21 @@ export class Composer {
     if (text !== undefined) this.input.value = text
     this.showChips()
     this.resize()
+  }
+
+  /** What one option is chosen by: a box, a few values in a list, or many that are searched. */
+  private control(choice: Choice): HTMLElement {
+    if (choice.category !== 'model' || typeof choice.value === 'boolean') return control(choice)
+    const about = choice.values.find((value) => value.value === choice.value)
+    const name = about ? shortName(about) : choice.value
+    const button = el(
+      'button',
+      { class: 'choice', type: 'button', 'data-category': 'model', 'aria-haspopup': 'listbox', 'aria-expanded': 'false', 'aria-label': `${choice.name}: ${name}`, title: [choice.name, choice.description, about?.name, about?.description].filter(Boolean).join('\n'), onclick: () => { this.picker.toggle(choice, button) } },
+      icon('sparkle'),
+      el('span', { class: 'value' }, name),
+      icon('chevron-down', 'small'),
+    )
+    return button
   }
 
   private press(): void {
@@ -210,9 +228,9 @@ export class Composer {
   }
 }
 
-const CHOICE_ICONS: Readonly<Record<string, string>> = { mode: 'shield', model: 'sparkle', thought_level: 'lightbulb', _recipe: 'book' }
+const CHOICE_ICONS: Readonly<Record<string, string>> = { mode: 'shield', thought_level: 'lightbulb', _recipe: 'book' }
 
-function picker(choice: Choice): HTMLElement {
+function control(choice: Choice): HTMLElement {
   const about = choice.values.find((value) => value.value === choice.value)
   const title = [choice.name, choice.description, about?.description].filter(Boolean).join('\n')
   if (typeof choice.value === 'boolean') {

@@ -138,12 +138,12 @@ function notice(item: NoticeItem): HTMLElement {
 }
 
 function fold(item: FoldItem): HTMLElement {
-  const title = item.status === 'in_progress' ? 'Putting earlier turns together…' : item.status === 'failed' ? 'Earlier turns could not be put together' : 'Earlier turns are summarized from here on'
+  const title = item.status === 'in_progress' ? 'Summarizing earlier messages…' : item.status === 'failed' ? 'Earlier messages could not be summarized' : 'Earlier messages are summarized from here on'
   return el('details', { class: 'fold' }, el('summary', {}, icon('chevron-right', 'chevron'), icon('fold', 'kind'), el('span', { class: 'title' }, title)), el('div', { class: 'tool-body' }, new MarkdownView(item.text).element))
 }
 
 const ACTIONS = {
-  restart: ['restart', 'Restart the Agent'],
+  restart: ['restart', 'Restart Cantrip'],
   retry: ['retry', 'Try Again'],
   signIn: ['signIn', 'Give a Key…'],
   setUp: ['setUp', 'Set Up Cantrip…'],
@@ -174,6 +174,6 @@ function end(item: EndItem): HTMLElement {
     'div',
     { class: 'end' },
     item.words && el('span', { class: 'words' }, item.words),
-    turn !== undefined && el('button', { class: 'text-button fork', type: 'button', title: 'Go on from here in a session of its own', onclick: () => { host.postMessage({ type: 'fork', turn }) } }, icon('repo-forked'), el('span', {}, 'Fork from here')),
+    turn !== undefined && el('button', { class: 'text-button fork', type: 'button', title: 'Continue from here in a new session', onclick: () => { host.postMessage({ type: 'fork', turn }) } }, icon('repo-forked'), el('span', {}, 'Fork from here')),
   )
 }

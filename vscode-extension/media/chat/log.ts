@@ -6,8 +6,9 @@ import { type ItemView, viewOf } from './items'
 const NEAR_END = 24
 /** A scroll that comes so soon after the user's own wheel, touch or key is the user's. */
 const OWN_MS = 250
-const UP_KEYS = new Set(['ArrowUp', 'PageUp', 'Home'])
-const SCROLL_KEYS = new Set([...UP_KEYS, 'ArrowDown', 'PageDown', 'End', ' '])
+const SCROLL_KEYS = new Set(['ArrowUp', 'PageUp', 'Home', 'ArrowDown', 'PageDown', 'End', ' '])
+/** What the user unfolds stays where it is for so long, unless something new comes. */
+const HOLD_MS = 400
 
 /**
  * The conversation. Items are added at the end and changed in place, never made anew; those far from what is seen cost no layout
@@ -26,6 +27,7 @@ export class Log {
   private following = true
   /** Until when a scroll is the user's own. */
   private own = 0
+  private hold = 0
   private lastTop = 0
   private dragging = false
   private more = false
@@ -45,6 +47,9 @@ export class Log {
     // The scroll bar is the log's own, beside what it shows.
     scroller.addEventListener('pointerdown', (event) => { this.dragging = event.target === scroller && event.offsetX >= scroller.clientWidth })
     window.addEventListener('pointerup', () => { this.dragging = false })
+    scroller.addEventListener('click', (event) => { if (event.target instanceof Element && event.target.closest('summary, .output-fold')) this.hold = performance.now() + HOLD_MS })
+    // The focus that goes through the conversation takes the view with it.
+    window.addEventListener('keydown', (event) => { if (event.key === 'Tab') own() })
     scroller.addEventListener('scroll', () => { this.scrolled() }, { passive: true })
     const settled = (): void => {
       this.keepUp()
@@ -101,6 +106,7 @@ export class Log {
 
   /** What came together is in its place: the view goes along. */
   applied(): void {
+    this.hold = 0
     this.keepUp()
     this.showDown()
   }
@@ -142,8 +148,6 @@ export class Log {
       if (!this.dragging) this.own = performance.now() + OWN_MS
       if (this.atEnd()) this.following = true
       else if (scrollTop < this.lastTop) this.following = false
-    } else {
-      this.keepUp()
     }
     this.lastTop = this.element.scrollTop
     this.showDown()
@@ -174,7 +178,7 @@ export class Log {
   }
 
   private keepUp(): void {
-    if (!this.following) return
+    if (!this.following || (performance.now() < this.hold && !this.question())) return
     const goal = this.goal()
     if (Math.abs(this.element.scrollTop - goal) > 1) this.element.scrollTop = goal
     this.lastTop = this.element.scrollTop
@@ -182,6 +186,7 @@ export class Log {
 
   private follow(): void {
     this.following = true
+    this.hold = 0
     this.keepUp()
     this.showDown()
   }

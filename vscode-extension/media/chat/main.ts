@@ -23,9 +23,9 @@ function say(words: string): void {
 }
 
 const EMPTY = {
-  ready: ['What shall be done?', 'The agent works in this folder, in a sandbox, and asks before it changes anything.'],
-  noFolder: ['Open a folder first', 'A session works in a folder: its files are what the agent can see.'],
-  untrusted: ['This workspace is not trusted', 'No agent is started here, since what lies in this folder would be read and acted upon. Trust the workspace to chat.'],
+  ready: ['What should Cantrip do?', 'It works in this folder, in a sandbox, and asks before it changes anything.'],
+  noFolder: ['Open a folder first', 'Cantrip works in a folder: it sees the files in it.'],
+  untrusted: ['This workspace is not trusted', 'Cantrip does not start here, because it would read and act on what is in this folder. Trust the workspace to chat.'],
 } as const
 
 function showEmpty(state: State): void {
@@ -41,7 +41,7 @@ function showEmpty(state: State): void {
     ...(state.status === 'ready'
       ? [
           ...(state.caution ? [el('p', { class: 'caution' }, icon('warning'), ' ', state.caution)] : []),
-          el('ul', { class: 'tips' }, tip('@', 'adds files, folders, symbols, the selection'), tip('/', 'lists the commands'), tip('↑', 'brings back what you said'), tip('Esc', 'stops the agent')),
+          el('ul', { class: 'tips' }, tip('@', 'adds files, folders, symbols, the selection'), tip('/', 'lists the commands'), tip('↑', 'brings back your last message'), tip('Esc', 'stops Cantrip')),
         ]
       : []),
   )

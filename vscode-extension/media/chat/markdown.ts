@@ -145,7 +145,7 @@ function table(token: Tokens.Table): HTMLElement {
     el('tr', {}, ...cells.map((cell) => el(tag, { class: cell.align ? `align-${cell.align}` : undefined }, ...inline(cell.tokens))))
   return el(
     'div',
-    { class: 'table' },
+    { class: 'table', tabindex: 0, role: 'region', 'aria-label': 'Table' },
     el('table', {}, el('thead', {}, row(token.header, 'th')), el('tbody', {}, ...token.rows.map((cells) => row(cells, 'td')))),
   )
 }

@@ -52,7 +52,7 @@ export class Sessions {
   private draw(): void {
     const wanted = this.filter.value.toLowerCase()
     const fitting = this.sessions.filter((each) => each.title.toLowerCase().includes(wanted))
-    const words = this.problem || (this.loading ? 'Looking…' : 'No sessions here yet.')
+    const words = this.problem || (this.loading ? 'Loading…' : 'No sessions here yet.')
     this.list.replaceChildren(...(fitting.length > 0 ? fitting.map((each) => this.line(each)) : [el('p', { class: 'none' }, words)]))
   }
 

@@ -30,6 +30,8 @@ export class TerminalView {
   constructor(text = '') {
     this.element = el('div', { class: 'output' }, this.fold, this.lines)
     this.lines.append(this.line)
+    // The end of it is what is seen, also where it is unfolded or becomes narrower later.
+    new ResizeObserver(() => { if (this.lines.classList.contains('folded')) this.lines.scrollTop = this.lines.scrollHeight }).observe(this.lines)
     this.told()
     if (text) this.append(text)
   }

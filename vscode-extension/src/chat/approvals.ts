@@ -44,7 +44,7 @@ export class Approvals implements vscode.Disposable {
     const resource = uri instanceof vscode.Uri ? uri : input instanceof vscode.TabInputTextDiff ? input.modified : undefined;
     const question = this.asked.get(resource?.toString() ?? "");
     if (question !== undefined && this.permissions.answerKind(question, kind)) return;
-    void vscode.window.showInformationMessage("Nothing waits for an answer here: open the change of a question in the Cantrip chat.");
+    void vscode.window.showInformationMessage("There is no question open for this change. Open the change from the question in the Cantrip chat.");
   }
 
   private tell(): void {

@@ -21,7 +21,7 @@ export class Diffs implements vscode.TextDocumentContentProvider, vscode.Disposa
   }
 
   provideTextDocumentContent(uri: vscode.Uri): string {
-    return this.texts.get(uri.query) ?? "This change is not kept any more; open it from the conversation again.";
+    return this.texts.get(uri.query) ?? "This change is no longer kept. Open it from the conversation again.";
   }
 
   dispose(): void {

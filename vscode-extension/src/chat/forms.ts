@@ -97,10 +97,10 @@ async function ask(message: string, title: string, field: Field, required: boole
 }
 
 function wrong(text: string, field: Field, required: boolean): string | undefined {
-  if (text === "") return required ? "An answer is needed." : undefined;
+  if (text === "") return required ? "Enter an answer." : undefined;
   if (field.type === "number" || field.type === "integer") {
     const value = Number(text);
-    if (!Number.isFinite(value) || (field.type === "integer" && !Number.isInteger(value))) return field.type === "integer" ? "A whole number, please." : "A number, please.";
+    if (!Number.isFinite(value) || (field.type === "integer" && !Number.isInteger(value))) return field.type === "integer" ? "Enter a whole number." : "Enter a number.";
     if (field.minimum != null && value < field.minimum) return `At least ${field.minimum}.`;
     if (field.maximum != null && value > field.maximum) return `At most ${field.maximum}.`;
     return undefined;

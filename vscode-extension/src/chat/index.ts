@@ -18,6 +18,7 @@ import { ChatService, place } from "./service";
 import { signIn } from "./signin";
 import { Status } from "./status";
 import { EditorTerminals } from "./terminals";
+import { spelled } from "./visible";
 
 /** Starts nothing: the agent's process comes with the first session. */
 export function activateChat(context: vscode.ExtensionContext, environment: Environment): ChatService {
@@ -73,7 +74,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     permissions.asked.on(({ request }) => {
       const conversation = service.of(request.sessionId);
       if (conversation === undefined || (panel.visible && conversation === service.current)) return;
-      void vscode.window.showInformationMessage(`Cantrip asks: ${request.toolCall.title ?? "may it go on?"}`, "Show").then(async (chosen) => {
+      void vscode.window.showInformationMessage(`Cantrip asks: ${spelled(request.toolCall.title ?? "may it go on?", "command").slice(0, 120)}`, "Show").then(async (chosen) => {
         if (chosen !== "Show") return;
         await panel.compose([]);
         if (conversation !== service.current) await service.open(request.sessionId);
@@ -93,7 +94,7 @@ export function activateChat(context: vscode.ExtensionContext, environment: Envi
     command("cantrip.chat.signIn", async () => { if (await signedIn()) await service.prepare(); }),
     command("cantrip.chat.signOut", async () => {
       await agent.logout();
-      void vscode.window.showInformationMessage("Cantrip has forgotten the key that was entered here.");
+      void vscode.window.showInformationMessage("The key that you entered here was removed.");
     }),
     command("cantrip.chat.showTrace", () => {
       trace.show();
@@ -120,7 +121,7 @@ function command(name: string, work: (...args: unknown[]) => Promise<unknown>): 
   return vscode.commands.registerCommand(name, async (...args: unknown[]) => {
     if (!vscode.workspace.isTrusted) {
       const manage = "Manage Workspace Trust";
-      const chosen = await vscode.window.showWarningMessage("Cantrip starts no agent in a workspace that you do not trust.", manage);
+      const chosen = await vscode.window.showWarningMessage("Cantrip does not start in a workspace that you do not trust.", manage);
       if (chosen === manage) await vscode.commands.executeCommand("workbench.trust.manage");
       return;
     }

@@ -63,19 +63,19 @@ export class Participant implements vscode.Disposable {
   private async answer(request: vscode.ChatRequest, context: vscode.ChatContext, stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<Kept> {
     const where = place();
     if (!vscode.workspace.isTrusted || where === undefined) {
-      stream.markdown(where === undefined ? "Open a folder first: a session works in one." : "No agent is started in a workspace that you do not trust.");
+      stream.markdown(where === undefined ? "Open a folder first: Cantrip works in one." : "Cantrip does not start in a workspace that you do not trust.");
       if (where !== undefined) stream.button({ command: "workbench.trust.manage", title: "Manage Workspace Trust" });
       return { metadata: {} };
     }
     let session: Session | undefined;
     try {
-      stream.progress("Starting the agent…");
+      stream.progress("Starting Cantrip…");
       session = await this.session(context, where);
       const text = request.command === undefined ? request.prompt : `/${request.command} ${request.prompt}`.trim();
       // The editor adds the current file to whatever is asked; a command is one by standing alone.
       const content = contentOf(text, request.command === undefined ? await attached(request) : []);
       const reply = await this.turn(session, content, stream, token);
-      if (reply.stopReason === "max_turn_requests") stream.markdown("\n\n*The limit of turns or time is reached.*");
+      if (reply.stopReason === "max_turn_requests") stream.markdown("\n\n*Stopped: the limit of turns or time is reached.*");
       return { metadata: { session: session.id, reason: request.command === undefined ? reply.stopReason : "command" } };
     } catch (problem) {
       const { title, detail, action } = told(problem);

@@ -47,9 +47,9 @@ export class ChatService implements vscode.Disposable {
       // A window that closes answers nothing: the question is found again when the session is opened anew.
       if (answer !== "unanswered") this.forget(sessionId, toolCall.toolCallId);
     });
-    agent.ended.on((problem) => {
+    agent.ended.on(() => {
       for (const conversation of this.running) this.permissions.cancel(conversation.session?.id ?? "");
-      if (this.running.size === 0) this.conversation?.transcript.noticed("warning", `The agent ${problem.how}`, "It is started again with your next message; nothing of this conversation is lost.");
+      if (this.running.size === 0) this.conversation?.transcript.noticed("warning", "Cantrip stopped", "It starts again with your next message. Nothing of this conversation is lost.");
     });
   }
 
@@ -188,7 +188,7 @@ export class ChatService implements vscode.Disposable {
       const session = this.current.session;
       if (session === undefined) await this.prepare();
       else await session.living();
-      this.current.transcript.noticed("info", "The agent was started again", "");
+      this.current.transcript.noticed("info", "Cantrip was restarted", "");
     } catch (problem) {
       this.current.transcript.failed(told(problem));
     }

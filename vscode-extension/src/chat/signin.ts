@@ -12,7 +12,7 @@ export async function signIn(agent: Agent, program: () => Promise<{ command: str
   const picked = await vscode.window.showQuickPick(
     // What asks for it by itself comes first.
     [...methods].sort((a, b) => Number(kindOf(b) === "terminal") - Number(kindOf(a) === "terminal")).map((method) => ({ label: method.name, detail: method.description ?? "", method })),
-    { title: "Cantrip needs a model's key", placeHolder: "How do you want to give it?", ignoreFocusOut: true, matchOnDetail: true },
+    { title: "Cantrip needs a key for the model", placeHolder: "How do you want to give it?", ignoreFocusOut: true, matchOnDetail: true },
   );
   if (picked === undefined) return false;
   const { method } = picked;
@@ -24,7 +24,7 @@ export async function signIn(agent: Agent, program: () => Promise<{ command: str
     return true;
   } catch (problem) {
     const words = problem instanceof Error ? problem.message : String(problem);
-    void vscode.window.showWarningMessage(`Cantrip has no key yet: ${words}`);
+    void vscode.window.showWarningMessage(`There is still no key: ${words}`);
     return false;
   }
 }

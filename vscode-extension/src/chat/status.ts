@@ -26,8 +26,8 @@ export class Status implements vscode.Disposable {
       this.item.hide();
       return;
     }
-    this.item.text = waiting > 0 ? "$(bell-dot) Cantrip asks" : "$(loading~spin) Cantrip works";
-    this.item.tooltip = waiting > 0 ? "Cantrip waits for your permission. Click to see what it asks." : "Cantrip works on a prompt. Click to see the conversation.";
+    this.item.text = waiting > 0 ? "$(bell-dot) Cantrip asks" : "$(loading~spin) Cantrip is working";
+    this.item.tooltip = waiting > 0 ? "Cantrip waits for your answer. Click to see the question." : "Cantrip is working. Click to see the conversation.";
     this.item.backgroundColor = waiting > 0 ? new vscode.ThemeColor("statusBarItem.warningBackground") : undefined;
     this.item.show();
   }

@@ -36,8 +36,22 @@ export function recipeChoices(files: readonly (readonly [relative: string, path:
   return [...own, ...BUILT_IN.map(([label, description]) => ({ label, description, recipe: label }))];
 }
 
+/** Recipes with the one that a loom was made with first. */
+export function preselected(choices: readonly RecipeChoice[], used: string | undefined): RecipeChoice[] {
+  const at = choices.findIndex((each) => each.recipe === used);
+  const first = choices[at];
+  if (first === undefined) return [...choices];
+  return [{ ...first, description: `${first.description} (used before)` }, ...choices.slice(0, at), ...choices.slice(at + 1)];
+}
+
+/** The number that a text means, with a point or a comma; undefined where it is none. */
+export function rewardOf(text: string): number | undefined {
+  const value = text.trim().replace(/^([+-]?\d*),(\d+)$/, "$1.$2");
+  const number = Number(value);
+  return value !== "" && Number.isFinite(number) ? number : undefined;
+}
+
 /** Why a text is no reward; nothing where it is one. */
 export function rewardProblem(text: string): string | undefined {
-  const value = text.trim();
-  return value !== "" && Number.isFinite(Number(value)) ? undefined : "A number is needed, such as 1, 0.5 or -1.";
+  return rewardOf(text) === undefined ? "Enter a number, such as 1, 0.5 or -1." : undefined;
 }

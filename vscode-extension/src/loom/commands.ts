@@ -1,4 +1,5 @@
 /** What is done with looms: from the tree, from lenses, from the explorer. Each asks for what is missing, then does it. */
+import { readFile } from "node:fs/promises";
 import * as os from "node:os";
 import * as vscode from "vscode";
 import type { Environment } from "../environment/environment";
@@ -6,7 +7,10 @@ import { failure, type Server } from "../server/server";
 import type { LoomEditor } from "./editor";
 import type { Node } from "./tree";
 import { told, trusting, type Outcome } from "../outcome";
-import { FORMATS, recipeChoices, rewardProblem } from "./choices";
+import { FORMATS, preselected, recipeChoices, rewardOf, rewardProblem } from "./choices";
+
+const RECIPES = "cantrip.looms.recipes";
+const MOST_RECIPES = 200;
 
 interface Target {
   readonly uri: vscode.Uri;
@@ -80,15 +84,16 @@ export class LoomCommands implements vscode.Disposable {
 
   private async fork(meant: Target): Promise<void> {
     const intent = await vscode.window.showInputBox({
-      title: "Fork: go on from this turn as a new entity",
-      prompt: "What is to be done from here? The thread as it was stays.",
+      title: "Fork: go on from this turn",
+      prompt: "What should be done from here? What was done before stays as it is.",
       placeHolder: "Say it louder.",
       ignoreFocusOut: true,
-      validateInput: (text) => (text.trim() === "" ? "An intent is needed." : undefined),
+      validateInput: (text) => (text.trim() === "" ? "Enter what should be done." : undefined),
     });
     if (intent === undefined) return;
-    const recipe = await this.recipe("Fork with which recipe?");
+    const recipe = await this.recipe("Fork with which recipe?", meant.uri);
     if (recipe === undefined) return;
+    await this.used(meant.uri.fsPath, recipe);
     const ended = await trusting(this.server, "Fork", () =>
       this.server.execute<Outcome>("cantrip.loom.fork", [{ ...named(meant), intent, recipe }], "Forking"),
     );
@@ -106,7 +111,7 @@ export class LoomCommands implements vscode.Disposable {
         { label: "$(thumbsdown) Bad", description: "0", value: "0" },
         { label: "$(edit) A number…", description: "", value: "" },
       ],
-      { title: "Reward", placeHolder: "How good was it? The last reward counts; every one is kept.", ignoreFocusOut: true },
+      { title: "Reward", placeHolder: "How good was it? The last reward counts; all are kept.", ignoreFocusOut: true },
     );
     if (picked === undefined) return;
     const prompt = { title: "Reward", prompt: "A number, such as 0.5 or -1", ignoreFocusOut: true, validateInput: rewardProblem };
@@ -114,20 +119,20 @@ export class LoomCommands implements vscode.Disposable {
     if (value === undefined) return;
     const note = await vscode.window.showInputBox({ title: "Reward", prompt: "Why? (may stay empty)", ignoreFocusOut: true });
     if (note === undefined) return;
-    await this.server.execute("cantrip.loom.reward", [{ ...named(meant), reward: Number(value), note: note.trim() }]);
+    await this.server.execute("cantrip.loom.reward", [{ ...named(meant), reward: rewardOf(value), note: note.trim() }]);
     vscode.window.setStatusBarMessage(`Reward ${value.trim()} is in the loom.`, 5_000);
   }
 
   private async replay(meant: Target): Promise<void> {
     const how = await vscode.window.showQuickPick(
       [
-        { label: "With recorded gates", detail: "Gates answer what they answered then, and act on nothing.", recordedGates: true },
-        { label: "For real", detail: "Commands, cells and gates run again in the sandbox.", recordedGates: false },
+        { label: "With recorded results", detail: "Nothing is run: every call answers what it answered then.", recordedGates: true },
+        { label: "For real", detail: "Commands, code and calls run again in the sandbox.", recordedGates: false },
       ],
-      { title: "Replay: live this thread again with the crystal's recorded words" },
+      { title: "Replay: run this again with what the model said then" },
     );
     if (how === undefined) return;
-    const recipe = await this.recipe("Replay in the circle of which recipe?");
+    const recipe = await this.recipe("Replay with which recipe?", meant.uri);
     if (recipe === undefined) return;
     const { recordedGates } = how;
     // The server says itself how it went.
@@ -160,10 +165,32 @@ export class LoomCommands implements vscode.Disposable {
     });
   }
 
-  private async recipe(title: string): Promise<string | undefined> {
+  /** Keeps by which recipe a loom was made: it comes first where one is asked for. */
+  async used(loom: string, recipe: string): Promise<void> {
+    const memory = this.environment.context.workspaceState;
+    const kept = Object.entries(memory.get<Record<string, string>>(RECIPES, {})).filter(([name]) => name !== loom);
+    await memory.update(RECIPES, Object.fromEntries([...kept, [loom, recipe]].slice(-MOST_RECIPES)));
+  }
+
+  /** The recipe that a loom was made with, as far as anybody kept it: this window, or the session's own note beside the loom. */
+  private async recipeOf(loom: vscode.Uri): Promise<string | undefined> {
+    const kept = this.environment.context.workspaceState.get<Record<string, string>>(RECIPES, {})[loom.fsPath];
+    if (kept !== undefined) return kept;
+    try {
+      const note: unknown = JSON.parse(await readFile(loom.fsPath.replace(/\.loom\.jsonl$/, ".session.json"), "utf8"));
+      const { recipe, started } = note as { recipe?: unknown; started?: unknown };
+      const found = typeof recipe === "string" ? recipe : started;
+      return typeof found === "string" ? found : undefined;
+    } catch {
+      return undefined; // No session, or one that another Cantrip wrote in another way.
+    }
+  }
+
+  private async recipe(title: string, loom: vscode.Uri): Promise<string | undefined> {
     const files = await vscode.workspace.findFiles("**/*.cantrip.{yaml,yml,toml}", "**/{node_modules,.venv,venv}/**", 200);
     const choices = recipeChoices(files.map((file) => [vscode.workspace.asRelativePath(file), file.fsPath]));
-    const picked = await vscode.window.showQuickPick(choices, { title, matchOnDescription: true, ignoreFocusOut: true });
+    const used = await this.recipeOf(loom);
+    const picked = await vscode.window.showQuickPick(preselected(choices, used), { title, matchOnDescription: true, ignoreFocusOut: true });
     return picked?.recipe;
   }
 

@@ -147,7 +147,8 @@ function rewardPart(turn, view) {
     ? h("ol", { class: "given" }, given.map((g) => h("li", {}, badge(g.reward === null ? "none" : reward(g.reward), g.reward < 0 ? "bad" : "reward"), g.kind && g.kind !== "explicit" && h("span", {}, visible(g.kind)), visible(g.by || "unknown"), h("span", { class: "more", title: g.timestamp }, ago(Date.parse(g.timestamp))), g.note && h("span", {}, visible(g.note)))))
     : null;
   if (view.about.readonly) return history && part("Rewards", history);
-  const number = h("input", { type: "number", step: "any", required: true, name: "reward", class: "number", "aria-label": "reward", placeholder: "1.0" });
+  // A field of numbers would drop what is half typed ("0."), and takes a comma or a point by the browser's language.
+  const number = h("input", { type: "text", inputmode: "decimal", pattern: "\\s*[+\\-]?(\\d+([.,]\\d*)?|[.,]\\d+)\\s*", title: "a number, such as 0.5 or -1", required: true, name: "reward", class: "number", "aria-label": "reward", placeholder: "1.0" });
   const note = h("input", { type: "text", name: "note", maxlength: "4000", "aria-label": "why", placeholder: "why (kept with the reward)" });
   const state = h("span", { role: "status", class: "state" });
   const form = h("form", { class: "reward" }, number, note, h("button", { type: "submit" }, "Reward"), state);
@@ -155,7 +156,7 @@ function rewardPart(turn, view) {
     event.preventDefault();
     state.textContent = "…";
     try {
-      await view.source.reward(turn.id, Number(number.value), note.value || null);
+      await view.source.reward(turn.id, Number(number.value.replace(",", ".")), note.value || null);
       state.textContent = "given";
       await view.refresh();
     } catch (error) {

@@ -209,6 +209,8 @@ export class ChatService implements vscode.Disposable {
   private async begin(conversation: Conversation, where: Place): Promise<Session> {
     const session = await this.agent.newSession(where);
     this.conversations.set(session.id, conversation);
+    // A window may be reloaded in the middle of an answer.
+    if (conversation.busy && conversation === this.conversation) this.remember(session.id);
     return session;
   }
 
@@ -221,6 +223,7 @@ export class ChatService implements vscode.Disposable {
     conversation.heard.on((update) => { if (conversation === this.conversation) this.heard.fire(update); });
     conversation.began.on(() => {
       this.running.add(conversation);
+      if (conversation.session !== undefined && conversation === this.conversation) this.remember(conversation.session.id);
       this.busyChanged.fire();
     });
     conversation.ended.on(() => {

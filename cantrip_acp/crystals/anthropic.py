@@ -284,7 +284,7 @@ class AnthropicCrystal:
             message,
             headers=error.response.headers,
             code=code,
-            key_hint=self._endpoint.key_hint,
+            refusal_hint=self._endpoint.refusal_hint,
         )
 
     def _make(self) -> Any:

@@ -33,7 +33,7 @@ class Endpoint:
     ``base_url`` None is the provider's own address, or the one that the environment names for this provider
     (`environment_address`). Headers that the environment holds for the provider's SDK (``OPENAI_CUSTOM_HEADERS`` …) are sent
     only then. ``headers`` are sent with each request. ``options`` are those of the recipe that only one family knows
-    (``api``, ``effort``, ``thinking_budget``, ``tools`` …). ``key_hint`` tells a user whose request was refused for want of a
+    (``api``, ``effort``, ``thinking_budget``, ``tools`` …). ``refusal_hint`` tells a user whose request was refused for want of a
     key why none was sent.
     """
 
@@ -46,7 +46,7 @@ class Endpoint:
     connect_s: float = CONNECT_S
     silence_s: float = SILENCE_S
     options: Mapping[str, Any] = field(default_factory=dict)
-    key_hint: str = ""
+    refusal_hint: str = ""
 
     def plain_headers(self) -> dict[str, str]:
         """The headers as they go out."""

@@ -241,7 +241,7 @@ class GoogleCrystal:
             headers["retry-after"] = f"{delay:g}"
         code = "insufficient_quota" if spent else error.status if isinstance(error.status, str) else None
         return failures.refused(
-            self._who, status, message, headers=headers, code=code, key_hint=self._endpoint.key_hint
+            self._who, status, message, headers=headers, code=code, refusal_hint=self._endpoint.refusal_hint
         )
 
 

@@ -114,7 +114,7 @@ class OpenAISdk:
                 message or failures.said(error),
                 headers=error.response.headers,
                 code=code,
-                key_hint=self._endpoint.key_hint,
+                refusal_hint=self._endpoint.refusal_hint,
             )
         if isinstance(error, openai.APITimeoutError):
             connecting = type(error.__cause__).__name__ == "ConnectTimeout"

@@ -123,7 +123,7 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
         key = None
         headers.setdefault("Authorization", Secret(f"Bearer {found.secret.reveal()}"))
     info = _info(provider, model, rest, known=known)
-    return Endpoint(provider, model, base_url, key, headers, info, options=rest, key_hint=hint)
+    return Endpoint(provider, model, base_url, key, headers, info, options=rest, refusal_hint=hint)
 
 
 def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> ModelInfo:

@@ -61,7 +61,7 @@ def test_json_lines(tmp_path: Path) -> None:
     told = [{k: v for k, v in line.items() if k != "event"} for line in done.lines if line["event"] == "turn"]
     kept = [json.loads(line) for line in loom.read_text().splitlines()]
     kept = [
-        {k: v for k, v in r.items() if k not in ("type", "sum")}
+        {k: v for k, v in r.items() if k not in ("type", "sum", "prev")}
         for r in kept
         if r["type"] == "turn" and r["role"] == "crystal"
     ]

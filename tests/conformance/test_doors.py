@@ -142,11 +142,11 @@ async def test_every_door_leaves_the_same_loom(recipe: Mapping[str, Any], projec
 
 
 _ID = re.compile(r"\b[a-z]+_[0-9a-f]{22}\b")
-_TIMES = {"sum", "timestamp", "created", "duration_ms", "trace_id"}
+_TIMES = {"sum", "prev", "timestamp", "created", "duration_ms", "trace_id"}
 
 
 def alike(path: Path) -> list[dict[str, Any]]:
-    """A loom's records with each id replaced by its number in order of appearance; no times, traces and seals of lines."""
+    """A loom's records with each id replaced by its number in order of appearance; no times, traces, seals and chains of lines."""
     numbers: dict[str, str] = {}
 
     def plain(value: Any) -> Any:

@@ -43,6 +43,16 @@ def test_a_reload_keeps_what_was_shown(workbench: Workbench, tmp_path: Path, win
     frame.locator(".answered", has_text="Not answered. Ask again?").wait_for()
     window.shot("chat-reloaded")
     assert frame.locator(".change").first.locator(".number").all_inner_texts() == numbers
+    # The command failed then, and still does.
+    failed = frame.locator(".tool-item", has_text="echo it fails")
+    assert failed.locator(".status.failed").count() == 1
+    expect(failed).to_contain_text("Exit code 4")
+    # The end is in view, with the question that was left.
+    expect(frame.get_by_role("button", name="Ask again?")).to_be_in_viewport()
+    frame.get_by_role("button", name="Ask again?").click()
+    frame.locator(".user-item", has_text="Ask me again.").wait_for()
+    frame.locator("body:not(.running)").wait_for()
+    assert frame.get_by_role("button", name="Ask again?").count() == 0
 
 
 def test_errors_say_what_the_user_can_do(workbench: Workbench, tmp_path: Path, windows: Callable[..., Window]) -> None:

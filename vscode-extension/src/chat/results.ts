@@ -88,6 +88,13 @@ export function isRejection(text: string): boolean {
   return REJECTED.test(text);
 }
 
+const UNASKED = /\bwas not run: it needs the user's permission, and the client cannot ask for it\b/;
+
+/** Whether an error says that nobody could be asked: the client went away while its question was open. */
+export function isUnasked(text: string): boolean {
+  return UNASKED.test(text);
+}
+
 /**
  * Why a call failed, for the user. An error is written for the model: after what happened it says what the model should do, which
  * is nobody else's. What happened is its first sentence.

@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
 import { changed } from "./changes";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
-import { exitOf, failureOf, inputOf, isRejection, program, programOf, testsOf, unfenced } from "./results";
+import { exitOf, failureOf, inputOf, isRejection, isUnasked, program, programOf, testsOf, unfenced } from "./results";
 
 const MOST_OUTPUT = 200_000;
 
@@ -50,9 +50,13 @@ export class Transcript {
       this.plan = [];
       this.planned.fire(this.plan);
     }
-    // The conversation goes on: what was not answered is not asked for any more.
-    for (const item of this.items) if (item.type === "tool" && item.answer === "unanswered") this.change(item, { answer: "passed" });
+    this.passed();
     this.add<UserItem>("user", { text, attachments });
+  }
+
+  /** The conversation goes on: what was not answered is not asked for any more. */
+  private passed(): void {
+    for (const item of this.items) if (item.type === "tool" && item.answer === "unanswered") this.change(item, { answer: "passed" });
   }
 
   heard(update: acp.SessionUpdate): void {
@@ -130,7 +134,9 @@ export class Transcript {
   unanswered(asked: ToolItem): void {
     const known = this.tools.get(asked.callId);
     // What went on was answered by somebody, elsewhere.
-    if (known?.status === "completed" || (known !== undefined && known.answer !== undefined)) return;
+    if (known?.status === "completed" || (known !== undefined && known.answer !== undefined && known.answer !== "unanswered")) return;
+    // What ran was answered: the memory of a window that closed may be a moment behind.
+    if (known !== undefined && (known.exit !== undefined || known.tests !== undefined || known.parts.some((part) => part.type === "output"))) return;
     const parts = asked.parts.map((part) => part);
     if (known !== undefined) return this.change(known, { status: "failed", answer: "unanswered", parts, program: asked.program, input: asked.input, title: asked.title, kind: asked.kind });
     this.tools.set(asked.callId, this.add<ToolItem>("tool", { ...asked, parts, question: undefined, status: "failed", answer: "unanswered" }));
@@ -167,6 +173,7 @@ export class Transcript {
   // --- words
 
   private said(update: acp.ContentChunk): void {
+    if (this.replaying) this.passed();
     const messageId = update.messageId ?? undefined;
     let item = this.speaking?.item;
     if (item?.type !== "user" || this.speaking?.messageId !== messageId) {
@@ -230,6 +237,11 @@ export class Transcript {
     if (exit !== undefined) change.exit = exit;
     const refused = meta?.cantrip?.permission === "refused" || update.content?.some((each) => each.type === "content" && isRejection(textOf(each.content)));
     if (update.status === "failed" && refused === true && item.answer === undefined) change.answer = "reject_once";
+    const unasked = update.content?.some((each) => each.type === "content" && isUnasked(textOf(each.content)));
+    if (update.status === "failed" && unasked === true) {
+      change.answer = "unanswered";
+      change.parts = change.parts?.filter((part) => part.type === "diff");
+    }
     const via = meta?.cantrip?.via;
     if (typeof via === "string") change.parent = via;
     if (meta?.terminal_exit) change.exit = { code: meta.terminal_exit.exit_code ?? null, signal: meta.terminal_exit.signal ?? null };

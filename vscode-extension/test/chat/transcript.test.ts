@@ -98,6 +98,17 @@ describe("a transcript", () => {
     assert.deepEqual([rejected.parts, rejected.answer], [[], "reject_once"]);
   });
 
+  it("keeps the outcome of what ran, whatever a window remembered of its question", () => {
+    const transcript = new Transcript("/p");
+    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", name: "bash", kind: "execute", status: "failed", rawInput: { command: "x" }, rawOutput: { output: "", exit_code: 4 } });
+    transcript.unanswered({ ...(transcript.items[0] as ToolItem), parts: [] });
+    assert.equal((transcript.items[0] as ToolItem).answer, undefined);
+    // What could not be asked says so itself.
+    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "u", title: "Edit a.py", kind: "edit", status: "failed", content: [{ type: "content", content: { type: "text", text: "edit_file was not run: it needs the user's permission, and the client cannot ask for it. The user can switch the session to another mode" } }] });
+    const item = transcript.items[1] as ToolItem;
+    assert.deepEqual([item.answer, item.parts], ["unanswered", []]);
+  });
+
   it("brings back a question that nobody answered", () => {
     const before = new Transcript("/p");
     before.question({ id: "q", options: [] }, { toolCallId: "t.g0", title: "Edit a.py", kind: "edit", status: "pending", content: [{ type: "diff", path: "/p/a.py", oldText: "a\nb\n", newText: "a\nc\n" }] });

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
@@ -255,12 +254,19 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
     from cantrip_acp.loom.export.writing import write
     from cantrip_acp.outputs import output_file
 
-    target = Path(loom.location).parent.parent / "exports" / f"{session.id}.{chosen.name}.jsonl"
+    from cantrip_acp.loom.stores.address import is_address
+
+    target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
+    # A database holds the threads of other sessions, too; a session's own file holds its forks and children.
+    places, own = loom.places, session.entity.id
+    threads = tuple(i for i in loom.leaves() if places[i].entity_id == own) if is_address(loom.location) else ()
+    if is_address(loom.location) and not threads:
+        raise Mistake("This session has no turn yet; there is nothing to export.")
 
     def work() -> int:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with output_file(target) as out:
-            return write(chosen, Source(loom, Wanted(), None), out).rows
+            return write(chosen, Source(loom, Wanted(threads=threads), None), out).rows
 
     rows = await anyio.to_thread.run_sync(work)
     return (

@@ -55,12 +55,13 @@ CantripFactory = Callable[[Path], "Cantrip"]
 class Opened:
     """A session's entity with what belongs to it. ``lock`` is a descriptor that holds a session in a shared loom, or -1.
 
-    ``lost`` says what was chosen in the session and is not to be had any more.
+    ``lost`` says what was chosen in the session and is not to be had any more. ``exports`` is the folder for exports of it.
     """
 
     note: Note
     entity: Entity
     recipe: Recipe | None
+    exports: Path
     turns: int = 0
     kept: Kept = "none"
     lock: int = -1
@@ -178,7 +179,7 @@ class Opening:
             directories=[str(folder) for folder in directories],
             started=self.recipes.named,
         )
-        opened = Opened(note, entity, recipe, lock=lock)
+        opened = Opened(note, entity, recipe, self.store.exports, lock=lock)
         self.keep(opened)
         return opened
 
@@ -209,7 +210,7 @@ class Opening:
                 os.close(lock)
             raise
         hold(found.entity, note.mode)
-        opened = Opened(note, found.entity, recipe, found.turns, found.kept, lock, lost)
+        opened = Opened(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
         if lost:
             crystal = found.entity.crystal
             changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
@@ -285,7 +286,7 @@ class Opening:
                 os.close(lock)
             raise
         hold(found.entity, note.mode)
-        opened = Opened(note, found.entity, recipe, found.turns, found.kept, lock)
+        opened = Opened(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
         self.keep(opened)
         return opened
 

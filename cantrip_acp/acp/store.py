@@ -108,6 +108,7 @@ class SessionStore:
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "looms"
+        self.exports = state_dir / "exports"
         self._nothing: dict[str, tuple[int, int]] = {}
         """Looms, by time and size, that told nothing of their session: they are not read again for each list."""
 

@@ -32,3 +32,18 @@ def test_a_database_that_cannot_be_opened_is_named(start: Start, folder: Path, t
     agent = start([DONE], loom={"store": "sqlite:shared.db"})
     error = agent.error("session/new", {"cwd": str(folder), "mcpServers": []})
     assert "shared.db: the file is no SQLite database" in error["message"]
+
+
+def test_an_export_of_a_session_in_a_database(start: Start, folder: Path, tmp_path: Path) -> None:
+    agent = start([DONE], "--state-dir", str(tmp_path / "state"), loom={"store": f"sqlite:{tmp_path}/shared.db"})
+    other, session = agent.session(folder), agent.session(folder)
+    agent.prompt(session, "/export openai")
+    assert "no turn yet" in agent.said()
+    for each in (other, session):
+        agent.prompt(each)
+    agent.seen.clear()
+    agent.prompt(session, "/export openai")
+    target = tmp_path / "state" / "exports" / f"{session}.openai.jsonl"
+    assert f"Wrote 1 row to `{target}`" in agent.said()
+    assert target.read_text().count("\n") == 1
+    assert list(folder.iterdir()) == []

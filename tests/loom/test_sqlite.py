@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.errors import LoomLocked
 from cantrip_acp.loom.stores import sqlite as store
+from cantrip_acp.loom.stores.address import is_sqlite
 from cantrip_acp.loom.turn import Utterance
 from cantrip_acp.recipes import load_for_session
 from tests.recipes.writing import write
@@ -195,3 +198,16 @@ def test_a_recipe_keeps_its_turns_beside_itself(tmp_path: Path) -> None:
     path = write(tmp_path, recipe, "recipes/r.cantrip.yaml")
     cantrip = load_for_session(str(path), tmp_path, tmp_path / "state", trusted=True)
     assert cantrip.loom_settings["store"] == f"sqlite:{tmp_path}/recipes/kept/turns.db"
+
+
+def test_a_look_at_a_database_keeps_the_locks_of_this_process(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    base = sqlite3.connect(path, isolation_level=None)
+    base.execute("CREATE TABLE t (x)")
+    base.execute("BEGIN IMMEDIATE")
+    assert is_sqlite(path)
+    take = f"import sqlite3; sqlite3.connect({str(path)!r}, timeout=0).execute('BEGIN IMMEDIATE')"
+    other = subprocess.run([sys.executable, "-c", take], capture_output=True, text=True, check=False)
+    base.close()
+    assert "database is locked" in other.stderr
+    assert is_sqlite(path)

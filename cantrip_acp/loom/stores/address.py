@@ -5,7 +5,9 @@ A path whose file begins as an SQLite database does is taken for one, so that no
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,9 +71,32 @@ def is_sqlite(path: Path | str) -> bool:
     """Whether a file begins as an SQLite database does."""
     # A FIFO would be waited for, so only what is a file is looked into.
     try:
-        if not os.path.isfile(path):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
             return False
-        with open(path, "rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+        start = _by_open_descriptor(status)
+        if start is None:
+            with open(path, "rb") as file:
+                start = file.read(len(_MAGIC))
+        return start == _MAGIC
     except (OSError, ValueError):
         return False
+
+
+def _by_open_descriptor(status: os.stat_result) -> bytes | None:
+    """The beginning of a file that this process has open; None where it has not.
+
+    To close any descriptor of a file drops every POSIX lock that this process holds on it, and SQLite locks so.
+    """
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            with contextlib.suppress(OSError, ValueError):
+                # Another thread may close it meanwhile, or it is for writing alone: then the next one is looked at.
+                if os.path.samestat(os.fstat(int(name)), status):
+                    return os.pread(int(name), len(_MAGIC), 0)
+        return None
+    return None

@@ -252,9 +252,8 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
         raise Mistake("This session's loom is in memory; only one that is kept can be exported.")
     from cantrip_acp.loom.export.source import Source, Wanted
     from cantrip_acp.loom.export.writing import write
-    from cantrip_acp.outputs import output_file
-
     from cantrip_acp.loom.stores.address import is_address
+    from cantrip_acp.outputs import output_file
 
     target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
     # A database holds the threads of other sessions, too; a session's own file holds its forks and children.

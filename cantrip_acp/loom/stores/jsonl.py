@@ -80,7 +80,6 @@ class JsonlStore:
         self._looked: tuple[int, int] | None = None
         self._prev: str | None = None
         """The checksum that the next line names; None until it was looked up."""
-        self._appended = False
         self._torn = False
         """Whether the last line was torn when the file was opened."""
         self._place = os.path.abspath(self.path)
@@ -160,7 +159,6 @@ class JsonlStore:
         self._end = position + len(buffer)
         self._number += 1
         self._indexed = False
-        self._appended = True
         if len(buffer) > _CHUNK:
             self._buffer = bytearray()
         return position
@@ -464,7 +462,7 @@ class JsonlStore:
     def close(self, tree: Tree | None = None) -> None:
         if self._fd < 0:
             return
-        if self._appended:
+        if self._prev is not None and not self.readonly:
             self._keep_end()
         if tree is not None and not self.readonly and not self._indexed:
             sidecar.write(self.path, self._fd, tree, self.problems, self._number)

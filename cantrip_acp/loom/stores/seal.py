@@ -42,7 +42,8 @@ _NEAR = 400
 def close(buffer: bytearray, prev: str, place: int | None = None) -> str:
     """Add the place (in a database), both checksums and a newline to an encoded record; returns the record's own checksum."""
     # An append waits for this: as few steps as can be.
-    buffer[-1:] = (f',"prev":"{prev}"' if place is None else f',"n":{place},"prev":"{prev}"').encode()
+    buffer.pop()
+    buffer += (f',"prev":"{prev}"' if place is None else f',"n":{place},"prev":"{prev}"').encode()
     own = xxh3_64_hexdigest(buffer)
     buffer += f',"sum":"{own}"}}\n'.encode()
     return own
@@ -100,7 +101,7 @@ def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
     if 0 < said < len(line) + rest - len(end) and rest >= 0 and start.startswith(b'{"type":"turn",'):
         try:
             return heads.decoder.decode(start[:said] + end[rest:]), False
-        except msgspec.ValidationError:  # noqa: SIM105 -- every turn of a loom that is opened passes here
+        except msgspec.ValidationError:
             pass
     return heads.decode(line, sealed=True), False
 

@@ -33,6 +33,17 @@ _REASONS = {
 }
 _SILENT = ("plan", "available_commands_update", "current_mode_update", "config_option_update", "session_info_update")
 _ENDED = ("completed", "failed")
+_LINE = ("message", "data", "timestamp", "direction", "time")
+_MESSAGE = ("jsonrpc", "id", "method", "params", "result", "error")
+_BLOCKS = {
+    "text": ("type", "text"),
+    "image": ("type", "data", "mimeType"),
+    "audio": ("type", "data", "mimeType"),
+    "resource": ("type", "resource"),
+    "resource_link": ("type", "uri", "name"),
+}
+"""The fields of a block that a loom keeps."""
+_TOOL = frozenset({"sessionUpdate", "toolCallId", "title", "kind", "rawInput", "rawOutput", "content", "status"})
 
 
 @dataclass
@@ -68,7 +79,6 @@ class _Prompt:
     said: list[_Said] = field(default_factory=lambda: [_Said()])
     begun: str = ""
     intent: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -97,6 +107,9 @@ def take(path: Path, weaver: Weaver) -> Report:
         if message is None or not ("method" in message or "id" in message):
             raise ImportProblem(where, "no message of JSON-RPC, and none under `message`")
         try:
+            if message is not data:
+                weaver.report.fields("line", data, _LINE)
+            weaver.report.fields("message", message, _MESSAGE)
             transcript.take(message, _time(data.get("timestamp")))
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ImportProblem(where, f"no message of ACP: {error}") from None
@@ -137,6 +150,7 @@ class _Transcript:
         if method is None:
             self._answered(repr(number), message, when)
         elif method == "session/update":
+            self._weaver.report.fields("session/update", params, ("sessionId", "update"))
             self._update(str(params["sessionId"]), params.get("update") or {}, when)
         elif number is not None:
             self._asked.setdefault(repr(number), []).append((str(method), params))
@@ -146,6 +160,8 @@ class _Transcript:
                 self._weaver.report.note(f"what the agent asked its editor for ({method})")
             elif method == "session/request_permission":
                 self._weaver.report.note("questions for permission")
+            else:
+                self._weaver.report.note(f"requests that a loom has no place for ({str(method)[:60]})")
         elif method != "session/cancel":
             self._weaver.report.note(f"notifications that a loom has no place for ({str(method)[:60]})")
 
@@ -170,6 +186,14 @@ class _Transcript:
         blocks = params.get("prompt") or []
         if not isinstance(blocks, list) or not all(isinstance(b, dict) for b in blocks):
             raise ValueError("the prompt is no list of blocks")
+        report = self._weaver.report
+        report.fields("session/prompt", params, ("sessionId", "prompt"))
+        for block in blocks:
+            if block.get("type") in _BLOCKS:
+                report.fields(f"block {block['type']}", block, _BLOCKS[str(block["type"])])
+            if isinstance(block.get("resource"), dict):
+                inner = block["resource"]
+                report.fields("resource", inner, ("uri", "blob", "mimeType") if "blob" in inner else ("uri", "text"))
         intent = "\n\n".join(str(b.get("text", "")) for b in blocks if b.get("type") == "text")
         cast_id = stable("c", "acp", session.id, session.prompts, intent)
         session.running = _Prompt(cast_id, begun=when, intent=intent)
@@ -213,7 +237,9 @@ class _Transcript:
         session = self._session(session_id)
         prompt, kind = session.running, update.get("sessionUpdate")
         if prompt is None:
-            if kind not in _SILENT:
+            if kind in _SILENT:
+                self._weaver.report.note(f"updates that a loom has no place for ({kind})")
+            else:
                 self._weaver.report.note("updates outside of a prompt (a session's replay, say)")
             return
         said = prompt.said[-1]
@@ -222,15 +248,15 @@ class _Transcript:
                 said = _Said()
                 prompt.said.append(said)
             content = update.get("content") or {}
+            self._weaver.report.fields(str(kind), update, ("sessionUpdate", "content"))
+            self._weaver.report.fields(f"{kind}.content", content, ("type", "text"))
             if content.get("type") == "text":
                 (said.text if kind == "agent_message_chunk" else said.thoughts).append(str(content.get("text", "")))
             else:
                 self._weaver.report.note(f"what an agent said that is no text ({str(content.get('type'))[:40]})")
         elif kind in ("tool_call", "tool_call_update"):
             self._tool(prompt, update)
-        elif kind == "usage_update":
-            prompt.usage = {k: update.get(k) for k in ("used", "size", "cost")}
-        elif kind in _SILENT or kind == "user_message_chunk":
+        elif kind in (*_SILENT, "user_message_chunk", "usage_update"):
             self._weaver.report.note(f"updates that a loom has no place for ({kind})")
         else:
             self._weaver.report.note(f"updates of an unknown kind ({str(kind)[:60]})")
@@ -242,6 +268,11 @@ class _Transcript:
             if any(t.status in _ENDED for t in prompt.said[-1].tools.values()):
                 prompt.said.append(_Said())
             found = prompt.said[-1].tools[tool_id] = _Tool(tool_id, _name(update))
+        report = self._weaver.report
+        report.fields(str(update.get("sessionUpdate")), update, _TOOL | ({"_meta"} if _named_beside(update) else set()))
+        title = update.get("title")
+        if title and title != found.name:
+            report.note("the title of a tool call, beside its name")
         if update.get("rawInput") is not None:
             found.args = update["rawInput"]
         if update.get("rawOutput") is not None:
@@ -249,12 +280,22 @@ class _Transcript:
         if isinstance(update.get("content"), list):
             # What an update brings replaces what was there.
             found.texts = [t for c in update["content"] if isinstance(c, dict) and (t := _shown(c))]
+            for each in update["content"]:
+                if isinstance(each, dict) and each.get("type") == "diff":
+                    report.note("the texts of a change of a file")
+                elif isinstance(each, dict) and not _shown(each):
+                    kind = each["content"].get("type") if isinstance(each.get("content"), dict) else each.get("type")
+                    report.note(f"what a tool showed that is no text ({str(kind)[:40]})")
         found.status = str(update.get("status") or found.status)
 
     def _answered(self, number: str, message: dict[str, Any], when: str) -> None:
         result, error = message.get("result") or {}, message.get("error")
+        report = self._weaver.report
         if not isinstance(result, dict):
+            report.note("an answer that is no object")
             result = {}
+        if not self._asked.get(number):
+            report.note("answers to requests that are not in the transcript")
         asked = self._asked.get(number) or [("", {})]
         prompts = [a for a in asked if a[0] == "session/prompt"]
         others = [a for a in asked if a[0] != "session/prompt"]
@@ -264,11 +305,17 @@ class _Transcript:
             asked.remove((method, params))
         if method == "initialize" and isinstance(result.get("agentInfo"), dict):
             info = result["agentInfo"]
+            report.fields("initialize answer", result, ("agentInfo", "protocolVersion"))
             self._agent = {"agent": str(info.get("name", "")), "agent_version": str(info.get("version", ""))}
         elif method == "session/prompt":
             session = self._session(str(params["sessionId"]))
             failed = error.get("message", "error") if isinstance(error, dict) else None
             stop = result.get("stopReason")
+            report.fields("session/prompt answer", result, ("stopReason",))
+            if isinstance(error, dict):
+                report.fields("error", error, ("message", "code"))
+            if stop is not None and stop not in _REASONS:
+                report.note(f"an unknown reason to stop, kept as 'cancelled' ({str(stop)[:40]})")
             if session.running is not None:
                 self._finish(session, str(stop) if stop is not None else None, when, failed)
 
@@ -321,6 +368,9 @@ class _Transcript:
         reason: str | None,
     ) -> Turn:
         session.turns += 1
+        for tool in said.tools.values():
+            if tool.status not in _ENDED and (tool.output is not None or tool.texts):
+                self._weaver.report.note("what a tool call showed that did not end")
         calls = tuple(ToolCall(t.id, t.name, _json(t.args)) for t in said.tools.values())
         results = tuple(
             GateRecord(
@@ -361,6 +411,12 @@ def _name(update: dict[str, Any]) -> str:
             return value
     title = str(update.get("title") or "")
     return title if title.isidentifier() else str(update.get("kind") or "tool")
+
+
+def _named_beside(update: dict[str, Any]) -> bool:
+    """Whether what stands beside the protocol in an update names the tool, and nothing else."""
+    beside = update.get("_meta")
+    return isinstance(beside, dict) and list(beside.values()) == [_name(update)]
 
 
 def _shown(content: dict[str, Any]) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cantrip_acp.errors import LoomError
+
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class Report:
@@ -23,6 +26,12 @@ class Report:
     def note(self, what: str) -> None:
         """Something that a loom has no place for."""
         self.notes[what] += 1
+
+    def fields(self, where: str, data: Mapping[str, Any], known: Collection[str]) -> None:
+        """Note the fields of ``data`` that are not ``known`` and hold something; ``where`` names what has them."""
+        for key, value in data.items():
+            if key not in known and value not in _EMPTY:
+                self.note(f"a field that a loom has no place for: {where}.{str(key)[:60]}")
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

@@ -17,7 +17,7 @@ def merge(source: Loom, into: Loom) -> Report:
     Raises `LoomWriteError` where the store fails.
     """
     report = Report()
-    known = {_key(record) for record in into.records()}
+    known = {_key(record): _digest(record) for record in into.records()}
     lost: set[str] = set()
     for record, body in source.stored():
         if isinstance(record, LoomHeader):
@@ -27,6 +27,8 @@ def merge(source: Loom, into: Loom) -> Report:
         key = _key(record)
         if key in known:
             report.known += isinstance(record, Turn)
+            if known[key] != _digest(record):
+                report.note(f"records that are there already with another content; those stay ({key[0]})")
             continue
         if isinstance(record, Turn) and record.parent_id is not None and record.parent_id not in into:
             lost.add(record.id)
@@ -45,7 +47,7 @@ def merge(source: Loom, into: Loom) -> Report:
                 report.note(f"a turn was not taken: {problem}")
                 continue
             raise
-        known.add(key)
+        known[key] = _digest(record)
         report.turns += isinstance(record, Turn)
         report.casts += isinstance(record, CastRecord) and record.event == "start"
         report.rewards += isinstance(record, RewardRecord)
@@ -56,10 +58,14 @@ def merge(source: Loom, into: Loom) -> Report:
     return report
 
 
-def _key(record: Record | LaterRecord) -> bytes | tuple[str, str]:
+def _digest(record: Record | LaterRecord) -> bytes:
+    return hashlib.sha256(encoded(record)).digest()
+
+
+def _key(record: Record | LaterRecord) -> tuple[str, str | bytes]:
     """What makes a record this one: its kind and id, or all of it where it has none."""
     if isinstance(record, Turn | CantripRecord):
-        return (type(record).__name__, record.id)
+        return (type(record).__name__.removesuffix("Record").lower(), record.id)
     if isinstance(record, CastRecord):
         return (f"cast {record.event}", record.id)
-    return hashlib.sha256(encoded(record)).digest()
+    return ("", _digest(record))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Collection
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from cantrip_acp import shapes
-from cantrip_acp.loom.importing.contract import ImportProblem
+from cantrip_acp.loom.importing.contract import ImportProblem, Report
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -130,12 +133,64 @@ class Trace(msgspec.Struct, frozen=True):
     errors: tuple[Error, ...] = ()
 
 
-def read(where: str, data: dict[str, Any]) -> list[Trace]:
-    """The traces of a line: an episode's, or the line itself. Raises `ImportProblem` for a shape that is none."""
+_SAID = frozenset({"version", "verifiers", "is_timeout", "ok", "root_reply", "type", "stop_condition"})
+"""What repeats other fields of the same trace, or names the format."""
+_OWN = frozenset({"agent", "env", "errors", "group", "id", "info", "masked", "task", "timing", "tokens"})
+"""What our own exports add, made of what the loom holds."""
+
+
+def read(where: str, data: dict[str, Any], report: Report) -> list[Trace]:
+    """The traces of a line: an episode's, or the line itself; notes the fields that `Trace` has not.
+
+    Raises `ImportProblem` for a shape that is none.
+    """
     given = data.get("traces") if "traces" in data else [data]
     if not isinstance(given, list):
         raise ImportProblem(where, "traces is no list")
-    return [_trace(f"{where}: trace {number}" if len(given) > 1 else where, each) for number, each in enumerate(given)]
+    traces = [
+        _trace(f"{where}: trace {number}" if len(given) > 1 else where, each) for number, each in enumerate(given)
+    ]
+    ours = bool(traces) and all(isinstance(trace.info.get("cantrip"), dict) for trace in traces)
+    known = _SAID | (_OWN if ours else frozenset())
+    if "traces" in data:
+        report.fields("episode", data, known | {"traces"})
+    for each, trace in zip(given, traces, strict=True):
+        _unplaced(report, "trace", each, Trace, known)
+        if not ours:
+            report.fields("trace.info", trace.info, ())
+            task = trace.task.get("data")
+            report.fields("trace.task", trace.task, ("type", "data"))
+            if isinstance(task, dict):
+                report.fields("trace.task.data", task, ("prompt", "system_prompt"))
+            elif task:
+                report.note("a field that a loom has no place for: trace.task.data")
+    return traces
+
+
+def _unplaced(report: Report, where: str, data: Any, shape: Any, known: Collection[str]) -> None:
+    """Note what plain data has beside the fields of a shape, at any depth."""
+    if get_origin(shape) in (UnionType, Union):
+        parts = [each for each in get_args(shape) if get_origin(each) is tuple or hasattr(each, "__struct_fields__")]
+        shape = parts[0] if parts else None
+    if isinstance(shape, type) and issubclass(shape, msgspec.Struct):
+        hints = _hints(shape)
+        report.fields(where, data, {*known, *hints})
+        for key, inner in hints.items():
+            if isinstance(data.get(key), dict | list):
+                _unplaced(report, f"{where}.{key}", data[key], inner, ("type",))
+    elif get_origin(shape) is tuple and isinstance(data, list):
+        for each in data:
+            if isinstance(each, dict):
+                _unplaced(report, where, each, get_args(shape)[0], known)
+    elif get_origin(shape) is dict and isinstance(data, dict):
+        for each in data.values():
+            if isinstance(each, dict):
+                _unplaced(report, where, each, get_args(shape)[1], known)
+
+
+@cache
+def _hints(shape: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(shape)
 
 
 def _trace(where: str, data: Any) -> Trace:

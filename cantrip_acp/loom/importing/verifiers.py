@@ -36,6 +36,7 @@ _REASONS = {
     "parent_terminated": "parent_terminated",
     "max_cost": "max_cost",
 }
+_LINKS = ("compaction", "continuation", "subagent_call", "subagent_return")
 _BLOCK = re.compile(r'<context source="([^"]*)" title="([^"]*)"(?: uri="([^"]*)")?>\n(.*)\n</context>\Z', re.DOTALL)
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]*)\Z")
 
@@ -43,7 +44,7 @@ _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]*)\Z")
 def take(path: Path, weaver: Weaver) -> Report:
     """Every trace of a file. Raises `ImportProblem` with the line."""
     for where, data in objects(path):
-        for trace in read(where, data):
+        for trace in read(where, data, weaver.report):
             _Taking(trace, weaver).all()
     return weaver.report
 
@@ -68,6 +69,50 @@ class _Taking:
         self._known: set[int] = set()
         self._roots: dict[int, tuple[str, str, str]] = {}
         self._sequences: dict[int, int] = {}
+        self._lost()
+
+    def _lost(self) -> None:
+        """Note what of the graph no turn will hold."""
+        note, nodes = self.weaver.report.note, self.trace.nodes
+        read = {at for _, _, between in self._before.values() for at in between}
+        called = {c.id for node in nodes if node.sampled for c in node.message.tool_calls or ()}
+        for number, node in enumerate(nodes):
+            message = node.message
+            tool = message.role == "tool"
+            if not node.sampled and number not in read and not (tool and message.tool_call_id in called):
+                note(f"a message of the {message.role} that no model answered")
+            elif tool and number in read and message.tool_call_id not in called and self._spoken_above(number):
+                note("an answer of a tool to a call that nobody made")
+            if message.name is not None:
+                note("the name of who wrote a message")
+            for part in message.content if isinstance(message.content, list) else ():
+                kind = part.get("type", "text" if "text" in part else "image_url")
+                if kind not in ("text", "image_url"):
+                    note(f"a part of a message of the type {str(kind)[:40]!r}")
+            if message.images and message.role != "user":
+                note(f"an image in a message of the {message.role}")
+            if node.logprobs and len(node.logprobs) != sum(node.mask):
+                note("log-probabilities that are not those of the sampled tokens")
+            for link in node.semantic_parents:
+                if link.type not in _LINKS:
+                    note(f"a link of the type {link.type[:40]!r}")
+        for call in self.trace.calls:
+            if call.node is None or call.node not in self._before:
+                note("a call of a model that gave no message")
+        if not self._before:
+            note("a trace in which no model said anything")
+            if any(r is not None for r in self.trace.rewards.values()):
+                note("the reward of a trace in which no model said anything")
+        for _ in self.trace.errors[:-1]:
+            note("an error of a trace before its last")
+        if self.trace.errors and (self.trace.ok or not self.trace.is_completed):
+            note("an error of a trace that did not end with it")
+
+    def _spoken_above(self, number: int) -> bool:
+        at = self.trace.nodes[number].parent
+        while at is not None and not self.trace.nodes[at].sampled:
+            at = self.trace.nodes[at].parent
+        return at is not None
 
     def id_of(self, node: int) -> str:
         return self._ids.get(node) or stable("t", "verifiers", self.trace.id, node)

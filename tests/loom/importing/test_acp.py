@@ -212,6 +212,59 @@ def test_a_strangers_session(tmp_path: Path) -> None:
         "what the agent asked its editor for (fs/read_text_file)": 1,
         "updates that a loom has no place for (plan)": 1,
         "prompts whose end is not in the transcript": 1,
+        "requests that a loom has no place for (initialize)": 1,
+        "requests that a loom has no place for (session/new)": 1,
+        "a field that a loom has no place for: tool_call._meta": 1,
+        "the title of a tool call, beside its name": 2,
+    }
+
+
+def test_whatever_is_dropped_is_noted(tmp_path: Path) -> None:
+    lines = [
+        {"message": prompt(1, {"type": "text", "text": "Go.", "annotations": {"a": 1}}), "peer": "x"},
+        {**words("Hm."), "trace": "abc"},
+        update("agent_message_chunk", content={"type": "text", "text": "x"}, messageId="m1"),
+        update("agent_message_chunk", content={"type": "image", "mimeType": "image/png", "data": "AAAA"}),
+        update("plan", entries=[]),
+        update("tool_call", toolCallId="a", title="edit", kind="edit", locations=[{"path": "/a"}], mood="good"),
+        update(
+            "tool_call_update",
+            toolCallId="a",
+            content=[
+                {"type": "diff", "path": "/a", "oldText": "1", "newText": "2"},
+                {"type": "content", "content": {"type": "image", "mimeType": "image/png", "data": "AAAA"}},
+            ],
+        ),
+        update("usage_update", used=1, size=2),
+        request(9, "_other/method"),
+        result(9, x=1),
+        {"jsonrpc": "2.0", "id": 77, "result": {}},
+        {"jsonrpc": "2.0", "id": 1, "result": {"stopReason": "bored", "usage": {"totalTokens": 3}}},
+        update("plan", entries=[]),
+        {"jsonrpc": "2.0", "method": "_other/notice"},
+    ]
+    report = imported(written(tmp_path / "t.jsonl", lines), Loom.memory())
+    field = "a field that a loom has no place for: "
+    assert report.notes == {
+        f"{field}line.peer": 1,
+        f"{field}message.trace": 1,
+        f"{field}block text.annotations": 1,
+        f"{field}agent_message_chunk.messageId": 1,
+        f"{field}agent_message_chunk.content.mimeType": 1,
+        f"{field}agent_message_chunk.content.data": 1,
+        f"{field}tool_call.locations": 1,
+        f"{field}tool_call.mood": 1,
+        f"{field}session/prompt answer.usage": 1,
+        "what an agent said that is no text (image)": 1,
+        "the texts of a change of a file": 1,
+        "what a tool showed that is no text (image)": 1,
+        "what a tool call showed that did not end": 1,
+        "updates that a loom has no place for (plan)": 2,
+        "updates that a loom has no place for (usage_update)": 1,
+        "requests that a loom has no place for (_other/method)": 1,
+        "notifications that a loom has no place for (_other/notice)": 1,
+        "answers to requests that are not in the transcript": 1,
+        "an unknown reason to stop, kept as 'cancelled' (bored)": 1,
     }
 
 

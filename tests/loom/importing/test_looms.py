@@ -118,3 +118,13 @@ def test_what_is_no_loom_is_refused_and_a_torn_one_is_taken(tmp_path: Path) -> N
             loom.append(Turn("t0", None, "c", "e", None, role="call"))
         torn.write_bytes(torn.read_bytes() + b'{"type":"tu')
         assert take(str(torn), into, "loom").turns == 1
+
+
+def test_records_that_are_there_with_another_content_are_named() -> None:
+    one, other = Loom.memory(), Loom.memory()
+    for loom, entity in ((one, "e"), (other, "f")):
+        loom.append(Turn("t0", None, "c", "same", None, role="call"))
+        loom.append(Turn("t1", "t0", "c", entity, "k"))
+    report = merge(one, other)
+    assert report.notes == {"records that are there already with another content; those stay (turn)": 1}
+    assert (report.turns, report.known) == (0, 2)

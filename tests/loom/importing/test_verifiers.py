@@ -75,6 +75,7 @@ async def test_what_was_exported_comes_back_and_is_exported_the_same(made: Any, 
     path = written(tmp_path / "traces.jsonl", before)
     fresh = Loom.memory()
     report = imported(path, fresh)
+    assert not [note for note in report.notes if "field" in note]
     spoken = [t for t in loom.turns() if t.role == "crystal"]
     assert report.turns == len([t for t in fresh.turns() if t.role == "crystal"])
     after = rows(fresh, "verifiers")
@@ -187,7 +188,11 @@ async def test_a_foreign_trace(tmp_path: Path) -> None:
     assert [t.parent_id for t in turns[2:]] == [turns[1].id] * 2
     assert loom.turn(turns[3].id).reward == pytest.approx(0.7)
     assert loom.assigned()[0].note == "correct: 1 × 0.5, style: 0.2 × 1"
-    assert report.notes == {"metrics of a trace": 2}
+    assert report.notes == {
+        "metrics of a trace": 2,
+        "a field that a loom has no place for: trace.agent": 2,
+        "a field that a loom has no place for: episode.id": 1,
+    }
     intents = [s.intent for s in loom.cast_starts().values()]
     assert intents == ["2+2?", "Sure?", "Sure?"]
     told = [[(m.role, m.content) for m in messages] for _, messages, _ in saw(loom, turns[2].id)]
@@ -203,6 +208,62 @@ async def test_a_foreign_trace(tmp_path: Path) -> None:
     (episode, _) = Verifiers().rows(Source(loom))
     ids = [i for n in episode["traces"][0]["nodes"] for i in n.get("token_ids", ())]
     assert ids == [7, 8, 9, 10, 11, 12, 13, 14]
+
+
+async def test_whatever_is_dropped_is_noted(tmp_path: Path) -> None:
+    trace = json.loads(json.dumps(FOREIGN))
+    del trace["agent"], trace["metrics"]
+    nodes = trace["nodes"]
+    nodes[0]["tools"][0]["strict"] = True
+    nodes[1]["message"] |= {
+        "name": "Ann",
+        "content": [{"type": "text", "text": "2+2?"}, {"type": "input_audio", "input_audio": {"data": "AAAA"}}],
+    }
+    nodes[2]["message"]["refusal"] = "no"
+    nodes[2]["message"]["tool_calls"][0]["index"] = 3
+    nodes[4]["weight"] = 0.5
+    nodes[4]["semantic_parents"] = [{"node": 0, "type": "retry"}]
+    nodes.append(node("user", "And then?", 7))
+    nodes.append(node("tool", "5", 2, tool_call_id="nobody"))
+    nodes.insert(4, node("tool", "6", 3, tool_call_id="nobody"))
+    for each in nodes[5:]:
+        each["parent"] = {3: 4}.get(each["parent"], each["parent"] + (each["parent"] > 3))
+    trace["calls"] += [{"node": None, "model": "m-2"}]
+    trace["calls"][0]["usage"]["reasoning_tokens"] = 7
+    trace["rewards"]["correct"]["judge"] = "m"
+    trace["errors"] = [{"type": "A"}, {"type": "B", "traceback": "x"}]
+    trace |= {"mood": "good", "nothing": None, "info": {"run": 7}}
+    trace["task"]["data"]["answer"] = "4"
+    report = imported(written(tmp_path / "t.jsonl", [trace]), Loom.memory())
+    field = "a field that a loom has no place for: trace."
+    assert report.notes == {
+        f"{field}nodes.tools.strict": 1,
+        f"{field}nodes.message.refusal": 1,
+        f"{field}nodes.message.tool_calls.index": 1,
+        f"{field}nodes.weight": 1,
+        f"{field}calls.usage.reasoning_tokens": 1,
+        f"{field}rewards.judge": 1,
+        f"{field}errors.traceback": 1,
+        f"{field}mood": 1,
+        f"{field}info.run": 1,
+        f"{field}task.data.answer": 1,
+        "the name of who wrote a message": 1,
+        "a part of a message of the type 'input_audio'": 1,
+        "a link of the type 'retry'": 1,
+        "a message of the user that no model answered": 1,
+        "a message of the tool that no model answered": 1,
+        "an answer of a tool to a call that nobody made": 1,
+        "a call of a model that gave no message": 1,
+        "an error of a trace before its last": 1,
+        "an error of a trace that did not end with it": 1,
+    }
+    silent = {"id": "silent", "nodes": [node("user", "hello?", None)], "rewards": {"r": {"score": 1.0}}}
+    report = imported(written(tmp_path / "t.jsonl", [silent]), Loom.memory())
+    assert report.notes == {
+        "a message of the user that no model answered": 1,
+        "a trace in which no model said anything": 1,
+        "the reward of a trace in which no model said anything": 1,
+    }
 
 
 async def test_truncated_and_failed_traces_stay_so(tmp_path: Path) -> None:

@@ -232,6 +232,7 @@ class Entity:
             whole = result.terminated
             return result
         finally:
+            self.loom.release_cast(run.id)
             self._run = None
             self._scope = None
             if not whole and self._children is not None:

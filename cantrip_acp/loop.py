@@ -211,6 +211,7 @@ class CastRun:
         if where is not None and where.taken:
             entity.context = take_context(entity, where)
             entity.last_turn = where.turn_id
+        loom.hold_cast(self.id)
         loom.append(
             CastRecord(
                 id=self.id,

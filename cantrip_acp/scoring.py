@@ -19,7 +19,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.errors import DefinitionError, describe, interrupts
-from cantrip_acp.loom.thread import Thread
+from cantrip_acp.loom.thread import Endings, Thread
 from cantrip_acp.loom.turn import RewardRecord, now
 
 if TYPE_CHECKING:
@@ -147,4 +147,5 @@ def own_thread(loom: Loom, leaf_id: str) -> Thread:
     """The thread that ends in a turn, of a child's without what its parents lived through."""
     path = loom.path(leaf_id)
     first = max((n for n, i in enumerate(path) if loom.places[i].role == "call"), default=0)
-    return Thread(tuple(loom.bodies(path[first:])))
+    turns = tuple(loom.bodies(path[first:]))
+    return Thread(turns, Endings(loom).thread(turns[-1]))

@@ -94,7 +94,7 @@ def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_
             LoomView(Screen(), held, full=full).thread(path)
             return
         turns = [msgspec.to_builtins(t) for t in path]
-        data = {"leaf": path.leaf.id, "state": path.state, "result": path.result, "turns": turns}
+        data = {"leaf": path.leaf.id, "state": path.state, "reason": path.reason, "result": path.result, "turns": turns}
         click.echo(json.dumps(data | {"problems": problems(held)}, default=str))
 
 

@@ -24,6 +24,7 @@ def draw(screen: Screen, loom: Loom) -> None:
     """
     from cantrip_acp.loom.outline import Outline
     from cantrip_acp.loom.rewards import relative_of
+    from cantrip_acp.loom.thread import Endings
 
     outline = Outline(loom)
     children: dict[str | None, list[str]] = {}
@@ -32,6 +33,7 @@ def draw(screen: Screen, loom: Loom) -> None:
         children.setdefault(parent, []).append(turn_id)
     heads = {head for spawned in outline.spawned.values() for head in spawned}
     dot = f" {screen.marks.dot} "
+    endings, leaves = Endings(loom, outline.starts), frozenset(outline.leaves)
     for turn_id, prefix, mark in _walk(children):
         turn = loom.turn(turn_id)
         begun = _begun(loom, outline, turn, turn_id in heads)
@@ -45,8 +47,9 @@ def draw(screen: Screen, loom: Loom) -> None:
             (begun, "cyan"),
             (clean_line(_told(turn), _WORDS), "dim" if turn.role == "fold" else ""),
         ]
-        if turn.reason is not None:
-            parts.append((f"{dot}{turn.reason}", "green" if turn.terminated else "yellow"))
+        reason = endings.thread(turn).outcome if turn_id in leaves else turn.reason
+        if reason is not None:
+            parts.append((f"{dot}{reason}", "green" if turn.terminated else "yellow"))
         if turn.reward is not None:
             parts.append((f"{dot}reward {number(turn.reward)}", "magenta"))
         relative = relative_of(loom, turn_id)

@@ -10,6 +10,7 @@ from cantrip_acp.cli.transcript import duration
 from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.gates.contract import as_text
+from cantrip_acp.loom.thread import Endings
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
@@ -26,6 +27,7 @@ class LoomView:
     def __init__(self, screen: Screen, loom: Loom, *, full: bool = False) -> None:
         self._screen = screen
         self._loom = loom
+        self._endings = Endings(loom)
         self._full = full
         self._dot = f" {screen.marks.dot} "
 
@@ -65,7 +67,7 @@ class LoomView:
                 screen.line(
                     (thread.leaf.id, "bold"),
                     (self._dot + _many(len(thread.acted), "turn") + self._dot, "dim"),
-                    thread.state,
+                    thread.state if thread.reason in (None, thread.state) else f"{thread.state} ({thread.reason})",
                     indent=2,
                 )
 
@@ -89,7 +91,12 @@ class LoomView:
         used = sum((turn.metadata.usage for turn in thread if turn.role != "call"), NO_USAGE)
         parts = [_many(len(thread.acted), "turn"), *(used.words() or ["0 tokens"])]
         style = {"terminated": "bold green", "truncated": "bold yellow"}.get(thread.state, "bold")
-        screen.line((f"{screen.marks.stop} {thread.state}", style), (self._dot + self._dot.join(parts), "dim"))
+        told = (
+            thread.state
+            if thread.reason is None or thread.state == "terminated"
+            else f"{thread.state} ({thread.reason})"
+        )
+        screen.line((f"{screen.marks.stop} {told}", style), (self._dot + self._dot.join(parts), "dim"))
 
     def _damage(self) -> None:
         found = self._loom.problems
@@ -105,11 +112,20 @@ class LoomView:
 
     def _end(self, start: CastRecord, end: CastRecord | None) -> None:
         screen = self._screen
+        ending = self._endings.cast(start.id)
+        for partial in self._loom.partials():
+            if partial.cast_id == start.id and partial.utterance.content:
+                screen.line(("began to say  ", "dim"), clean_line(partial.utterance.content, 2000), indent=4)
         if end is None:
-            screen.line((f"{screen.marks.stop} no end was recorded: it still runs, or was cut off", "yellow"), indent=2)
+            why = (
+                "active: a process works on it"
+                if ending.state == "active"
+                else f"no end was recorded: {ending.reason}, the process ended"
+            )
+            screen.line((f"{screen.marks.stop} {why}", "yellow"), indent=2)
             return
         style = "green" if end.terminated else "yellow"
-        parts = [end.reason or "ended", _many(end.turns, "turn"), *Usage.of_record(end.usage).words()]
+        parts = [ending.outcome, _many(end.turns, "turn"), *Usage.of_record(end.usage).words()]
         screen.line((f"{screen.marks.stop} {self._dot.join(parts)}", style), indent=2)
         told = end.result if end.result is not None else end.error or end.summary
         if told is not None:
@@ -217,12 +233,24 @@ def as_data(loom: Loom) -> dict[str, Any]:
     """The overview as plain data."""
     import msgspec
 
+    endings = Endings(loom)
     casts = [
-        {"start": msgspec.to_builtins(start), "end": msgspec.to_builtins(end) if end is not None else None}
+        {
+            "start": msgspec.to_builtins(start),
+            "end": msgspec.to_builtins(end) if end is not None else None,
+            "state": (ending := endings.cast(start.id)).state,
+            "reason": ending.reason,
+        }
         for start, end in loom.casts()
     ]
     threads = [
-        {"leaf": t.leaf.id, "state": t.state, "turns": [turn.id for turn in t.acted], "result": t.result}
+        {
+            "leaf": t.leaf.id,
+            "state": t.state,
+            "reason": t.reason,
+            "turns": [turn.id for turn in t.acted],
+            "result": t.result,
+        }
         for t in loom.threads()
     ]
     return {

@@ -17,6 +17,7 @@ import msgspec
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.errors import LoomAppendOnly, LoomError
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.thread import PROCESS_ENDED
 from cantrip_acp.loom.turn import (
     CastRecord,
     GateRecord,
@@ -63,7 +64,9 @@ def settle(loom: Loom, entities: str | Set[str] | None = None) -> list[Turn]:
                 # Somebody else who opened the loom at the same moment was faster.
                 continue
             settled.append(turn)
-            _end(loom, turn)
+            start, _ = loom.cast_of(turn.cast_id or "")
+            if start is not None:
+                _end(loom, start)
         except LoomError as problem:
             log.warning("what entity %s said last stays unfinished: %s", record.entity_id, problem)
     return settled
@@ -166,11 +169,10 @@ def _given(args: str) -> Any:
         return args
 
 
-def _end(loom: Loom, turn: Turn) -> None:
+def _end(loom: Loom, start: CastRecord) -> None:
     """The end of a cast that was interrupted, with what its turns and its children used."""
-    cast_id = turn.cast_id or ""
-    start, _ = loom.cast_of(cast_id)
-    if start is None or loom.cast_end(cast_id) is not None:
+    cast_id = start.id
+    if loom.cast_end(cast_id) is not None:
         return
     own = loom.bodies(i for i, place in loom.places.items() if place.cast_id == cast_id)
     ids = {each.id for each in own}
@@ -187,13 +189,13 @@ def _end(loom: Loom, turn: Turn) -> None:
         CastRecord(
             id=cast_id,
             event="end",
-            entity_id=turn.entity_id,
-            cantrip_id=turn.cantrip_id,
+            entity_id=start.entity_id,
+            cantrip_id=start.cantrip_id,
             trace_id=start.trace_id,
             timestamp=now(),
             summary=f"Interrupted in turn {len(own)}: the process ended.",
             reason="error",
-            error="interrupted: the process ended",
+            error=PROCESS_ENDED,
             truncated=True,
             turns=len(own),
             usage=usage,

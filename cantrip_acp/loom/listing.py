@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.errors import TurnNotFound
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.outline import Outline
+from cantrip_acp.loom.thread import Endings, State
 from cantrip_acp.loom.wanted import Wanted, moment, words
 
 if TYPE_CHECKING:
@@ -59,14 +60,15 @@ class Spent(msgspec.Struct, frozen=True):
 class ThreadLine(msgspec.Struct, frozen=True):
     """One thread. ``leaf`` is its last turn and names it; ``intent``, ``model`` and ``started`` are of its last cast.
 
-    ``outcome`` is the reason that its last cast ended with, or ``active`` where none is recorded; ``state`` is terminated,
-    truncated or active (LOOM-7). ``turns``, ``casts``, ``children`` and ``spent`` count from its root, or, of a child's thread,
-    from where it was spawned; what a fork shares with its origin is counted in both. ``forked_from`` and ``parent`` are turns.
+    ``outcome`` is the reason that its last cast ended with, ``interrupted`` where its process ended first, or ``active``;
+    ``state`` is terminated, truncated or active (`thread.Endings`). ``turns``, ``casts``, ``children`` and ``spent`` count
+    from its root, or, of a child's thread, from where it was spawned; what a fork shares with its origin is counted in both.
+    ``forked_from`` and ``parent`` are turns.
     """
 
     leaf: str
     intent: str | None
-    state: Literal["terminated", "truncated", "active"]
+    state: State
     outcome: str
     reward: float | None
     relative: float | None
@@ -117,6 +119,7 @@ class Listing:
         for place in self.outline.places.values():
             if place.role == "crystal" and place.cast_id is not None:
                 self._cast_turns[place.cast_id] = self._cast_turns.get(place.cast_id, 0) + 1
+        self._endings = Endings(loom, self.outline.starts)
         self._ends: dict[str, CastRecord | None] = {}
         self._spent: dict[str, Spent] = {}
         self._within: dict[str, Spent] = {}
@@ -194,22 +197,14 @@ class Listing:
 
     def _line(self, leaf: Turn) -> ThreadLine:
         sums = self._sums[leaf.id]
-        start = self.outline.starts.get(leaf.cast_id or "")
-        end = self._end(leaf.cast_id)
-        ended = end is not None and self._whole(leaf.id, sums)
-        state: Literal["terminated", "truncated", "active"] = "active"
-        if leaf.terminated or leaf.truncated:
-            state = "terminated" if leaf.terminated else "truncated"
-        elif ended and end is not None and (end.terminated or end.truncated):
-            # A cancel between two turns shows in the cast's end alone.
-            state = "terminated" if end.terminated else "truncated"
-        outcome = leaf.reason or (end.reason if ended and end is not None else None)
+        ending = self._endings.thread(leaf)
+        start = self.outline.starts.get(ending.cast_id or "")
         model = start.attributes.get("model") if start is not None else None
         return ThreadLine(
             leaf=leaf.id,
             intent=start.intent if start is not None else None,
-            state=state,
-            outcome=outcome or state,
+            state=ending.state,
+            outcome=ending.outcome,
             reward=self._reward(leaf.id, sums),
             relative=rewards.relative_of(self.loom, leaf.id),
             turns=sums.turns,

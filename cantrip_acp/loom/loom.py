@@ -20,7 +20,7 @@ from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem, Store
 from cantrip_acp.loom.stores.memory import MemoryStore
-from cantrip_acp.loom.thread import Thread
+from cantrip_acp.loom.thread import Endings, Thread
 from cantrip_acp.loom.tree import Place, Tree
 from cantrip_acp.loom.turn import (
     CantripRecord,
@@ -270,6 +270,18 @@ class Loom:
         raise LoomAppendOnly(f"loom is append-only: turn {turn.id!r} cannot be deleted or changed")
 
     __delitem__ = delete_turn
+
+    def hold_cast(self, cast_id: str) -> None:
+        """This process works on a cast: it is active until `release_cast`, or until the process dies."""
+        self._store.hold(cast_id)
+
+    def release_cast(self, cast_id: str) -> None:
+        """This process no longer works on a cast."""
+        self._store.release(cast_id)
+
+    def running_casts(self) -> set[str]:
+        """The casts without an end that a living process works on."""
+        return self._store.running(self._tree.casts.keys() - self._tree.ends)
 
     # Reading
 
@@ -535,11 +547,16 @@ class Loom:
 
     def thread(self, leaf_id: str) -> Thread:
         """The path from the root to any turn (LOOM-10)."""
-        return Thread(tuple(self._turns([self._tree.turns[i] for i in self.path(leaf_id)])))
+        return self._thread(leaf_id, Endings(self))
+
+    def _thread(self, leaf_id: str, endings: Endings) -> Thread:
+        turns = tuple(self._turns([self._tree.turns[i] for i in self.path(leaf_id)]))
+        return Thread(turns, endings.thread(turns[-1]))
 
     def threads(self) -> list[Thread]:
         """Every root-to-leaf path, by when its leaf was written."""
-        return [self.thread(leaf) for leaf in self.leaves()]
+        endings = Endings(self)
+        return [self._thread(leaf, endings) for leaf in self.leaves()]
 
     def _rewarded(self, turn: Turn) -> Turn:
         reward = self._tree.rewards.get(turn.id)

@@ -11,6 +11,7 @@ import msgspec
 
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom import rewards
+from cantrip_acp.loom.thread import cast_ending
 from cantrip_acp.loom.turn import CastRecord, FoldRecord, ForkRecord, Output, RewardRecord, SnapshotRecord, Turn
 from cantrip_acp.loom.wanted import moment
 
@@ -62,7 +63,9 @@ class Statistics:
                 self._records["forks"] += 1
             elif isinstance(record, SnapshotRecord):
                 self._records["snapshots"] += 1
-        self._casts["active"] += len(began)
+        running = loom.running_casts()
+        for cast_id in began:
+            self._casts[cast_ending(None, running=cast_id in running).outcome] += 1
         for turn_id in loom.places:
             given = loom.reward(turn_id)
             if given is not None:
@@ -80,7 +83,7 @@ class Statistics:
             if rest.total_tokens or rest.queries_without_usage:
                 self._count(rest, models.get(record.id, "unknown"))
         start = began.pop(record.id, None)
-        self._casts[record.reason or "ended"] += 1
+        self._casts[cast_ending(record, running=False).outcome] += 1
         first, last = moment(start or ""), moment(record.timestamp)
         if first is not None and last is not None:
             self._cast_s.append(max(0.0, (last - first).total_seconds()))

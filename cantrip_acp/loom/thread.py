@@ -1,12 +1,99 @@
-"""A thread: one root-to-leaf path through a loom (§6.2, LOOM-10)."""
+"""A thread: one root-to-leaf path through a loom, and how it ended (§6.2, LOOM-7, LOOM-10).
+
+`Endings` alone decides how a thread or a cast stands. Commands, pages, exports and editors all ask it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, Turn
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+
+State = Literal["terminated", "truncated", "active"]
+"""How a thread or a cast stands (LOOM-7). It is active only while a living process works on it."""
+
+INTERRUPTED = "interrupted"
+"""The reason of a cast whose process ended before the cast did."""
+
+PROCESS_ENDED = "interrupted: the process ended"
+"""The error in the end of such a cast, which a later process has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a thread or a cast stands, and why it ended: a reason of its records, or `INTERRUPTED`. None while it is active.
+
+    ``cast_id`` is the last cast of a thread.
+    """
+
+    state: State
+    reason: str | None = None
+    cast_id: str | None = None
+    error: str | None = None
+
+    @property
+    def outcome(self) -> str:
+        """The reason, or ``active``."""
+        return self.reason or self.state
+
+
+def cast_ending(end: CastRecord | None, *, running: bool, cast_id: str | None = None) -> Ending:
+    """How a cast stands; ``running``: a living process works on it."""
+    if end is None:
+        return Ending("active", None, cast_id) if running else Ending("truncated", INTERRUPTED, cast_id)
+    if end.terminated or (not end.truncated and end.reason in TERMINATIONS):
+        return Ending("terminated", end.reason, cast_id)
+    return Ending("truncated", INTERRUPTED if end.error == PROCESS_ENDED else end.reason, cast_id, end.error)
+
+
+class Endings:
+    """How the threads of a loom stand at this moment. Reads each cast's start, and an end where it is asked for."""
+
+    def __init__(self, loom: Loom, starts: Mapping[str, CastRecord] | None = None) -> None:
+        self._loom = loom
+        self._last_turn: dict[str, str] = {}
+        """The last turn of each entity."""
+        self._last_of: dict[str, str] = {}
+        """The last turn of each cast."""
+        for turn_id, place in loom.places.items():
+            if place.role != "call":
+                self._last_turn[place.entity_id] = turn_id
+                if place.cast_id is not None:
+                    self._last_of[place.cast_id] = turn_id
+        self._casts: dict[str, list[str]] = {}
+        for start in (loom.cast_starts() if starts is None else starts).values():
+            self._casts.setdefault(start.entity_id, []).append(start.id)
+        self._running = loom.running_casts()
+
+    def cast(self, cast_id: str) -> Ending:
+        """How a cast stands."""
+        return cast_ending(self._loom.cast_end(cast_id), running=cast_id in self._running, cast_id=cast_id)
+
+    def thread(self, leaf: Turn) -> Ending:
+        """How the thread to a turn stands. A cast of the same entity that came to no turn after it counts: it is its last."""
+        if self._last_turn.get(leaf.entity_id) == leaf.id:
+            for silent in reversed(self._casts.get(leaf.entity_id, ())):
+                if silent == leaf.cast_id or silent in self._last_of:
+                    break
+                end = self._loom.cast_end(silent)
+                if end is None or end.withdrawn is not True:
+                    return self.cast(silent)
+        cast_id = leaf.cast_id
+        if leaf.terminated or leaf.truncated:
+            end = None if cast_id is None else self._loom.cast_end(cast_id)
+            if end is not None and end.error == PROCESS_ENDED:
+                return Ending("truncated", INTERRUPTED, cast_id, end.error)
+            state: State = "terminated" if leaf.terminated else "truncated"
+            return Ending(state, leaf.reason, cast_id, end.error if end is not None else None)
+        if cast_id is not None and self._last_of.get(cast_id) == leaf.id:
+            return self.cast(cast_id)
+        # The cast went on from here, on another path or beyond the turn.
+        return Ending("truncated", None if cast_id is not None else INTERRUPTED, cast_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +101,7 @@ class Thread(Sequence[Turn]):
     """The turns from a root to one leaf, in order; the first is the ``call`` turn where the loom has one."""
 
     turns: tuple[Turn, ...]
+    ending: Ending
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -34,9 +122,14 @@ class Thread(Sequence[Turn]):
         return tuple(t for t in self.turns if t.role == "crystal")
 
     @property
-    def state(self) -> Literal["terminated", "truncated", "active"]:
-        """How it ended (LOOM-7); ``active`` where it has not, or where nobody wrote down that it did."""
-        return "terminated" if self.leaf.terminated else "truncated" if self.leaf.truncated else "active"
+    def state(self) -> State:
+        """How it stood when it was read; see `Endings`."""
+        return self.ending.state
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended; None while it is active."""
+        return self.ending.reason
 
     @property
     def result(self) -> Any:

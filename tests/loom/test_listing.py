@@ -34,7 +34,7 @@ def test_lines(place: Place) -> None:
     assert (u3.state, u3.outcome, u3.turns, u3.casts, u3.forked_from) == ("truncated", "max_turns", 3, 2, "t1")
     # The shared turn by its own figures, the fork's cast by what its end says.
     assert u3.spent == Spent(Usage(300, 30, 15, cost=0.75), 180.5)
-    assert (v2.state, v2.outcome, v2.turns, v2.reward, v2.model) == ("active", "active", 2, None, "m-2")
+    assert (v2.state, v2.outcome, v2.turns, v2.reward, v2.model) == ("truncated", "interrupted", 2, None, "m-2")
     # The cost of one of its two turns is not known.
     assert v2.spent == Spent(Usage(200, 20, 10, cost=0.25, queries_without_cost=1), 1.0)
     assert (w1.parent, w1.turns, w1.casts, w1.intent, w1.spent.tokens) == ("t2", 1, 1, "Read the log", 110)
@@ -50,8 +50,8 @@ def test_lines(place: Place) -> None:
         (Wanted(intent="fix THE"), ["v2", "u3", "t3"]),  # v2's way begins with that intent
         (Wanted(intent="otherwise"), ["v2"]),
         (Wanted(outcome="done"), ["t3", "w1"]),
-        (Wanted(outcome="truncated"), ["u3"]),
-        (Wanted(outcome="active"), ["v2"]),
+        (Wanted(outcome="truncated"), ["v2", "u3"]),
+        (Wanted(outcome="interrupted"), ["v2"]),
         (Wanted(reward=rewarded(">0.4")), ["t3"]),
         (Wanted(reward=rewarded("none")), ["x1", "v2", "w1"]),
         (Wanted(gate="search"), ["v2", "u3", "t3"]),
@@ -189,7 +189,7 @@ def test_statistics(place: Place) -> None:
     assert told["casts"] == {
         "started": 5,
         "children": 1,
-        "outcomes": {"done": 2, "max_turns": 1, "text": 1, "active": 1},
+        "outcomes": {"done": 2, "max_turns": 1, "text": 1, "interrupted": 1},
     }
     assert told["turns"] == 8
     assert told["tokens"] == {"prompt": 800, "completion": 80, "cached": 40, "total": 880}

@@ -27,7 +27,7 @@ def test_cast_watch_view_fork_and_reward(
     window.lens("▶ Cast: Say hello.").click()
 
     # While the entity is at work the tree grows, and the notification tells of it.
-    expect(window.rows("running").first).to_be_visible()
+    expect(window.rows("active").first).to_be_visible()
     expect(window.notification("Casting greeter")).to_be_visible()
     first = window.rows("echo: thinking of a greeting").first
     first.wait_for()

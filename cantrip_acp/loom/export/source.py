@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from cantrip_acp.errors import LoomError
 from cantrip_acp.loom import rewards
@@ -13,9 +13,7 @@ from cantrip_acp.loom.export.contract import Report
 from cantrip_acp.loom.export.seen import Seen, Window
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.outline import Outline
-from cantrip_acp.loom.turn import CastRecord, Turn
-
-State = Literal["terminated", "truncated", "active"]
+from cantrip_acp.loom.thread import INTERRUPTED, Endings, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +94,7 @@ class Source:
         self.loom = loom
         self.wanted = wanted or Wanted()
         self.outline = Outline(loom)
+        self._endings = Endings(loom, self.outline.starts)
         self.seen = Seen(loom, self.outline)
         self.report = Report()
         self._progress = progress
@@ -163,7 +162,7 @@ class Source:
         if wanted.outcomes and not named & set(wanted.outcomes):
             return "another outcome"
         if not episode.complete and not take_truncated and not (wanted.outcomes and named & set(wanted.outcomes)):
-            return "truncated" if episode.state == "truncated" else "not ended"
+            return "not ended" if episode.state == "active" or episode.reason == INTERRUPTED else "truncated"
         if episode.parent_turn is not None and not wanted.children:
             return "a child's"
         if wanted.min_reward is not None and (episode.reward is None or episode.reward < wanted.min_reward):
@@ -184,17 +183,16 @@ class Source:
         turn = self.loom.turn(leaf)
         path = self.outline.own(leaf)
         start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None
-        end = self.loom.cast_end(turn.cast_id) if turn.cast_id is not None else None
-        state, reason = _state(turn, end)
+        ending = self._endings.thread(turn)
         fork = self.loom.fork_of(turn.entity_id)
         spoken = [i for i in path if self.outline.places[i].role != "call"]
         first = self.loom.turn(spoken[0]) if spoken else turn
         return Episode(
             self.seen,
             leaf,
-            state,
-            reason,
-            end.error if end is not None and state == "truncated" else None,
+            ending.state,
+            ending.reason,
+            ending.error if ending.state == "truncated" else None,
             rewards.of_thread(self.loom, leaf, outline=self.outline),
             rewards.relative_of(self.loom, leaf),
             turn.entity_id,
@@ -208,14 +206,3 @@ class Source:
             first.metadata.timestamp,
             turn.metadata.timestamp,
         )
-
-
-def _state(turn: Turn, end: CastRecord | None) -> tuple[State, str | None]:
-    """How a thread ended. A cast that was cut off between two turns says so in its end alone."""
-    if turn.terminated:
-        return "terminated", turn.reason
-    if turn.truncated:
-        return "truncated", turn.reason
-    if end is not None and end.truncated:
-        return "truncated", end.reason
-    return "active", None

@@ -18,7 +18,7 @@ from cantrip_acp.loom.export.graph import Graph, tool
 from cantrip_acp.loom.export.source import Episode, Source
 from cantrip_acp.loom.export.times import seconds
 from cantrip_acp.loom.export.tokens import Prompts
-from cantrip_acp.loom.thread import answer
+from cantrip_acp.loom.thread import INTERRUPTED, answer
 from cantrip_acp.version import __version__
 
 _STOPS = {
@@ -90,7 +90,7 @@ def _trace(source: Source, episode: Episode, learned: set[str]) -> dict[str, Any
         "rewards": {} if episode.reward is None else {"reward": {"score": episode.reward, "weight": 1.0}},
         "metrics": {"turns": float(sum(1 for n in graph.nodes if n["sampled"]))},
         "info": {"cantrip": {**episode.about(), "turns": {str(node): i for i, node in graph.turns.items()}}},
-        "is_completed": episode.state != "active",
+        "is_completed": episode.state != "active" and episode.reason != INTERRUPTED,
         "ok": episode.complete,
         "is_timeout": timed_out,
         "errors": _errors(episode),

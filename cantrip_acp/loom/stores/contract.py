@@ -99,6 +99,18 @@ class Store(Protocol):
         by reading all of it."""
         ...
 
+    def hold(self, cast_id: str) -> None:
+        """This process works on a cast from now on, until `release`, `close` or its death."""
+        ...
+
+    def release(self, cast_id: str) -> None:
+        """This process no longer works on a cast."""
+        ...
+
+    def running(self, cast_ids: Iterable[str]) -> set[str]:
+        """Those of these casts, none of which has an end, that a living process works on."""
+        ...
+
     def close(self, tree: Tree | None = None) -> None:
         """Let go of the store; safe to call twice. ``tree`` may be kept for the next opening."""
         ...

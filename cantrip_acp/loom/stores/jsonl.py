@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -28,7 +27,7 @@ import msgspec
 from cantrip_acp.errors import LoomChanged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.stores import rows, seal, sidecar
+from cantrip_acp.loom.stores import rows, running, seal, sidecar, sole
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, LaterRecord, LoomHeader, Record
 
@@ -83,6 +82,7 @@ class JsonlStore:
         self._torn = False
         """Whether the last line was torn when the file was opened."""
         self._place = os.path.abspath(self.path)
+        self._held: set[str] = set()
         self._open()
 
     @property
@@ -111,7 +111,7 @@ class JsonlStore:
         if self.readonly:
             return True
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            sole.lock(self._fd)
         except OSError as error:
             os.close(self._fd)
             self._fd = -1
@@ -458,6 +458,18 @@ class JsonlStore:
             f"cannot open loom {self.path} for writing: its last line is torn and cannot be set aside in {aside}: "
             f"{error.strerror}. Make room and try again; nothing was changed"
         )
+
+    def hold(self, cast_id: str) -> None:
+        running.hold(self._fd, cast_id)
+        self._held.add(cast_id)
+
+    def release(self, cast_id: str) -> None:
+        if cast_id in self._held and self._fd >= 0:
+            self._held.discard(cast_id)
+            running.release(self._fd, cast_id)
+
+    def running(self, cast_ids: Iterable[str]) -> set[str]:
+        return running.locked(self._place, cast_ids, self._held)
 
     def close(self, tree: Tree | None = None) -> None:
         if self._fd < 0:

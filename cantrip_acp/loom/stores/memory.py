@@ -22,6 +22,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._records: list[Record | LaterRecord] = []
+        self._held: set[str] = set()
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         # Readers are given the record itself: nobody may change it, the writer neither.
@@ -59,6 +60,15 @@ class MemoryStore:
 
     def damaged(self) -> list[Problem]:
         return []
+
+    def hold(self, cast_id: str) -> None:
+        self._held.add(cast_id)
+
+    def release(self, cast_id: str) -> None:
+        self._held.discard(cast_id)
+
+    def running(self, cast_ids: Iterable[str]) -> set[str]:
+        return self._held & set(cast_ids)
 
     def close(self, tree: object = None) -> None:
         return None

@@ -21,6 +21,7 @@ from cantrip_acp.loom.stores import pgtables, rows, seal, writers
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.stores.pgtables import LOCK, TABLES, WRITING
 from cantrip_acp.loom.stores.pgurl import PgUrl
+from cantrip_acp.loom.stores.running import key_of
 from cantrip_acp.loom.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class PostgresStore:
         """Whether another process has struck this writer off."""
         self._chained = True
         self._closed = False
+        self._held: set[str] = set()
         self._base: psycopg.Connection[Any] | None = self._connect()
         try:
             self._loom = self._prepare(self._base)
@@ -192,6 +194,8 @@ class PostgresStore:
             self._sums.clear()
             if self._writer is not None:
                 self._write_again(self._base, self._writer)
+            for cast_id in self._held:
+                self._lock(self._base, cast_id)
         return self._base
 
     def _register(self, base: psycopg.Connection[Any]) -> int | None:
@@ -240,6 +244,32 @@ class PostgresStore:
         except psycopg.Error:
             return False
         return True
+
+    def _lock(self, base: psycopg.Connection[Any], cast_id: str) -> None:
+        with contextlib.suppress(psycopg.Error):
+            base.execute("SELECT pg_try_advisory_lock(%s)", (key_of(cast_id, str(self._loom)),))
+
+    def hold(self, cast_id: str) -> None:
+        base = self._open
+        self._held.add(cast_id)
+        self._lock(base, cast_id)
+
+    def release(self, cast_id: str) -> None:
+        if cast_id in self._held:
+            self._held.discard(cast_id)
+            if self._base is not None and not self._base.closed:
+                with contextlib.suppress(psycopg.Error):
+                    self._base.execute("SELECT pg_advisory_unlock(%s)", (key_of(cast_id, str(self._loom)),))
+
+    def running(self, cast_ids: Iterable[str]) -> set[str]:
+        keys = {key_of(cast_id, str(self._loom)): cast_id for cast_id in cast_ids}
+        if not keys:
+            return set()
+        locks = (
+            "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
+            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        return {keys[key] for (key,) in self._ask(locks, ()) if key in keys}
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         if self.readonly and not self._closed:

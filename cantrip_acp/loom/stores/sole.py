@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,11 @@ from pathlib import Path
 from cantrip_acp.errors import LoomLocked
 
 
-def written(name: str, dir_fd: int) -> bool:
+def written(name: str, dir_fd: int | None = None) -> bool:
     """Whether somebody has a file of lines open for writing. Follows no link; what is gone is written by nobody."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
-    except FileNotFoundError:
+    except OSError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -26,6 +27,17 @@ def written(name: str, dir_fd: int) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def lock(fd: int) -> None:
+    """Lock a file of lines for its one writer; somebody who looks whether it is written holds it for a moment only."""
+    for wait in (0.005, 0.02, 0.05):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(wait)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.stores import rows, seal, writers
 from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.stores.running import CastLocks
 from cantrip_acp.loom.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class SqliteStore:
         """The ends of chains as they are after record ``_seen``."""
         self._writer: int | None = None
         self._tables = TABLES
+        self._locks = CastLocks(self.path)
         self._base: sqlite3.Connection | None = None
         try:
             self._base = self._connect()
@@ -529,7 +531,17 @@ class SqliteStore:
             noted.append(Problem(f"the ends of the chains cannot be read: {error}"))
             return None
 
+    def hold(self, cast_id: str) -> None:
+        self._locks.hold(cast_id)
+
+    def release(self, cast_id: str) -> None:
+        self._locks.release(cast_id)
+
+    def running(self, cast_ids: Iterable[str]) -> set[str]:
+        return self._locks.running(cast_ids)
+
     def close(self, tree: Tree | None = None) -> None:
+        self._locks.close()
         base, self._base = self._base, None
         if base is not None:
             if self._writer is not None:

@@ -18,6 +18,7 @@ import msgspec
 from cantrip_acp.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.thread import cast_ending
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 from cantrip_acp.loom.view import digest, finding
 from cantrip_acp.loom.view.index import Index
@@ -138,6 +139,7 @@ class Reading:
                 "version": self.version,
                 "turns": len(index),
                 "casts": len(index.cast_events),
+                "running": sorted(self._running(index)),
                 "rewards": len(index.rewards),
                 "problems": [str(problem) for problem in problems[:200]],
                 "problem_count": len(problems),
@@ -232,19 +234,25 @@ class Reading:
                 data["cantrip"] = msgspec.to_builtins(index.cantrips.get(turn.cantrip_id))
             return _cut(data, whole)
 
+    def _running(self, index: Index) -> set[int]:
+        """The casts without an end that a living process works on."""
+        open_casts = {cast.id: number for number, cast in enumerate(index.casts) if cast.end is None}
+        return {open_casts[cast_id] for cast_id in self._store.running(open_casts)}
+
     def cast(self, number: int, *, whole: bool = False) -> dict[str, Any]:
         """A cast: its start, its end (null while there is none), and what was pinned for it."""
         with self.ready() as index:
             if not 0 <= number < len(index.casts):
                 raise LoomError(f"this loom has {len(index.casts):,} casts; there is no number {number}")
             places = index.casts[number]
-            start, end = (
-                None if position is None else msgspec.to_builtins(self._read([position])[0])
-                for position in (places.start, places.end)
-            )
+            records = [None if at is None else self._read([at])[0] for at in (places.start, places.end)]
+            last = records[1] if isinstance(records[1], CastRecord) else None
+            ending = cast_ending(last, running=last is None and number in self._running(index))
+            start, end = (None if record is None else msgspec.to_builtins(record) for record in records)
             pinned = [msgspec.to_builtins(r) for r in self._read(places.context) if isinstance(r, ContextRecord)]
             entity = index.entities[places.entity]
             data = {"n": number, "id": places.id, "entity_id": entity, "start": start, "end": end, "context": pinned}
+            data |= {"state": ending.state, "reason": ending.reason}
             return _cut(data, whole)
 
     def search(self, words: str, start: int = 0) -> dict[str, Any]:
@@ -285,7 +293,11 @@ def _brief(record: CastRecord) -> dict[str, Any]:
     if record.event == "start":
         return {"id": record.id, "intent": digest.line(record.intent or ""), "time": time_ms}
     told = record.error or (record.result if isinstance(record.result, str) else "") or record.summary or ""
-    end = {"reason": record.reason, "terminated": record.terminated, "truncated": record.truncated}
+    end = {
+        "reason": cast_ending(record, running=False).reason,
+        "terminated": record.terminated,
+        "truncated": record.truncated,
+    }
     return {**end, "told": digest.line(told), "time": time_ms}
 
 

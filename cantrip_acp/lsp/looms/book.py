@@ -96,6 +96,10 @@ class Book:
                 self.version += 1
             self.loaded.set()
 
+    def running(self, cast_id: str) -> bool:
+        """Whether a living process works on a cast that has no end."""
+        return self._store is not None and bool(self._store.running([cast_id]))
+
     def look(self) -> bool:
         """Take in what was written since; whether anything changed. A file that was replaced is read anew."""
         if not self.loaded.is_set():

@@ -7,7 +7,8 @@ from typing import Any
 
 from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, Turn
+from cantrip_acp.loom.thread import cast_ending
+from cantrip_acp.loom.turn import Turn
 from cantrip_acp.loom.view import digest
 from cantrip_acp.lsp.looms.book import Book
 
@@ -59,6 +60,7 @@ def cast(book: Book, number: int) -> dict[str, Any]:
     places, spawner, fork = book.index.casts[number], book.spawner(number), book.fork(number)
     first, last = book.span(number)
     usage = end.usage if end is not None else {}
+    ending = cast_ending(end, running=end is None and book.running(book.index.casts[number].id))
     if usage:
         spent = Usage.of_record(usage).counted()
     else:
@@ -74,8 +76,8 @@ def cast(book: Book, number: int) -> dict[str, Any]:
         "entity": book.index.entities[places.entity],
         "intent": plain((start.intent if start is not None else None) or ""),
         "told": plain(told),
-        "state": state(end),
-        "reason": end.reason if end is not None else None,
+        "state": ending.state,
+        "reason": ending.reason,
         "turns": len(book.turns[number]),
         "tokens": tokens,
         "cost": cost if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
@@ -86,13 +88,6 @@ def cast(book: Book, number: int) -> dict[str, Any]:
         "forkedFrom": fork.from_turn if fork is not None else None,
         "leaf": book.index.ids[book.turns[number][-1]] if book.turns[number] else None,
     }
-
-
-def state(end: CastRecord | None) -> str:
-    """How a cast stands (LOOM-7): active, terminated or truncated."""
-    if end is None:
-        return "active"
-    return "terminated" if end.terminated or (not end.truncated and end.reason in TERMINATIONS) else "truncated"
 
 
 def turn_facts(data: dict[str, Any]) -> str:
@@ -109,7 +104,7 @@ def turn_facts(data: dict[str, Any]) -> str:
 
 def cast_facts(data: dict[str, Any]) -> str:
     """How a cast ended and what it took, in a line."""
-    how = data["reason"] or ("no end yet" if data["state"] == "active" else data["state"])
+    how = data["reason"] or data["state"]
     parts = [how, many(data["turns"], "turn"), *_spent(data)]
     if data["forkedFrom"]:
         parts.append(f"fork of {data['forkedFrom']}")

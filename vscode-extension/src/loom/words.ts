@@ -49,7 +49,7 @@ export function castLabel(cast: CastData): string {
 }
 
 export function castDescription(cast: CastData): string {
-  const how = cast.reason ?? (cast.state === "active" ? "running" : cast.state);
+  const how = cast.reason ?? cast.state;
   const fork = cast.forkedFrom === null ? "" : "fork";
   return joined([fork, how, many(cast.turns, "turn"), tokens(cast.tokens), money(cast.cost)]);
 }

@@ -20,6 +20,8 @@ export class Columns {
     this.gates = [];
     this.model = [];
     this.casts = [];
+    /** The casts that a living process works on, by number. */
+    this.running = new Set();
     this.castEvents = 0;
     this.rewards = new Map();
     this.rewardCount = 0;

@@ -47,6 +47,7 @@ export class Growing {
   async take() {
     const { columns, source, about } = this;
     let grown = false;
+    columns.running = new Set(about.running ?? []);
     while (columns.castEvents < about.casts) {
       const data = await source.casts(columns.castEvents);
       columns.takeCasts(data);

@@ -30,7 +30,7 @@ function castCells(cast, columns, now) {
   const { start, end } = known;
   const state = end
     ? h("span", { class: `badge ${end.terminated ? "good" : "warn"}` }, plain(end.reason ?? "ended"))
-    : h("span", { class: "badge info" }, now - (start?.time ?? 0) < 3_600_000 ? "running" : "no end");
+    : h("span", { class: `badge ${columns.running.has(cast) ? "info" : "warn"}` }, columns.running.has(cast) ? "active" : "interrupted");
   return [
     icon(start?.fork ? "fork" : "cast"),
     h("span", { class: "label intent" }, plain(start?.intent || "a cast whose start is lost")),

@@ -179,7 +179,7 @@ export function castBody(cast, view) {
     ["Took", span(ended - began) || "—", ""],
     ["Began", ago(began) || "—", clock(began)],
   ];
-  const state = end ? badge(end.reason ?? "ended", end.terminated ? "good" : "warn") : badge("no end yet", "info", "it still runs, or was cut off");
+  const state = end ? badge(cast.reason ?? "ended", end.terminated ? "good" : "warn") : cast.state === "active" ? badge("active", "info", "a process works on it") : badge(cast.reason ?? "interrupted", "warn", "the process ended before the cast did");
   const answer = end ? (end.result ?? end.error ?? end.summary) : null;
   return [
     h(

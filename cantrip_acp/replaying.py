@@ -1,25 +1,32 @@
-"""Replay: a thread lived again with the crystal's recorded words against the real circle, turn by turn (LOOM-10).
+"""Replay: a thread run again with the crystal's recorded words against the real circle, turn by turn (LOOM-10).
 
-It tells the first turn whose observation is another one. With the gates' recorded answers it needs no model, no network and
-no file, and is deterministic as far as the code is.
+It names the first turn whose observation differs. Cells, commands and gates that write files do so in a copy of what they could
+write, which is removed afterwards: no file of the user changes. Gates that write elsewhere, and children, answer what was
+recorded. With all gates' recorded answers it is deterministic as far as the code is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from cantrip_acp.context import block_of
-from cantrip_acp.crystals.contract import Crystal, Emit, Query, Response
+from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.errors import CrystalError, GateError, LoomError
 from cantrip_acp.forking import divergence
+from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import Turn
+from cantrip_acp.reloading import GATE as MODULES
 
 if TYPE_CHECKING:
     from cantrip_acp.cantrip import Cantrip
@@ -57,19 +64,9 @@ class RecordedCrystal:
     text_calls = False
     """Of the last response: words that were text then are text now, whatever the crystal of today writes its calls in."""
 
-    def __init__(self, turns: Sequence[Turn], living: Crystal | None = None) -> None:
-        """``living`` is the crystal that spoke then: children that are summoned again have theirs from it."""
+    def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = iter(turns)
-        self._living = living
         self.model = next((t.metadata.model for t in turns if t.metadata.model), None) or "recording"
-
-    def child(self, number: int, depth: int) -> Crystal:
-        """A child is no part of this recording: it lives again by itself."""
-        if self._living is None:
-            raise CrystalError("a replay without the crystal of then can summon no children", retryable=False)
-        heir = getattr(self._living, "child", None)
-        found: Crystal = self._living if heir is None else heir(number, depth)
-        return found
 
     async def query(self, query: Query, emit: Emit) -> Response:
         turn = next(self._turns, None)
@@ -93,14 +90,26 @@ class RecordedCrystal:
         )
 
 
-class _RecordedGates:
-    """Answers each gate but ``done`` with what it answered then (an interceptor)."""
+_IN_COPIES = ("write_file", "edit_file", MODULES)
+"""Gates that write, and act again: what they write goes to copies while these are in force."""
 
-    def __init__(self, turns: Sequence[Turn]) -> None:
+
+class _RecordedGates:
+    """Answers gates with what they answered then (an interceptor): all but ``done``, or those that act outside of copies."""
+
+    def __init__(self, turns: Sequence[Turn], *, every: bool) -> None:
         self._left = [r for t in turns for r in t.observation.results if r.gate != "done"]
+        self._every = every
+
+    def _acts(self, gate: Gate) -> bool:
+        if gate.name == "done":
+            return True
+        if self._every or gate.name in registry.DELEGATION:
+            return False
+        return not gate.writes or (gate.name in _IN_COPIES and gate.handler is registry.find(gate.name).handler)
 
     async def __call__(self, call: GateInvocation, proceed: Proceed) -> GateReply:
-        if call.gate.name == "done":
+        if self._acts(call.gate):
             return await proceed(call)
         for place, record in enumerate(self._left):
             if record.gate == call.gate.name:
@@ -137,12 +146,13 @@ def _unanswered(args: Any, context: Any) -> Any:
 
 
 async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
-    """Live the path to ``turn_id`` again in ``cantrip``'s circle; the loom is not written to.
+    """Run the path to ``turn_id`` again in ``cantrip``'s circle; neither the loom nor a file of the workspace is written to.
 
-    With ``recorded_gates`` every gate but done answers what it answered then, children's answers among them; without, gates
-    act for real, and children are summoned and live anew.
+    What cells, commands, ``write_file`` and ``edit_file`` write goes to a copy of what the circle may write. Other gates that write
+    (``git_commit``, ``run_tests``, an editor's), and children, answer what was recorded. Gates that read are called for real, or,
+    with ``recorded_gates``, answer what was recorded, too.
 
-    Raises `TurnNotFound`, and `LoomError` where the path is damaged.
+    Raises `TurnNotFound`, `LoomError` where the path is damaged, `SandboxError` where there can be no copy.
     """
     parts = lived(loom, turn_id)
     turns = [t for part in parts for t in part.turns if t.role == "crystal"]
@@ -151,8 +161,8 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
     # What the circle refused, or a ward cut off, comes to pass again by itself.
     sources: Sequence[GateSource] = [_Declared(loom, turns)] if recorded_gates else cantrip.sources
     again = cantrip.replace(
-        crystal=RecordedCrystal(turns, cantrip.crystal),
-        interceptors=(*cantrip.interceptors, *([_RecordedGates(turns)] if recorded_gates else [])),
+        crystal=RecordedCrystal(turns),
+        interceptors=(*cantrip.interceptors, _RecordedGates(turns, every=recorded_gates)),
         loom=Loom.memory(),
         contributors=(),
         loom_settings=None,
@@ -160,7 +170,7 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
         sources=sources if cantrip.sources else (),
         scores=False,
     )
-    async with again.invoke() as entity:
+    async with _in_copies(again.circle, gates=not recorded_gates), again.invoke() as entity:
         cut, before = False, None
         for part in parts:
             # The recording goes on by itself into a part that resumes, unless a ward ended the cast here too.
@@ -176,6 +186,43 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
         if how is not None:
             return Replay(len(lived_again), Divergence(number, turn.id, how))
     return Replay(len(turns), None)
+
+
+@asynccontextmanager
+async def _in_copies(circle: Circle, *, gates: bool) -> AsyncIterator[None]:
+    """Let everything that begins in this block write to copies, and remove these at its end."""
+    from cantrip_acp.copies import Copies, in_force
+    from cantrip_acp.temporary import TemporaryFolder
+
+    folder = await anyio.to_thread.run_sync(TemporaryFolder, "cantrip-copies-")
+    try:
+        copies = Copies(folder.path)
+        await anyio.to_thread.run_sync(copies.add, _writable(circle, gates=gates))
+        with in_force(copies):
+            yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(folder.close)
+
+
+def _writable(circle: Circle, *, gates: bool) -> list[str]:
+    """The folders that the circle's programs and gates can write, known before anything runs."""
+    wards, medium = circle.wards, circle.medium
+    found: list[str] = []
+    if medium.tool is not None:
+        found += wards.bash_writable_paths if medium.name == "bash" else wards.code_writable_paths
+    if gates:
+        for name in ("write_file", "edit_file"):
+            gate = circle.gates.get(name)
+            root = gate.dependencies.get("root") if gate is not None else None
+            if root is not None:
+                found.append(os.fspath(root))
+            elif gate is not None:
+                found += map(str, circle.folders)
+            if gate is not None and circle.workspace is not None:
+                found.append(str(circle.workspace))
+    base = str(circle.workspace) if circle.workspace is not None else os.sep
+    return [os.path.join(base, path) for path in found]
 
 
 async def _cast(entity: Any, part: CastPart, *, resumed: bool) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from cantrip_acp.loom.stores.writers import started
 
-PREFIXES = ("cantrip-git-", "cantrip-canary-")
+PREFIXES = ("cantrip-git-", "cantrip-canary-", "cantrip-copies-")
 _NAME = re.compile(rf"({'|'.join(PREFIXES)})(?:([0-9]+)-([0-9]+)-)?[^/]*\Z")
 _OLD = 3600.0
 """Seconds after which a folder whose name tells of no process is a leftover."""

@@ -216,7 +216,7 @@ def _run(
 @click.argument("name", metavar="FILE")
 @click.argument("turn", required=False)
 @click.option("--recipe", "-r", required=True, metavar="RECIPE", help="Whose circle it is lived again in.")
-@click.option("--recorded-gates", is_flag=True, help="Gates answer what they answered then, and act on nothing.")
+@click.option("--recorded-gates", is_flag=True, help="All gates answer what they answered then, and act on nothing.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @cwd_option
 @state_option
@@ -229,9 +229,12 @@ def replay(
     cwd: Path,
     state_dir: Path | None,
 ) -> int:
-    """Live the thread that ends in TURN again, with the crystal's recorded words, and tell where it goes another way.
+    """Run the thread that ends in TURN again, with the crystal's recorded words, and tell where it goes another way.
 
-    No model is asked and the loom is not written to. Commands, cells and gates run for real, unless --recorded-gates.
+    No model is asked, and neither the loom nor a file of the workspace is written to. Commands and cells run in their sandbox,
+    and they, write_file and edit_file write to a copy of what the circle may write; it is removed afterwards. Other gates that
+    write (git_commit, run_tests, an editor's), and children, answer what was recorded. Gates that read are called for real,
+    unless --recorded-gates. A network that the wards allow is the real one.
     TURN is an id or its beginning; by default the leaf that was written last.
 
     Exit status: 0 where every observation is the same, 1 where one differs, 2 and 3 as of `cantrip cast`.

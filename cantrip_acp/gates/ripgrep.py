@@ -88,7 +88,7 @@ def hits(program: str, search: Search) -> Iterator[Hit]:
     """What matches, in the order of paths. Raises `EngineRefused` before the first hit, or `TimeUp`."""
     environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
     search.root.check()
-    with search.child.running(arguments(program, search), environment, search.root.path) as process:
+    with search.child.running(arguments(program, search), environment, search.root.opened) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         found = False

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
-from cantrip_acp import folders
-from cantrip_acp.errors import GateError
+from cantrip_acp import copies, folders
+from cantrip_acp.errors import GateError, SandboxError
 from cantrip_acp.gates.guarded import plain, why_hidden, why_protected
 from cantrip_acp.gates.place import LIST, WALK, Place, exchange, failure, reason, spelled
 
@@ -140,6 +140,12 @@ class Root:
         finally:
             os.close(folder)
 
+    @property
+    def opened(self) -> str:
+        """Where the root is opened: itself, or its copy while copies are in force."""
+        held = copies.current()
+        return self.path if held is None else held.at(self.path)
+
     def _walk(self, path: str, writing: bool) -> Place:
         if not path:
             raise GateError("the path is empty; give a path below the gate's folder, such as 'README.md' or '.'")
@@ -157,6 +163,12 @@ class Root:
             if other is not None:
                 return other._walk(path, writing)
             self._escape(shown)
+        held = copies.current()
+        if writing and held is not None:
+            try:
+                held.add((self.base,))
+            except SandboxError as error:
+                raise GateError(str(error)) from None
         pending, done, links = first[::-1], list[str](), list[str]()
         steps = 0
         folder = self._open(())
@@ -287,7 +299,8 @@ class Root:
 
     def _open_base(self) -> int:
         try:
-            return os.open(self.base, WALK & ~os.O_NOFOLLOW)
+            held = copies.current()
+            return os.open(self.base if held is None else held.at(self.base), WALK & ~os.O_NOFOLLOW)
         except OSError as error:
             raise GateError(f"the gate's folder cannot be used: {reason(error)}") from None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cantrip_acp.copies import source_of
 from cantrip_acp.sandbox.policy import WIRE, Policy
 
 
@@ -31,21 +32,13 @@ _ENVELOPE = 4096
 NO_COPIES: Mapping[str, str] = {}
 
 
-def source_of(path: str, copies: Mapping[str, str]) -> str:
-    """Where a path is taken from: from its copy where it lies in a folder that has one."""
-    for root, copy in copies.items():
-        if path == root or path.startswith(root.rstrip("/") + "/"):
-            return copy + path[len(root.rstrip("/")) :]
-    return path
-
-
 def arguments(
     policy: Policy, places: Places, *, folders: frozenset[str] = frozenset(), copies: Mapping[str, str] = NO_COPIES
 ) -> list[str]:
     """Bubblewrap's options for a policy, without the program and its command.
 
     ``folders`` are those hidden paths that are folders: an empty one stands in their place instead of the note. ``copies`` are
-    folders of the host by the writable path that they stand for: what is written there never reaches the path itself.
+    folders of the host by the path that they stand for: what is written there never reaches the path itself.
     """
     args = [*NAMESPACES]
     if not policy.network:
@@ -86,7 +79,11 @@ def arguments(
         add(f"{WIRE}/requests", 1, "--perms", "0700", "--size", str(REQUESTS_SIZE), "--tmpfs", f"{WIRE}/requests")
     for path in policy.readable:
         if path not in policy.writable:
-            add(path, 2, "--ro-bind", path, path)
+            add(path, 2, "--ro-bind", source_of(path, copies), path)
+    for path, copy in copies.items():
+        # What gates wrote in a copy is seen where the path itself is seen.
+        if any(path.startswith(above.rstrip("/") + "/") for above in policy.readable) and path not in policy.writable:
+            add(path, 2, "--ro-bind", copy, path)
     for path in policy.writable:
         add(path, 3, "--bind", source_of(path, copies), path)
     for path in policy.pinned:

@@ -10,11 +10,8 @@ workspace may have changed is looked at again.
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp import folders
+from cantrip_acp import copies, folders
+from cantrip_acp.copies import copied, source_of
 from cantrip_acp.errors import DefinitionError, SandboxError
 from cantrip_acp.sandbox import beside, bubblewrap, gitlinks, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
@@ -39,10 +37,6 @@ from cantrip_acp.wards import Wards
 
 _SLOW_LOOK = 0.005
 """Seconds of looking at a workspace from which on it is done in a thread."""
-
-
-LARGEST_COPY = 2 << 30
-"""Bytes of the writable folders that are copied so that code can run again in them."""
 
 
 class Sandbox:
@@ -72,6 +66,7 @@ class Sandbox:
         self._filter = seccomp.program(os.uname().machine)
         self._surveys: dict[str, Survey] = {}
         self._copies: dict[str, str] = {}
+        self._shared = copies.current()
         self._prepared: Prepared | None = None
         self._looking = anyio.Lock()
         self._more_tools()
@@ -118,25 +113,12 @@ class Sandbox:
     def write_to_copies(self, folder: str) -> bool:
         """Copy what is writable into a folder, and let everything that starts from now on write there, at the same paths inside.
 
-        False where nothing is writable. Blocking. Raises `SandboxError` where it is more than `LARGEST_COPY` or cannot be read.
+        False where nothing is writable. Blocking. Raises `SandboxError` where it is more than `copies.LARGEST_COPY` or cannot
+        be read.
         """
-        policy = self._prepare().policy
-        roots = [p for p in policy.writable if not any(p.startswith(o.rstrip("/") + "/") for o in policy.writable)]
-        size = sum(_size(root) for root in roots)
-        if size > LARGEST_COPY:
-            raise SandboxError(
-                f"the writable folders are {size >> 20:,} MiB; code is run again only in a copy of them, which may "
-                f"have {LARGEST_COPY >> 20:,} MiB"
-            )
-        for number, root in enumerate(roots):
-            copy = os.path.join(folder, str(number))
-            try:
-                shutil.copytree(root, copy, symlinks=True, ignore=_no_files)
-            except (OSError, shutil.Error) as error:
-                raise SandboxError(f"{root} cannot be copied, so no code is run again in it: {error}") from error
-            self._copies[root] = copy
+        self._copies = copied(self._prepare().policy.writable, folder)
         self._prepared = None
-        return bool(roots)
+        return bool(self._copies)
 
     def _prepare(self) -> Prepared:
         check_roots(self._wards.bash_writable_paths, self.workspace, self.host.home)
@@ -157,7 +139,12 @@ class Sandbox:
         settings = tuple((path, _stamp(path)) for path in configs)
         unfetched = gitlinks.unfetched(gitlinks.indexes(own, writable)) if writable else gitlinks.Unfetched()
         private = (*self._private, *_own(roots))
-        key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private)
+        home, instead = self._home_source, self._copies
+        if self._shared is not None:
+            self._shared.add((*writable, *((home,) if home is not None else ())))
+            instead = {**self._shared.made, **self._copies}
+            home = source_of(home, instead) if home is not None else None
+        key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()))
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
         # A protected name at the top of a root that lies inside the surveyed one is found by the survey below it, too.
@@ -172,7 +159,7 @@ class Sandbox:
             existing=existing,
             gates=tuple(sorted(self._wire.commands)) if self._wire is not None else (),
             wire=self._wire.folder if self._wire is not None else None,
-            home_source=self._home_source,
+            home_source=home,
             private=(*private, mine.folder),
             repositories=repositories,
             more_readable=self._more_readable,
@@ -182,7 +169,7 @@ class Sandbox:
         )
         places = mine.places(self.host, policy.home, network=policy.network)
         shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
-        options = bubblewrap.arguments(policy, places, folders=shut, copies=self._copies)
+        options = bubblewrap.arguments(policy, places, folders=shut, copies=instead)
         self._prepared = Prepared(
             key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
         )
@@ -322,7 +309,9 @@ async def check() -> None:
         await anyio.sleep(0.005)
     try:
         if not _is_checked():
-            await canaries.require()
+            # A trial has folders of its own, and looks at these themselves.
+            with copies.in_force(None):
+                await canaries.require()
             _checked = True
     finally:
         _checking.release()
@@ -373,22 +362,3 @@ def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str |
 
 
 __all__ = ["Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "check", "control_groups", "machine"]
-
-
-def _size(root: str) -> int:
-    total = 0
-    for folder, _, names in os.walk(root):
-        for name in names:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_size
-    return total
-
-
-def _no_files(folder: str, names: list[str]) -> list[str]:
-    """What is neither a file, a folder nor a link: it is not copied."""
-    left = []
-    for name in names:
-        mode = os.lstat(os.path.join(folder, name)).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-            left.append(name)
-    return left

@@ -84,7 +84,7 @@ async def _lived(server: Server, work: Work, recipe: Path, running: casts.Cast, 
 
 
 async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
-    """Live the thread that ends in a turn again with its recorded words; the loom is not written to."""
+    """Run the thread that ends in a turn again with its recorded words; it changes neither the loom nor a file."""
     path, recorded = loom_file(given), given.flag("recordedGates")
     turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
     recipe = await _recipe(server, given, path, "Replay in the circle of which recipe?")

@@ -126,8 +126,8 @@ export class LoomCommands implements vscode.Disposable {
   private async replay(meant: Target): Promise<void> {
     const how = await vscode.window.showQuickPick(
       [
-        { label: "With recorded results", detail: "Nothing is run: every call answers what it answered then.", recordedGates: true },
-        { label: "For real", detail: "Commands, code and calls run again in the sandbox.", recordedGates: false },
+        { label: "With recorded results", detail: "Commands and code run in a copy of the files. Every other call answers what it answered then.", recordedGates: true },
+        { label: "Run again in a copy", detail: "Commands, code and file calls run in a copy of the files. Your files stay as they are.", recordedGates: false },
       ],
       { title: "Replay: run this again with what the model said then" },
     );

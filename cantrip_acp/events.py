@@ -159,6 +159,29 @@ class UsageReported(Event, frozen=True, kw_only=True, tag="usage"):
     size: int | None
 
 
+def seconds_words(seconds: float) -> str:
+    """A wait as people read it: ``1.5 s``, ``42 s``, ``3 min 20 s``."""
+    if seconds < 10:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes:,} min" + (f" {rest} s" if rest else "")
+
+
+class Voided(Event, frozen=True, kw_only=True, tag="void"):
+    """What was streamed of an attempt is void: it broke off, or its answer could not be used. The next attempt has another id.
+
+    ``message_id`` names the pieces, text and thinking. A reader that showed them removes or marks them. An attempt that streamed
+    nothing has no such event. A `RetryScheduled` says when the model is asked again.
+    """
+
+    message_id: str
+    attempt: int
+    error: str
+
+
 class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
     """A query failed and will be asked again; the pieces of ``message_id`` are void (D-006)."""
 
@@ -167,6 +190,11 @@ class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
     delay_s: float
     error: str
     status: int | None = None
+
+    @property
+    def when(self) -> str:
+        """When the model is asked again, in words: ``at once``, ``in 1.5 s``, ``in 42 s``, ``in 3 min 20 s``."""
+        return f"in {seconds_words(self.delay_s)}" if self.delay_s >= 0.05 else "at once"
 
 
 class Noticed(Event, frozen=True, kw_only=True, tag="notice"):

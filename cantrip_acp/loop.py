@@ -36,6 +36,7 @@ from cantrip_acp.loom.turn import (
     Turn,
     Utterance,
     UtteranceRecord,
+    VoidedAttempt,
     new_id,
     now,
 )
@@ -99,6 +100,8 @@ class CastRun:
         """Tokens by estimate of the queries whose usage is unknown, children's too: wards on tokens hold all the same."""
         self.beside = NO_USAGE
         """What the running query has used beside its response: failed attempts, answers that broke the contract."""
+        self.voided: list[VoidedAttempt] = []
+        """What attempts of the running query had streamed when they broke off."""
         self.unpriced: dict[str, None] = {}
         """The models that gave no cost."""
         self.queries = (
@@ -257,6 +260,7 @@ class CastRun:
             turn.response = response = self._with_patience(await self._answered(turn.id))
             self._turn = turn
             turn.beside, self.beside = self.beside, NO_USAGE
+            turn.voided, self.voided = tuple(self.voided), []
             self.spend(response.usage.counted(), said=len(response.content or "") + len(response.thinking or ""))
             self._keep_word(turn)
             if self.entity.hub.active:
@@ -318,6 +322,8 @@ class CastRun:
             # The provider counts otherwise than we do. Once more with less; where nothing can go, the error stands.
             if not await make_more_room(self, refusal):
                 raise
+            if self._sink is not None:
+                await self._sink.void(refusal)
             return await self._ask(turn_id)
 
     async def _ask(self, turn_id: str) -> Response:
@@ -549,6 +555,7 @@ class CastRun:
             model=entity.crystal.model if sink is not None else None,
             stop_reason=reason,
             partial=True,
+            voided=tuple(self.voided),
         )
         entity.loom.append(record)
         entity.context.interrupt(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cantrip_acp import events
-from cantrip_acp.loom.turn import Utterance, new_id
+from cantrip_acp.loom.turn import Utterance, VoidedAttempt, new_id
 from cantrip_acp.redaction import Pieces
 
 if TYPE_CHECKING:
@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from cantrip_acp.errors import CrystalError
     from cantrip_acp.loop import CastRun
 
+VOID_LIMIT = 4000
+"""Characters that a loom keeps of a void attempt's text, and of its thinking."""
+
 
 class Sink:
     """Where a query's pieces and retries go; made anew for each query."""
 
-    __slots__ = ("_anew", "_kind", "_masked", "_run", "_streamed", "attempt", "message_id")
+    __slots__ = ("_kind", "_masked", "_run", "_streamed", "attempt", "message_id")
 
     def __init__(self, run: CastRun) -> None:
         self._run = run
@@ -25,16 +28,12 @@ class Sink:
         self.message_id = new_id("m")
         self._kind = "text"
         self._streamed: dict[str, list[str]] = {}
-        self._anew = False
         # A secret may come in pieces that are none.
         self._masked = Pieces(run.entity.redactor)
 
     async def emit(self, delta: Delta) -> None:
         if not delta.text:
             return
-        if self._anew:
-            # What a failed attempt said is void once the next one speaks.
-            self._streamed, self._anew = {}, False
         self._streamed.setdefault(delta.kind, []).append(delta.text)
         if not self._run.entity.hub.active:
             return
@@ -59,23 +58,39 @@ class Sink:
             kind = events.Text if self._kind == "text" else events.Thought
             await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
 
-    async def notice(self, attempt: int, delay_s: float, error: CrystalError) -> None:
+    async def void(self, error: CrystalError) -> str:
+        """Keep what came of this attempt as void, and tell readers; the error's text, masked."""
         run = self._run
-        self._masked.end()  # what came is void
-        self._anew = True
+        said = self.streamed()
+        self._masked.end()
+        self._streamed = {}
+        message = run.entity.redactor.diagnostic(str(error))
+        if said.content or said.thinking:
+            cut = [text if text is None else text[:VOID_LIMIT] for text in (said.content, said.thinking)]
+            run.voided.append(VoidedAttempt(self.attempt, message[:VOID_LIMIT], *cut))
+            if run.entity.hub.active:
+                await run.entity.hub.send(
+                    events.Voided(**run._ids, message_id=self.message_id, attempt=self.attempt, error=message)
+                )
+        return message
+
+    async def notice(self, delay_s: float, error: CrystalError) -> None:
+        """The attempt is void, and there will be another."""
+        run = self._run
+        message = await self.void(error)
         if run.entity.hub.active:
-            message = run.entity.redactor.diagnostic(str(error))
             await run.entity.hub.send(
                 events.RetryScheduled(
                     **run._ids,
                     message_id=self.message_id,
-                    attempt=attempt,
+                    attempt=self.attempt,
                     delay_s=delay_s,
                     error=message,
                     status=error.status,
                 )
             )
-        self.attempt = attempt + 1
+        self.attempt += 1
+        self._kind = "text"
         self.message_id = new_id("m")
         if run.entity.hub.active:
             started = events.QueryStarted(**run._ids, message_id=self.message_id, attempt=self.attempt)

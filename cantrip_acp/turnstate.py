@@ -23,6 +23,7 @@ from cantrip_acp.loom.turn import (
     TurnMetadata,
     Utterance,
     UtteranceRecord,
+    VoidedAttempt,
     metadata_of,
     new_id,
     now,
@@ -73,6 +74,7 @@ class TurnState:
         "response",
         "results",
         "started",
+        "voided",
     )
 
     def __init__(self, run: CastRun, started: float) -> None:
@@ -82,6 +84,7 @@ class TurnState:
         self.response = Response()
         self.beside = NO_USAGE
         """What its query used beside the response (`retry.Spend`)."""
+        self.voided: tuple[VoidedAttempt, ...] = ()
         self.results: list[GateRecord] = []
         self.outputs: list[Output] = []
         self.gate_calls: list[str] = []
@@ -262,6 +265,7 @@ class TurnState:
             response.stop_reason,
             request=self._request(),
             fingerprint=response.fingerprint,
+            voided=self.voided,
         )
 
     def _utterance(self) -> tuple[Utterance, bool]:
@@ -311,6 +315,7 @@ class TurnState:
             else own.total_tokens,
             request=self._request() or msgspec.UNSET,
             fingerprint=response.fingerprint or msgspec.UNSET,
+            voided=self.voided or msgspec.UNSET,
         )
 
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:

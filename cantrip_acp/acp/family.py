@@ -49,6 +49,11 @@ class _Child:
             text = ""
         self.growing = (message_id, (text + delta)[-_TAIL:])
 
+    def void(self, message_id: str) -> None:
+        """What was said of a message does not count; the line of its retry tells why."""
+        if self.growing[0] == message_id:
+            self.growing = ("", "")
+
     def settle(self) -> None:
         """The message that grew has ended."""
         text = self.growing[1].strip()
@@ -149,6 +154,8 @@ class Family:
         told: list[acp.Update] = []
         if isinstance(inner, events.Text):
             child.say(inner.message_id, inner.delta)
+        elif isinstance(inner, events.Voided):
+            child.void(inner.message_id)
         elif isinstance(inner, events.CommandOutput):
             child.output = (child.output + inner.data)[-_TAIL:]
         else:
@@ -187,7 +194,7 @@ class Family:
                 # Its own list: the session's plan is the session's entity's.
                 child.did("plan: " + "; ".join(f"{_inline(e.content)} ({e.status})" for e in inner.entries[:12]))
             case events.RetryScheduled():
-                child.did(f"the model did not answer ({_inline(inner.error)}); asking again")
+                child.did(f"the model did not answer ({_inline(inner.error)}); asking again {inner.when}")
             case events.CastEnded():
                 child.settle()
                 child.state = "done" if inner.terminated else f"stopped: {inner.reason}"

@@ -6,7 +6,7 @@ Everything comes from the loom. No update names a terminal, since those of anoth
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from cantrip_acp.mediums.report import signal_name
 
 if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
-    from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn, Utterance
+    from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn, Utterance, VoidedAttempt
 
 _EDITED = re.compile(r"(?: at line|, at lines) (\d{1,9})")
 
@@ -48,11 +48,13 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
         sent.add(part.id)
         for turn in part.turns:
             if turn.role == "crystal":
+                yield from _voided(turn.id, turn.metadata.voided or ())
                 yield from _turn(entity, part, turn, family)
                 used = (turn.metadata.context, turn)
             elif turn.role == "fold" and compaction:
                 yield folded(turn.id, turn.utterance.content or "")
         if part.partial is not None:
+            yield from _voided(part.partial.id, part.partial.voided)
             yield from _said(part.partial.id, part.partial.utterance)
     size = entity.crystal.context_window
     if used is not None and size:
@@ -112,6 +114,14 @@ def _turn(entity: Entity, part: CastPart, turn: Turn, family: PastFamily) -> Ite
         answer = given if isinstance(given, str) else as_code(pretty(given), "json") if given is not None else ""
         if answer and answer.strip() != (said.content or "").strip():
             yield acp.AgentMessageChunk(acp.TextContent(answer), f"{turn.cast_id}:answer")
+
+
+def _voided(message_id: str, attempts: Sequence[VoidedAttempt]) -> Iterator[acp.Update]:
+    """That attempts broke off. What they had said is in the loom, and is not shown again."""
+    for each in attempts:
+        text = f"(Attempt {each.attempt} broke off: {each.error}. The model was asked again.)\n\n"
+        meta = {"cantrip": {"attempt": each.attempt}}
+        yield acp.AgentThoughtChunk(acp.TextContent(text), f"{message_id}:void:{each.attempt}", meta)
 
 
 def _said(message_id: str, said: Utterance) -> Iterator[acp.Update]:

@@ -272,11 +272,13 @@ class UserMessageChunk(Update, tag="user_message_chunk"):
 class AgentMessageChunk(Update, tag="agent_message_chunk"):
     content: TextContent
     message_id: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class AgentThoughtChunk(Update, tag="agent_thought_chunk"):
     content: TextContent
     message_id: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class ToolCall(Update, tag="tool_call", kw_only=True):
@@ -364,6 +366,7 @@ class Notice(Update, tag="notice"):
     severity: Literal["info", "warning", "error"]
     title: str
     description: str | None = None
+    meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
 class SessionNotification(msgspec.Struct, rename="camel"):

@@ -108,6 +108,7 @@ class Translator:
         self._makers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
             events.Text: self._text,
             events.Thought: self._thought,
+            events.Voided: self._voided,
             events.RetryScheduled: self._retry,
             events.Noticed: self._noticed,
             events.ChildRejected: self._child_rejected,
@@ -182,10 +183,22 @@ class Translator:
         # The thought that leads to a message is not that message, so it has an id of its own.
         return [acp.AgentThoughtChunk(acp.TextContent(event.delta), f"{event.message_id}:thought")]
 
-    def _retry(self, event: events.RetryScheduled) -> list[acp.Update]:
-        what = f"The model did not answer ({event.error}); asking again in {event.delay_s:.1f} s."
+    def _voided(self, event: events.Voided) -> list[acp.Update]:
+        # What `done` says is compared with what was said and still holds.
+        self._said.clear()
+        spoken, self._message_id = self._message_id == event.message_id, None
+        what = f"Attempt {event.attempt} broke off: {event.error}. What it said above does not count."
+        meta = {"cantrip": {"void": event.message_id, "attempt": event.attempt}}
         if self._client.notices:
-            return [acp.Notice("warning", "Asking the model again", what)]
+            return [acp.Notice("warning", "This answer broke off", what, meta)]
+        # Where messages are joined, the mark still stands between what is void and what comes next.
+        chunk = acp.AgentMessageChunk if spoken else acp.AgentThoughtChunk
+        return [chunk(acp.TextContent(f"\n\n({what})\n\n"), f"{event.message_id}:void", meta)]
+
+    def _retry(self, event: events.RetryScheduled) -> list[acp.Update]:
+        what = f"The model did not answer ({event.error}); asking again {event.when}."
+        if self._client.notices:
+            return [acp.Notice("warning", f"Asking the model again {event.when}", what)]
         return [acp.AgentThoughtChunk(acp.TextContent(what), f"{event.message_id}:retry")]
 
     def _noticed(self, event: events.Noticed) -> list[acp.Update]:

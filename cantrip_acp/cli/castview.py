@@ -84,9 +84,11 @@ class TextFace:
         elif isinstance(event, events.RetryScheduled):
             status = f" ({event.status})" if event.status else ""
             self.transcript.note(
-                f"the query failed{status}: {clean_line(event.error)}; asked again in {duration(event.delay_s)}",
+                f"the query failed{status}: {clean_line(event.error)}; asking again {event.when}",
                 "yellow",
             )
+        elif isinstance(event, events.Voided):
+            self.transcript.note(f"attempt {event.attempt} broke off: what it said above does not count", "yellow")
         elif isinstance(event, events.Noticed):
             self.transcript.note(clean_line(event.text), "yellow")
         elif isinstance(event, events.Folded):

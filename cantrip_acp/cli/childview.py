@@ -41,7 +41,7 @@ class ChildView:
         elif isinstance(inner, events.CommandFinished) and inner.error:
             self._line(event, marks.failed, "red", inner.error)
         elif isinstance(inner, events.RetryScheduled):
-            self._line(event, marks.waiting, "yellow", f"the query failed: {inner.error}; asked again")
+            self._line(event, marks.waiting, "yellow", f"the query failed: {inner.error}; asking again {inner.when}")
         elif isinstance(inner, events.CastEnded):
             turns = f"{inner.turns} turn{'' if inner.turns == 1 else 's'}"
             if inner.terminated:

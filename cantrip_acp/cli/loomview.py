@@ -159,6 +159,7 @@ class LoomView:
 
             asked = msgspec.structs.asdict(meta.request)
             parts += [f"{name} {value:g}" for name, value in asked.items() if value is not None]
+        parts += [f"attempt {each.attempt} broke off" for each in meta.voided or ()]
         if turn.reward is not None:
             parts.append(f"reward {turn.reward:g}")
         return self._dot.join(parts)

@@ -58,8 +58,15 @@ class Happened:
         return [_finished(call) for call in calls.values()]
 
     def _words(self, kind: str) -> str:
+        """What was said of a kind, without messages that broke off and the marks that say so."""
+        marks = [mapped(mapped(update, "_meta"), "cantrip") for update in self.updates]
+        void = {text(mark, "void") for mark in marks if "void" in mark}
         return "".join(
-            text(mapped(update, "content"), "text") for update in self.updates if update.get("sessionUpdate") == kind
+            text(mapped(update, "content"), "text")
+            for update, mark in zip(self.updates, marks, strict=True)
+            if update.get("sessionUpdate") == kind
+            and "void" not in mark
+            and text(update, "messageId").removesuffix(":thought") not in void
         )
 
 

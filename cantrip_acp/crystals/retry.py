@@ -8,6 +8,7 @@ from __future__ import annotations
 import random as _random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
@@ -28,6 +29,7 @@ from cantrip_acp.crystals.contract import (
 )
 from cantrip_acp.definition import check_keys, check_mapping, check_number, check_whole, shown
 from cantrip_acp.errors import CrystalError, DefinitionError, MalformedResponse
+from cantrip_acp.events import seconds_words
 
 MAX_RESPONSE_CHARS = 8_000_000
 """More text than any model may answer; a stream that goes beyond it has no end."""
@@ -94,8 +96,19 @@ class RetryPolicy:
         return min(wait, self.max_wait_s)
 
 
-Notice = Callable[[int, float, CrystalError], Awaitable[None]]
-"""Told before each wait: the attempt that failed (from 1), the seconds, the error."""
+def _say_when(error: CrystalError, policy: RetryPolicy) -> None:
+    """Add to an error that is raised for good how long its provider asks to wait, and until when."""
+    wait = error.retry_after
+    if wait is None or not 1 <= wait < 1e9 or not error.may_retry(policy.statuses):
+        return
+    until = (datetime.now().astimezone() + timedelta(seconds=wait)).strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+    limit = policy.max_retry_after_s
+    longer = f", longer than retry.max_retry_after_s: {limit:g}" if wait > limit else ""
+    error.args = (f"{error}; the provider asks to wait {seconds_words(wait)}{longer}: try again after {until}",)
+
+
+Notice = Callable[[float, CrystalError], Awaitable[None]]
+"""Told before each further attempt: the seconds until then, and why the one before is void."""
 
 
 Spend = Callable[[Usage], None]
@@ -153,6 +166,7 @@ async def ask(
             Message("user", response.problem or _INSIST, kind="nudge"),
         ]
         spend(response.usage.counted())
+        await notice(0.0, MalformedResponse("the answer called no tool, and tool_choice is required"))
         again = msgspec.structs.replace(query, messages=messages)
         response = read(await _attempt(crystal, again, emit, policy, notice, spend))
         if response.tool_calls or response.refused:
@@ -175,9 +189,10 @@ async def _attempt(
             if delay is None:
                 if retry and not isinstance(error, MalformedResponse):
                     error.add_note(f"after {retry + 1} attempts")
+                _say_when(error, policy)
                 raise
             retry += 1
-            await notice(retry, delay, error)
+            await notice(delay, error)
             await policy.sleep(delay)
 
 

@@ -128,6 +128,7 @@ def _metadata(loom: Loom, record: UtteranceRecord) -> TurnMetadata:
         stop_reason=record.stop_reason or msgspec.UNSET,
         request=record.request or msgspec.UNSET,
         fingerprint=record.fingerprint or msgspec.UNSET,
+        voided=record.voided or msgspec.UNSET,
     )
 
 

@@ -152,6 +152,18 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
     outputs: tuple[Output, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
+class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was streamed of an attempt that broke off, and why: readers were shown it, the crystal never sees it.
+
+    ``attempt`` counts from 1 within the query. Long texts are cut.
+    """
+
+    attempt: int
+    error: str
+    content: str | None = None
+    thinking: str | None = None
+
+
 class TurnMetadata(msgspec.Struct, frozen=True):
     """Tokens, cost (US dollars), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
 
@@ -161,7 +173,8 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     ``model`` and ``fingerprint`` name the model that served, as the provider says it.
 
     ``stop_reason`` is why the crystal stopped speaking, where it said so; ``sampled`` the tokens of its utterance, where they
-    were asked for (``crystal.logprobs``) and it told them.
+    were asked for (``crystal.logprobs``) and it told them. ``voided`` are the attempts before the one that answered which had
+    streamed something; the key is absent where there was none.
     """
 
     tokens_prompt: int | None = 0
@@ -179,6 +192,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     context_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
     request: RequestParameters | msgspec.UnsetType = msgspec.UNSET
     fingerprint: str | msgspec.UnsetType = msgspec.UNSET
+    voided: tuple[VoidedAttempt, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def usage(self) -> Usage:
@@ -270,6 +284,7 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     partial: bool = False
     request: RequestParameters | None = None
     fingerprint: str | None = None
+    voided: tuple[VoidedAttempt, ...] = ()
 
 
 class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):

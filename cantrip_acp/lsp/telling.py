@@ -38,7 +38,7 @@ class Telling:
         elif isinstance(event, events.CommandStarted):
             self._said(f"$ {event.command}" if event.tool == "bash" else f">>> {event.command}")
         elif isinstance(event, events.RetryScheduled):
-            self._said(f"asked again in {event.delay_s:.0f} s: {event.error}")
+            self._said(f"asking again {event.when}: {event.error}")
 
     def line(self) -> str:
         """How far it is, in one line."""

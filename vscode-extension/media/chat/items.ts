@@ -48,6 +48,7 @@ function remade(item: Item, make: (item: Item) => HTMLElement): ItemView {
 }
 
 class WordsView implements ItemView {
+  private readonly kind = 'agent'
   readonly element: HTMLElement
   private readonly words: MarkdownView
 
@@ -56,8 +57,12 @@ class WordsView implements ItemView {
     this.element = el('div', { class: 'item agent-item', role: 'article', 'aria-label': 'Cantrip', 'data-id': item.id }, this.words.element)
   }
 
-  set = nothing
   output = nothing
+
+  /** An attempt that broke off leaves no words. */
+  set(item: Item): void {
+    this.element.hidden = item.type === this.kind && item.text === ''
+  }
 
   text(text: string): void {
     this.words.append(text)
@@ -70,6 +75,7 @@ class WordsView implements ItemView {
 
 /** What the agent thinks, folded away: its first words stand beside it. */
 class ThoughtView implements ItemView {
+  private readonly kind = 'thought'
   readonly element: HTMLElement
   private readonly words: MarkdownView
   private readonly label = el('span', { class: 'title' })
@@ -84,8 +90,12 @@ class ThoughtView implements ItemView {
     )
   }
 
-  set = nothing
   output = nothing
+
+  /** An attempt that broke off leaves no words. */
+  set(item: Item): void {
+    this.element.hidden = item.type === this.kind && item.text === ''
+  }
 
   text(text: string): void {
     this.words.append(text)

@@ -27,6 +27,8 @@ export class Transcript {
   /** Tool calls by the terminals that they show. */
   private readonly terminals = new Map<string, ToolItem>();
   private readonly diffs = new Map<string, acp.Diff>();
+  /** What was said, by the ids of its messages. */
+  private readonly messages = new Map<string, WordsItem>();
   private speaking: { item: WordsItem | UserItem; messageId: string | undefined } | undefined;
   private turn: string | undefined;
   private next = 0;
@@ -40,6 +42,7 @@ export class Transcript {
     this.folds.clear();
     this.terminals.clear();
     this.diffs.clear();
+    this.messages.clear();
     this.speaking = undefined;
     this.turn = undefined;
     this.plan = [];
@@ -74,6 +77,7 @@ export class Transcript {
         this.plan = update.entries;
         return this.planned.fire(this.plan);
       case "notice":
+        this.void(update._meta);
         this.add<NoticeItem>("notice", { severity: severity(update.severity), title: update.title, text: update.description ?? "" });
         return;
       case "compaction_update":
@@ -198,7 +202,22 @@ export class Transcript {
       return;
     }
     const item = this.add<WordsItem>(type, { text });
+    if (messageId !== undefined) this.messages.set(messageId, item);
     this.speaking = { item, messageId };
+  }
+
+  /** What an attempt of the model said before it broke off does not count: it goes, and a notice says why. */
+  private void(meta: unknown): void {
+    const id = (meta as { cantrip?: { void?: unknown } } | null | undefined)?.cantrip?.void;
+    if (typeof id !== "string") return;
+    for (const key of [id, `${id}:thought`]) {
+      const item = this.messages.get(key);
+      if (item === undefined) continue;
+      item.text = "";
+      this.messages.delete(key);
+      this.ops.fire({ op: "set", item });
+    }
+    this.speaking = undefined;
   }
 
   // --- calls

@@ -37,6 +37,18 @@ describe("a transcript", () => {
     assert.deepEqual(seen, transcript.items);
   });
 
+  it("takes away what an attempt said that broke off, and says why", () => {
+    const transcript = new Transcript("/p");
+    const seen = reader(transcript);
+    transcript.heard(chunk("agent_thought_chunk", "Let me", "m1:thought"));
+    transcript.heard(chunk("agent_message_chunk", "Half", "m1"));
+    const notice = { sessionUpdate: "notice", severity: "warning", title: "This answer broke off", _meta: { cantrip: { void: "m1" } } };
+    transcript.heard(notice as unknown as acp.SessionUpdate);
+    transcript.heard(chunk("agent_message_chunk", "Fine.", "m2"));
+    assert.deepEqual(transcript.items.map((item) => [item.type, "text" in item && item.text]), [["thought", ""], ["agent", ""], ["notice", ""], ["agent", "Fine."]]);
+    assert.deepEqual(seen, transcript.items);
+  });
+
   it("keeps a call's output, its end and its changes", () => {
     const transcript = new Transcript("/p");
     const seen = reader(transcript);

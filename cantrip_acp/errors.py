@@ -50,11 +50,16 @@ class DefinitionError(CantripError):
 
     ``where`` names the place: ``file:line:column`` for recipes, a dotted key for values, or None. ``rule`` is the id of the
     rule that is broken: one of the specification (``CIRCLE-1``) or of `cantrip_acp/lsp/rules.md` (``unknown-key``).
+    ``place`` is the line and the column in a file, ``reason`` the message without the place, for who shows it there.
     """
 
-    def __init__(self, message: str, *, where: str | None = None, rule: str = "schema") -> None:
+    def __init__(
+        self, message: str, *, where: str | None = None, rule: str = "schema", place: tuple[int, int] | None = None
+    ) -> None:
         self.where = where
         self.rule = rule
+        self.place = place
+        self.reason = message
         super().__init__(f"{where}: {message}" if where else message)
 
 

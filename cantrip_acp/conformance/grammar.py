@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cantrip_acp.errors import DefinitionError
 from cantrip_acp.wards import WARDS
 
 
@@ -20,6 +21,10 @@ class Problem:
 
     path: str
     message: str
+    rule: str = "schema"
+    """Its name in `lsp/rules.md`, where the case itself is wrong."""
+    error: DefinitionError | None = None
+    """Why the text of the case cannot be read, with its place."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
@@ -52,7 +57,7 @@ class Shape:
                 where = f"{path}.{key}" if path else str(key)
                 shape = self._shape(key)
                 if shape is None:
-                    yield Problem(where, f"unknown key{self._nearest(key)}")
+                    yield Problem(where, f"unknown key{self._nearest(key)}", "unknown-key")
                 else:
                     yield from shape.check(inner, where)
         elif isinstance(value, list):

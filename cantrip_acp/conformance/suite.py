@@ -65,13 +65,15 @@ def cases_of(path: Path, text: str) -> list[Case]:
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if _significant(line)), None)
     if first is None:
-        raise DefinitionError("the suite is empty: it needs a YAML list of cases", where=str(path))
+        raise DefinitionError("the suite is empty: it needs a YAML list of cases", where=str(path), rule="syntax")
     if lines[first].lstrip().startswith("["):
         return _read_flow(path, text, first + 1)
     if not _ITEM.match(lines[first]):
         raise DefinitionError(
             f"a suite is a YAML list of cases (lines that begin with '- '), not {lines[first].strip()[:60]!r}",
             where=f"{path}:{first + 1}",
+            rule="syntax",
+            place=(first + 1, 1),
         )
     chunks = list(_chunks(lines))
     return [_read_chunk(path, chunks, number) for number in range(len(chunks))]
@@ -106,10 +108,9 @@ def _read_flow(path: Path, text: str, line: int) -> list[Case]:
     try:
         items = _plain(_load(text))
     except YAMLError as error:
-        where, what = _fault(error, path, 1)
-        raise DefinitionError(what, where=where) from error
+        raise _fault(error, path, 1) from error
     if not isinstance(items, list):
-        raise DefinitionError("a suite is a list of cases", where=f"{path}:{line}")
+        raise DefinitionError("a suite is a list of cases", where=f"{path}:{line}", rule="syntax", place=(line, 1))
     return [Case.of(item, path, line) for item in items]
 
 
@@ -119,15 +120,16 @@ def _read_chunk(path: Path, chunks: list[_Chunk], number: int) -> Case:
         items = _load_chunk(chunks, number)
         value = _plain(items[-1])
     except YAMLError as error:
-        where, what = _fault(error, path, chunk.line)
+        fault = _fault(error, path, chunk.line)
         return Case(
             path,
             chunk.line,
             {"rule": _peek(chunk, "rule"), "name": _peek(chunk, "name")},
-            Problem("", f"{where}: {what}"),
+            Problem("", str(fault), fault.rule, fault),
         )
     except (TypeError, IndexError, RecursionError) as error:
-        return Case(path, chunk.line, {}, Problem("", f"{path}:{chunk.line}: this case cannot be read: {error}"))
+        unread = f"{path}:{chunk.line}: this case cannot be read: {error}"
+        return Case(path, chunk.line, {}, Problem("", unread))
     return Case.of(value, path, chunk.line)
 
 
@@ -214,14 +216,18 @@ def _key(key: Any) -> str:
     return "null" if key is None else str(_plain(key))
 
 
-def _fault(error: YAMLError, path: Path, first_line: int) -> tuple[str, str]:
-    """Place and cause of a YAML error, in the file's own line numbers."""
+def _fault(error: YAMLError, path: Path, first_line: int) -> DefinitionError:
+    """A YAML error with its place, in the file's own line numbers."""
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         what = " ".join(str(error.problem or error.context or error).split())
         if mark is not None:
-            return f"{path}:{first_line + mark.line}:{mark.column + 1}", f"not YAML: {what}"
-    return f"{path}:{first_line}", f"not YAML: {' '.join(str(error).split())[:200]}"
+            line, column = first_line + mark.line, mark.column + 1
+            where = f"{path}:{line}:{column}"
+            return DefinitionError(f"not YAML: {what}", where=where, rule="syntax", place=(line, column))
+    what = " ".join(str(error).split())[:200]
+    where = f"{path}:{first_line}"
+    return DefinitionError(f"not YAML: {what}", where=where, rule="syntax", place=(first_line, 1))
 
 
 def _peek(chunk: _Chunk, key: str) -> str | None:

@@ -9,6 +9,8 @@ from typing import Any
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.definition import check_choice, check_flag, check_keys, check_mapping, shown
+from cantrip_acp.errors import DefinitionError
 
 BASE_URL_VARIABLES = {
     "anthropic": "ANTHROPIC_BASE_URL",
@@ -19,6 +21,17 @@ BASE_URL_VARIABLES = {
     "llamacpp": "LLAMACPP_BASE_URL",
 }
 """The variable that names another address for a provider; the first three are those of the official SDKs."""
+
+OPTIONS: Mapping[str, tuple[str, ...] | None] = {
+    "effort": ("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+    "api": ("responses", "chat"),
+    "tools": ("auto", "native", "text"),
+    "summary": ("auto", "concise", "detailed", "none"),
+    "thinking_budget": None,
+    "logprobs": None,
+    "routing": None,
+}
+"""The options of an endpoint, each with its words if it has some."""
 
 CONNECT_S = 15.0
 """Seconds to wait for a connection."""
@@ -47,6 +60,20 @@ class Endpoint:
     silence_s: float = SILENCE_S
     options: Mapping[str, Any] = field(default_factory=dict)
     refusal_hint: str = ""
+
+    def __post_init__(self) -> None:
+        options = check_mapping(self.options, "options")
+        check_keys(options, OPTIONS, "options", what="option")
+        for name, value in options.items():
+            words = OPTIONS[name]
+            if words is not None:
+                check_choice(value, words, name)
+            elif name == "logprobs":
+                check_flag(value, name)
+            elif name == "routing":
+                check_mapping(value, name)
+            elif isinstance(value, bool) or not isinstance(value, int) or value < -1:
+                raise DefinitionError(f"{name} must be a whole number of at least -1, not {shown(value)}")
 
     def plain_headers(self) -> dict[str, str]:
         """The headers as they go out."""

@@ -58,7 +58,7 @@ class Loom:
             for position, record in store.heads():
                 problem = tree.take(position, record)
                 if problem is not None:
-                    store.note(position, problem)
+                    store.note(position, problem.message, problem.rule)
         self._tree = tree
 
     @classmethod
@@ -186,7 +186,7 @@ class Loom:
         for position, record in self._store.news():
             problem = self._tree.take(position, record)
             if problem is not None:
-                self._store.note(position, problem)
+                self._store.note(position, problem.message, problem.rule)
             count += 1
         return count
 

@@ -13,6 +13,7 @@ import msgspec
 from cantrip_acp import shapes
 from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
+from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
 
 
@@ -55,7 +56,7 @@ class Tree(msgspec.Struct, array_like=True):
     partials: dict[str, list[int]] = {}
     later: dict[str, int] = {}
 
-    def take(self, position: int, record: Record | heads.Head | LaterRecord | heads.LaterHead) -> str | None:
+    def take(self, position: int, record: Record | heads.Head | LaterRecord | heads.LaterHead) -> Problem | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
         kind = type(record)
         if kind is Turn or kind is heads.TurnHead:
@@ -98,16 +99,16 @@ class Tree(msgspec.Struct, array_like=True):
                 self.cantrips[cantrip.id] = freeze_record(cantrip)
             case "loom":
                 if self.header is not None:
-                    return "a second loom header"
+                    return Problem("a second loom header", rule="second-header")
                 self.header = typed("LoomHeader", record)
             case "later":
                 name = typed("heads.LaterHead", record).name
                 self.later[name] = self.later.get(name, 0) + 1
         return None
 
-    def _take_turn(self, position: int, turn: heads.TurnHead) -> str | None:
+    def _take_turn(self, position: int, turn: heads.TurnHead) -> Problem | None:
         if turn.id in self.turns:
-            return f"a second turn {turn.id!r}; the first one counts"
+            return Problem(f"a second turn {turn.id!r}; the first one counts", rule="second-turn")
         parent = turn.parent_id
         # One text for the turns of a cast, not one a turn.
         cast_id = sys.intern(turn.cast_id) if type(turn.cast_id) is str else None
@@ -123,7 +124,7 @@ class Tree(msgspec.Struct, array_like=True):
             # A child's call is the root of the child alone: it hangs on the turn that spawned it.
             self.calls.setdefault(turn.cantrip_id, turn.id)
         if parent is not None and parent not in self.turns:
-            return f"turn {turn.id!r} names a parent that is not above it: {parent!r}"
+            return Problem(f"turn {turn.id!r} names a parent that is not above it: {parent!r}", rule="lost-parent")
         return None
 
     def dump(self) -> bytes:

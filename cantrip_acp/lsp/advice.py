@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.recipes import rules
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.places import KeyPath, Mend
 from cantrip_acp.wards import COMPILE, WARDS
 
 Severity = Literal["error", "warning", "information", "hint"]
@@ -19,7 +19,8 @@ Severity = Literal["error", "warning", "information", "hint"]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """``related`` are other places that have to do with it, each with a word on why."""
+    """``related`` are other places that have to do with it, each with a word on why; a fix may also take away the
+    ``removable`` ones."""
 
     path: KeyPath
     rule: str
@@ -27,6 +28,8 @@ class Advice:
     severity: Severity = "warning"
     at_key: bool = False
     related: tuple[tuple[KeyPath, str], ...] = ()
+    mend: Mend | None = None
+    removable: tuple[KeyPath, ...] = ()
 
 
 def all_of(data: Any) -> Iterator[Advice]:
@@ -137,6 +140,7 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
     from cantrip_acp.crystals.presets import PRESETS
     from cantrip_acp.errors import DefinitionError
     from cantrip_acp.recipes import names
+    from cantrip_acp.recipes.values import near as near_word
     from cantrip_acp.recipes.values import nearest
 
     for path, provider, model in crystals(data):
@@ -148,16 +152,18 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
             known = tuple(name for _, name, _ in table.listed(provider))
         except DefinitionError:
             return  # the user's own table cannot be read, which a cast will say
-        near = nearest(model, known)
-        hint = near if near.startswith("; did") else ""
+        near = near_word(model, known)
+        hint = f"; did you mean {near!r}?" if near is not None else ""
         text = f"no table of models has {provider}:{model}; its window and price are not known{hint}"
-        yield Advice(path, "unknown-model", text)
+        yield Advice(path, "unknown-model", text, mend=Mend("rename", near) if near is not None else None)
     folding, named = data.get("folding"), data.get("crystals")
     wanted = folding.get("summarizer") if isinstance(folding, dict) else None
     known_names = tuple(named) if isinstance(named, dict) else ()
     if isinstance(wanted, str) and wanted.strip() and wanted not in known_names:
-        near = nearest(wanted, known_names) if known_names else "; the recipe has no crystals"
-        yield Advice(("folding", "summarizer"), "unknown-crystal", f"{wanted!r} is none of crystals{near}")
+        hint = nearest(wanted, known_names) if known_names else "; the recipe has no crystals"
+        near = near_word(wanted, known_names)
+        mend = Mend("rename", near, wanted) if near is not None else None
+        yield Advice(("folding", "summarizer"), "unknown-crystal", f"{wanted!r} is none of crystals{hint}", mend=mend)
 
 
 def _wards(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advice]:
@@ -171,7 +177,7 @@ def _wards(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advic
                 if gate in found and gate != "done":
                     related = ((found[gate], "the gate is given here"),)
                     text = f"the gate {gate} is listed and removed again; drop the one or the other"
-                    yield Advice(path, "wards-cancel", text, related=related)
+                    yield Advice(path, "wards-cancel", text, related=related, removable=(found[gate],))
                 elif gate not in found:
                     yield Advice(path, "idle-ward", f"there is no gate {gate} here to remove", "information")
         elif name.startswith(("child_", "max_children", "max_concurrent")) and not DELEGATION & found.keys():
@@ -208,7 +214,8 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
         if name == "max_depth" and value == 0 and not isinstance(value, bool):
             for gate in makers:
                 text = f"max_depth: 0 takes {gate} away; raise it to 1 or drop the gate (COMP-6)"
-                yield Advice(path, "wards-cancel", text, related=((found[gate], "the gate is given here"),))
+                given = ((found[gate], "the gate is given here"),)
+                yield Advice(path, "wards-cancel", text, related=given, removable=(found[gate],))
         elif name == "max_children_total" and value == 0 and not isinstance(value, bool):
             why, mend = "max_children_total: 0 lets no child be made", "raise it"
         elif name == "child_gate_denylist" and "done" in texts(value):
@@ -217,7 +224,8 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
             why, mend = "child_medium_allowlist admits no medium, so every child is refused", "name one"
         if why and makers:
             related = tuple((found[gate], "the gate is given here") for gate in makers)
-            yield Advice(path, "wards-cancel", f"{why}; {mend} or drop {' and '.join(makers)}", related=related)
+            text = f"{why}; {mend} or drop {' and '.join(makers)}"
+            yield Advice(path, "wards-cancel", text, related=related, removable=tuple(found[gate] for gate in makers))
 
 
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:

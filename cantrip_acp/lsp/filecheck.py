@@ -12,7 +12,7 @@ from cantrip_acp.errors import DefinitionError
 from cantrip_acp.lsp.advice import Advice
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.places import KeyPath, Mend
 
 
 def named(data: Any) -> Iterator[tuple[KeyPath, str, str]]:
@@ -62,7 +62,7 @@ def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator
             continue
         file = beside(folder, name)
         if not file.exists():
-            yield Advice(path, "missing-file", f"there is no file {file}", "error")
+            yield Advice(path, "missing-file", f"there is no file {file}", "error", mend=Mend("create"))
         elif not file.is_file():
             yield Advice(path, "missing-file", f"{file} is not a file", "error")
         elif kind == "python":
@@ -73,7 +73,8 @@ def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator
         root = beside(workspace, "." if name == "workspace" else name)
         if not root.is_dir():
             what = "is not a folder" if root.exists() else "is not there"
-            yield Advice(path, "missing-file", f"the folder {root} {what}; roots are relative to the session's folder")
+            text = f"the folder {root} {what}; roots are relative to the session's folder"
+            yield Advice(path, "missing-file", text, mend=None if root.exists() else Mend("create"))
 
 
 def _python(path: KeyPath, file: Path) -> Iterator[Advice]:

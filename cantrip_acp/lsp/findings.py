@@ -16,7 +16,7 @@ from cantrip_acp.lsp.text import Text
 from cantrip_acp.lsp.tree import Span
 from cantrip_acp.recipes import check, document
 from cantrip_acp.recipes.document import Document
-from cantrip_acp.recipes.places import KeyPath, Problem
+from cantrip_acp.recipes.places import KeyPath, Mend, Problem
 
 _TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
 _VALUE = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,\[\]{}#]+|[\[{]""")
@@ -35,6 +35,8 @@ class Finding:
     key: str = ""
     path: KeyPath = ()
     related: tuple[tuple[Span, str], ...] = ()
+    mend: Mend | None = None
+    removable: tuple[KeyPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) 
 
 
 def _of(text: Text, problem: Problem) -> Finding:
-    return Finding(_span(text, problem.line, problem.column), problem.rule, problem.message, key=problem.key)
+    span = _span(text, problem.line, problem.column)
+    return Finding(span, problem.rule, problem.message, key=problem.key, mend=problem.mend)
 
 
 def _advised(text: Text, held: Document, each: advice.Advice) -> Finding:
@@ -79,7 +82,14 @@ def _advised(text: Text, held: Document, each: advice.Advice) -> Finding:
     spans = tuple((_span(text, *held.places.value(path)), why) for path, why in each.related)
     pattern = _TOKEN if each.at_key else _VALUE
     return Finding(
-        _span(text, line, column, pattern), each.rule, each.message, each.severity, path=each.path, related=spans
+        _span(text, line, column, pattern),
+        each.rule,
+        each.message,
+        each.severity,
+        path=each.path,
+        related=spans,
+        mend=each.mend,
+        removable=each.removable,
     )
 
 

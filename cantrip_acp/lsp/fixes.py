@@ -10,8 +10,9 @@ from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.findings import Finding
 from cantrip_acp.lsp.tree import Node, Span
+from cantrip_acp.recipes.places import Mend
 
-_NEAREST = re.compile(r"did you mean '((?:[^'\\]|\\.)+)'\?")
+NO_MEND = Mend("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +30,19 @@ class Fix:
 
 def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
     """Every fix of one finding."""
-    message, node = finding.message, held.tree.at(finding.span[0])
-    near = _NEAREST.search(message)
+    mend, node = finding.mend or NO_MEND, held.tree.at(finding.span[0])
     written = held.text.source[finding.span[0] : finding.span[1]]
-    if near is not None:
-        word = _word(held, finding, message)
-        new = requoted(held.text.source[slice(*word)], near[1])
-        yield Fix(f"Rename to {near[1]}", ((word, new),), safe=finding.rule == "unknown-key")
-    if "must have a done gate" in message:
-        if message.count("do not remove it"):
-            yield from removed(held, node, "Do not remove done")
-        else:
-            yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
-    elif "must have at least one truncation ward" in message:
+    if mend.kind == "rename":
+        word = _word(held, finding, mend.word)
+        new = requoted(held.text.source[slice(*word)], mend.value)
+        yield Fix(f"Rename to {mend.value}", ((word, new),), safe=finding.rule == "unknown-key")
+    if mend.kind == "keep-done":
+        yield from removed(held, node, "Do not remove done")
+    elif mend.kind == "add-done":
+        yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
+    elif mend.kind == "add-max-turns":
         yield from added(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
-    elif (
-        finding.key in ("circle.gates", "circle.wards")
-        and message.startswith("must be a list")
-        and node.kind == "empty"
-    ):
+    elif finding.key in ("circle.gates", "circle.wards") and mend.kind == "list" and node.kind == "empty":
         if finding.key == "circle.gates":
             yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
         else:
@@ -69,13 +64,14 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
             yield from removed(
                 held, whole, f"Remove the ward {finding.path[3] if len(finding.path) > 3 else ''}".rstrip()
             )
-        for span, why in finding.related:
-            if "gate is given" in why:
-                gate = _item(held.tree.at(span[0]))
+        for path in finding.removable:
+            given = held.tree.find(path)
+            if given is not None:
+                gate = _item(given)
                 yield from removed(held, gate, f"Remove the gate {written_of(gate)}", best=False)
     elif finding.rule == "lethal-trifecta":
         yield from _leg(held, finding)
-    elif "is used for indentation" in message:
+    elif mend.kind == "indent":
         line = held.text.line_of(finding.span[0])
         begin = held.text.starts[line]
         indent = re.match(r"[ \t]*", held.text.line(line))
@@ -85,7 +81,7 @@ def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
         if not indent[0].strip("\t"):  # tabs alone: as far in as the line above
             spaces = above[: len(above) - len(above.lstrip(" "))]
         yield Fix("Indent with spaces", (((begin, begin + indent.end()), spaces),), safe=True)
-    elif "is for the code medium" in message:
+    elif mend.kind == "code-medium":
         medium = held.tree.find(("circle", "medium"))
         if medium is not None and medium.kind == "scalar":
             yield Fix(
@@ -102,7 +98,7 @@ def written_of(node: Node) -> str:
 
 def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
     """One leg of the trifecta taken away: every way to the network."""
-    places = [finding.path, *(held.tree.at(span[0]).path for span, why in finding.related if "a way out" in why)]
+    places = [finding.path, *finding.removable]
     edits: list[tuple[Span, str]] = []
     names: list[str] = []
     for path in places:
@@ -143,13 +139,12 @@ def _apart(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
     return tuple(out)
 
 
-def _word(held: Held, finding: Finding, message: str) -> Span:
+def _word(held: Held, finding: Finding, word: str) -> Span:
     """The part of a value that a name is, where the value holds more: the provider of ``provider:model``."""
-    shown = re.search(r"unknown (?:[a-z ]+)?'([^']+)'", message)
     source = held.text.source[finding.span[0] : finding.span[1]]
-    if shown is not None and shown[1] in source:
-        start = finding.span[0] + source.index(shown[1])
-        return start, start + len(shown[1])
+    if word and word in source:
+        start = finding.span[0] + source.index(word)
+        return start, start + len(word)
     node = held.tree.at(finding.span[0])
     if finding.rule == "unknown-model" and node.kind == "scalar":
         colon = held.text.source.find(":", *node.span) if node.key != "model" else -1

@@ -45,9 +45,7 @@ def creations(
     held: Held, reading: Reading, finding: Finding, workspace: Path
 ) -> Iterator[tuple[str, list[types.CreateFile | types.TextDocumentEdit]]]:
     """A title, and what makes the file or the folder that a finding misses."""
-    if finding.rule != "missing-file" or (
-        "there is no file" not in finding.message and "is not there" not in finding.message
-    ):
+    if finding.mend is None or finding.mend.kind != "create":
         return
     for path, name, kind in filecheck.named(reading.data):
         if path == finding.path:

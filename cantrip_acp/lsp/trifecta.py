@@ -50,7 +50,9 @@ def advice(data: Any) -> Iterator[Advice]:
     )
     related = [(at, f"private data: {what}") for at, what in private[:3]]
     related += [(at, f"untrusted content, and a way out: {what}") for at, what, _ in ways[1:]]
-    yield Advice(ways[0][0], "lethal-trifecta", text, related=tuple(related))
+    yield Advice(
+        ways[0][0], "lethal-trifecta", text, related=tuple(related), removable=tuple(at for at, _, _ in ways[1:])
+    )
 
 
 def _open(value: Any) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.findings import Finding
-from cantrip_acp.lsp.fixes import Fix, removed, requoted
+from cantrip_acp.lsp.fixes import NO_MEND, Fix, removed, requoted
 from cantrip_acp.lsp.tree import Node, Span
+from cantrip_acp.recipes.places import Mend
 
-_LEAST = re.compile(r"must be a (?:whole )?number of at least (\d+)")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?\Z")
 _BOOLEANS = {"yes": "true", "no": "false", "y": "true", "n": "false", "true": "true", "false": "false"}
 _MEDIUMS = {
@@ -27,30 +27,30 @@ _MEDIUMS = {
 
 def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
     """Those of one finding."""
-    message, node = finding.message, held.tree.at(finding.span[0])
+    mend, node = finding.mend or NO_MEND, held.tree.at(finding.span[0])
     written = held.text.source[slice(*finding.span)]
-    if message.startswith("must be a list"):
+    if mend.kind == "list":
         yield from _listed(held, node)
-    elif "its name to its value" in message or "one name to its value" in message:
+    elif mend.kind == "split":
         yield from _split(held, node)
-    elif message.startswith(("must be a number", "must be a whole number")):
-        yield from _number(finding, written)
-    elif message.startswith("must be true or false"):
+    elif mend.kind == "number":
+        yield from _number(finding, written, mend.value)
+    elif mend.kind == "boolean":
         word = _BOOLEANS.get(written.strip("\"'").lower())
         if word is not None:
             yield Fix(f"Make it {word}", ((finding.span, word),), safe=True)
-    elif message.startswith("unknown medium"):
+    elif finding.rule == "unknown-name" and node.path == ("circle", "medium"):
         yield from _medium(held, finding, written)
     elif finding.rule == "CANTRIP-1":
-        yield from _part(held, finding, node)
-    elif message.startswith(("must be anthropic:", "must be openai:", "must be google:")):
-        provider = message.split(":")[0].removeprefix("must be ")
+        yield from _part(held, mend, node)
+    elif mend.kind == "model-of":
+        provider = mend.value
         model = _default(provider)
         if model:
             yield Fix(f"Make it {provider}:{model}", ((finding.span, requoted(written, f"{provider}:{model}")),))
-    elif message == "missing required key 'model' in crystal":
+    elif mend.kind == "add-model":
         yield from _model(held, finding)
-    elif finding.rule == "unknown-key" and "did you mean" not in message:
+    elif finding.rule == "unknown-key" and not mend.kind:
         yield from removed(held, node, f"Remove {node.key}", best=False)
 
 
@@ -97,13 +97,12 @@ def _split(held: Held, node: Node) -> Iterator[Fix]:
     yield Fix("Make each a ward of its own", tuple(edits), safe=True)
 
 
-def _number(finding: Finding, written: str) -> Iterator[Fix]:
+def _number(finding: Finding, written: str, least: str) -> Iterator[Fix]:
     plain = written.strip("\"'")
-    least = _LEAST.match(finding.message)
-    if plain != written and _NUMBER.match(plain) and (least is None or float(plain) >= int(least[1])):
+    if plain != written and _NUMBER.match(plain) and (not least or float(plain) >= float(least)):
         yield Fix(f"Make it {plain}", ((finding.span, plain),), safe=True)
-    elif least is not None and _NUMBER.match(plain):
-        yield Fix(f"Make it {least[1]}", ((finding.span, least[1]),))
+    elif least and _NUMBER.match(plain):
+        yield Fix(f"Make it {least}", ((finding.span, least),))
 
 
 def _medium(held: Held, finding: Finding, written: str) -> Iterator[Fix]:
@@ -116,11 +115,11 @@ def _medium(held: Held, finding: Finding, written: str) -> Iterator[Fix]:
         yield Fix(f"Make it {medium}", ((finding.span, requoted(written, medium)),))
 
 
-def _part(held: Held, finding: Finding, node: Node) -> Iterator[Fix]:
+def _part(held: Held, mend: Mend, node: Node) -> Iterator[Fix]:
     """A part of the cantrip that is not there."""
     source = held.text.source
     newline = "\r\n" if "\r\n" in source else "\n"
-    if "the file is empty" in finding.message:
+    if mend.kind == "template":
         from pathlib import Path
 
         from cantrip_acp import recipes
@@ -129,7 +128,7 @@ def _part(held: Held, finding: Finding, node: Node) -> Iterator[Fix]:
         template = (Path(recipes.__file__).parent / "templates" / name).read_text(encoding="utf-8")
         own = held.path.name.partition(".cantrip.")[0] or "recipe"
         yield Fix("Begin with a template", (((0, len(source)), template.replace("NAME", own, 1)),))
-    elif "requires a circle" in finding.message:
+    elif mend.kind == "circle":
         if held.toml:
             text = newline.join(["[circle]", 'gates = ["done"]', "wards = [{max_turns = 20}]", ""])
         else:
@@ -144,7 +143,7 @@ def _part(held: Held, finding: Finding, node: Node) -> Iterator[Fix]:
             return
         lead = "" if not source or source.endswith(("\n", "\r")) else newline
         yield Fix("Add a circle", (((len(source), len(source)), lead + text),), safe=True)
-    elif "requires a call" in finding.message:
+    elif mend.kind == "call":
         call = held.tree.get("call")
         if call is not None and call.kind == "scalar" and call.value not in ("null", "~") and len(call.value) > 1:
             name = "{system_prompt = " if held.toml else "{system_prompt: "

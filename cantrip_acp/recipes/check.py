@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from cantrip_acp.errors import RecipeError
-from cantrip_acp.recipes import rules
+from cantrip_acp.recipes import rules, values
 from cantrip_acp.recipes.document import Document
 from cantrip_acp.recipes.models.base import TAG
 from cantrip_acp.recipes.models.recipe import Recipe
 from cantrip_acp.recipes.models.script import Script
-from cantrip_acp.recipes.places import KeyPath, Problem
+from cantrip_acp.recipes.places import KeyPath, Mend, Problem
 from cantrip_acp.recipes.values import nearest, shown
 
 _ABSENT = {
@@ -45,8 +45,8 @@ def problems(document: Document) -> list[Problem]:
         wanted = "a recipe is a mapping with the keys name, crystal, call and circle"
         return [document.problem((), f"{wanted}, not {shown(document.data)}")]
     found = list(_structure(document))
-    for path, text, at_key, rule in rules.breaches(document.data):
-        found.append(document.problem(path, text, at_key=at_key, rule=rule))
+    for path, text, at_key, rule, mend in rules.breaches(document.data):
+        found.append(document.problem(path, text, at_key=at_key, rule=rule, mend=mend))
     return _in_order(found)
 
 
@@ -91,25 +91,35 @@ def _translate(
         if kind == "extra_forbidden":
             name = str(path[-1])
             what = "ward" if noun == "ward" else f"key in {noun}:"
-            yield document.problem(
-                path, f"unknown {what} {shown(name)}{nearest(name, keys)}", at_key=True, rule="unknown-key"
-            )
+            text, near = f"unknown {what} {shown(name)}{nearest(name, keys)}", values.near(name, keys)
+            mend = Mend("rename", near, name) if near is not None else None
+            yield document.problem(path, text, at_key=True, rule="unknown-key", mend=mend)
         elif kind == "missing":
             missing = str(path[-1])
             # A missing done gate or turn ward says more than a missing key.
             if noun != "circle":
-                text = _ABSENT.get(missing, f"missing required key {missing!r}") if noun == "recipe" else None
-                rule = "CANTRIP-1" if missing in _ABSENT and noun == "recipe" else "schema"
-                yield document.problem(
-                    path[:-1], text or f"missing required key {missing!r} in {noun}", at_key=True, rule=rule
-                )
+                part = missing in _ABSENT and noun == "recipe"
+                where = "" if noun == "recipe" else f" in {noun}"
+                text = _ABSENT[missing] if part else f"missing required key {missing!r}{where}"
+                mend = Mend(missing) if part else Mend("add-model") if (noun, missing) == ("crystal", "model") else None
+                rule = "CANTRIP-1" if part else "schema"
+                yield document.problem(path[:-1], text, at_key=True, rule=rule, mend=mend)
         else:
             rule = "CANTRIP-1" if path in _WANTED else _RULES.get(kind, "schema")
-            yield document.problem(path, _WANTED.get(path) or _message(kind, item), rule=rule)
+            mend = Mend(str(path[0])) if path in _WANTED else _mend(kind, item)
+            yield document.problem(path, _WANTED.get(path) or _message(kind, item), rule=rule, mend=mend)
 
 
 _RULES = {"unknown": "unknown-name", "no-crystal": "CANTRIP-1"}
 """The rule of an error by the type that its maker gave it."""
+
+
+def _mend(kind: str, item: Mapping[str, Any]) -> Mend | None:
+    """What the maker of an error says of how to mend it."""
+    if kind == "list_type":
+        return Mend("list")
+    said = (item.get("ctx") or {}).get("mend")
+    return Mend(*said) if said is not None else None
 
 
 def _message(kind: str, item: Mapping[str, Any]) -> str:

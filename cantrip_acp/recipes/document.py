@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cantrip_acp.errors import RecipeError
-from cantrip_acp.recipes.places import KeyPath, Places, Problem
+from cantrip_acp.recipes.places import KeyPath, Mend, Places, Problem
 
 MAX_BYTES = 2 * 1024 * 1024
 """Above this a file is no recipe; scripts of long sessions stay below it."""
@@ -35,13 +35,20 @@ class Document:
         raise TypeError("a recipe may hold secrets and is not pickled; read it again from its path")
 
     def problem(
-        self, path: KeyPath, message: str, *, at_key: bool = False, key: str | None = None, rule: str = "schema"
+        self,
+        path: KeyPath,
+        message: str,
+        *,
+        at_key: bool = False,
+        key: str | None = None,
+        rule: str = "schema",
+        mend: Mend | None = None,
     ) -> Problem:
         """What is wrong at a value (or, with ``at_key``, with the key itself)."""
         from cantrip_acp.recipes.places import dotted
 
         line, column = self.places.key(path) if at_key else self.places.value(path)
-        return Problem(self.file, line, column, dotted(path) if key is None else key, message, rule)
+        return Problem(self.file, line, column, dotted(path) if key is None else key, message, rule, mend)
 
 
 def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
@@ -78,6 +85,8 @@ def _decode(raw: bytes, name: str) -> str:
     return text
 
 
-def broken(name: str, line: int, column: int, message: str, *, rule: str = "syntax") -> RecipeError:
+def broken(
+    name: str, line: int, column: int, message: str, *, rule: str = "syntax", mend: Mend | None = None
+) -> RecipeError:
     """The error for a text that could not be read as far as data."""
-    return RecipeError(problems=[Problem(name, line, column, "", message, rule)])
+    return RecipeError(problems=[Problem(name, line, column, "", message, rule, mend)])

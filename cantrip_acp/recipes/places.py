@@ -52,6 +52,15 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """What would put a problem right: the ``kind`` of change, the ``value`` to write, and the ``word`` that it replaces."""
+
+    kind: str
+    value: str = ""
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong: in which file, where, at which key, and what to do about it."""
 
@@ -62,6 +71,7 @@ class Problem:
     message: str
     rule: str = "schema"
     """The id of the rule that is broken: one of the specification, or of `lsp/rules.md`."""
+    mend: Mend | None = None
 
     def __str__(self) -> str:
         at = f"{self.file}:{self.line}:{self.column}: "

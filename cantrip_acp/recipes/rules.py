@@ -7,14 +7,22 @@ Each rule stands here as code and, beside it, as JSON Schema, so that an editor 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.recipes import names
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.places import KeyPath, Mend
 
-Breach = tuple[KeyPath, str, bool, str]
-"""Where, what, whether the key is meant rather than its value, and the rule that is broken."""
+
+class Breach(NamedTuple):
+    """Where, what, whether the key is meant rather than its value, the rule that is broken, and what would mend it."""
+
+    path: KeyPath
+    message: str
+    at_key: bool
+    rule: str
+    mend: Mend | None = None
+
 
 _ON = (True, "on", "On", "ON")
 
@@ -49,12 +57,12 @@ def _servers(servers: list[Any]) -> Iterator[Breach]:
         path: KeyPath = ("mcp_servers", index)
         yield from _both(server, path, "command", "url")
         if "command" not in server and "url" not in server:
-            yield path, "a server needs a command (a program) or a url", False, "schema"
+            yield Breach(path, "a server needs a command (a program) or a url", False, "schema")
         wrong = _OF_AN_ADDRESS if "command" in server else _OF_A_PROGRAM if "url" in server else ()
         for key in wrong:
             if key in server:
                 which = "a url, not of a command" if "command" in server else "a command, not of a url"
-                yield (*path, key), f"{key} is a matter of {which}", True, "schema"
+                yield Breach((*path, key), f"{key} is a matter of {which}", True, "schema")
 
 
 _OF_A_PROGRAM = ("args", "env", "env_names", "sandbox")
@@ -69,7 +77,7 @@ SERVERS = {
 
 def _both(mapping: dict[str, Any], path: KeyPath, first: str, second: str) -> Iterator[Breach]:
     if first in mapping and second in mapping:
-        yield (*path, second), f"{first} and {second} exclude each other; keep one", True, "exclusive-keys"
+        yield Breach((*path, second), f"{first} and {second} exclude each other; keep one", True, "exclusive-keys")
 
 
 BOTH_CALL = [
@@ -81,7 +89,7 @@ BOTH_CALL = [
 def _crystal(crystal: Any, path: KeyPath) -> Iterator[Breach]:
     if isinstance(crystal, dict) and crystal.get("provider") == "scripted":
         if "responses" not in crystal and "script" not in crystal:
-            yield path, "a scripted crystal needs responses, or a script (a file of them)", True, "schema"
+            yield Breach(path, "a scripted crystal needs responses, or a script (a file of them)", True, "schema")
         yield from _both(crystal, path, "responses", "script")
 
 
@@ -96,7 +104,8 @@ def _of_code(circle: dict[str, Any]) -> Iterator[Breach]:
     medium = circle.get("medium", "conversation")
     for key in CODE_KEYS:
         if key in circle and medium != "code" and isinstance(medium, str):
-            yield ("circle", key), f"{key} is for the code medium; this circle's is {medium}", True, "schema"
+            text = f"{key} is for the code medium; this circle's is {medium}"
+            yield Breach(("circle", key), text, True, "schema", Mend("code-medium"))
 
 
 OF_CODE = {
@@ -119,10 +128,10 @@ def _gates(circle: dict[str, Any], call: Any) -> Iterator[Breach]:
     path: KeyPath = ("circle", "gates") if "gates" in circle else ("circle",)
     if "done" not in found:
         message, rule = _no_done(circle, call, "add done to gates")
-        yield path, message, True, rule
+        yield Breach(path, message, True, rule, Mend("add-done"))
     for index, name in enumerate(found):
         if name is not None and name in found[:index]:
-            yield (*path, index), f"gate {name!r} is listed twice", False, "duplicate-gate"
+            yield Breach((*path, index), f"gate {name!r} is listed twice", False, "duplicate-gate")
 
 
 def _no_done(circle: dict[str, Any], call: Any, mend: str) -> tuple[str, str]:
@@ -163,22 +172,24 @@ def _wards(circle: dict[str, Any]) -> Iterator[Breach]:
         return
     path: KeyPath = ("circle", "wards") if "wards" in circle else ("circle",)
     if not any(isinstance(ward, dict) and "max_turns" in ward for ward in wards or ()):
-        yield (
+        yield Breach(
             path,
             "cantrip must have at least one truncation ward: add max_turns, as in `- max_turns: 20` (LOOP-2)",
             True,
             "LOOP-2",
+            Mend("add-max-turns"),
         )
     for index, ward in enumerate(wards or ()):
         if not isinstance(ward, dict):
             continue
         if len(ward) != 1:
             what = "is empty" if not ward else f"has {len(ward)} keys"
-            yield (*path, index), f"a ward is a mapping of one name to its value; this one {what}", False, "schema"
+            text = f"a ward is a mapping of one name to its value; this one {what}"
+            yield Breach((*path, index), text, False, "schema", Mend("split"))
         removed = ward.get("remove_gate")
         if removed == "done" or (isinstance(removed, list) and "done" in removed):
             message, rule = _no_done(circle, None, "do not remove it")
-            yield (*path, index, "remove_gate"), message, False, rule
+            yield Breach((*path, index, "remove_gate"), message, False, rule, Mend("keep-done"))
 
 
 WARDS_SCHEMA: dict[str, Any] = {

@@ -12,7 +12,7 @@ import tomllib
 from typing import Any
 
 from cantrip_acp.recipes.document import MAX_DEPTH, broken
-from cantrip_acp.recipes.places import KeyPath, Places
+from cantrip_acp.recipes.places import KeyPath, Mend, Places
 
 _AT = re.compile(r"\(at line (\d+), column (\d+)\)|\(at end of document\)")
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
@@ -42,7 +42,14 @@ def read(text: str, name: str) -> tuple[Any, Places]:
     except RecursionError:
         raise broken(name, 1, 1, "nested too deep for a recipe") from None
     if not data:
-        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from", rule="CANTRIP-1")
+        raise broken(
+            name,
+            1,
+            1,
+            "the file is empty; `cantrip recipe new` writes one to start from",
+            rule="CANTRIP-1",
+            mend=Mend("template"),
+        )
     places = _Scanner(text).run()
     return _plain(data, (), places, name), places
 

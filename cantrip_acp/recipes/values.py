@@ -35,9 +35,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def wrong(wanted: str, value: Any) -> PydanticCustomError:
-    """The error of a value of the wrong kind; the text is ready to show."""
-    return PydanticCustomError("value", "{wanted}, not {value}", {"wanted": f"must be {wanted}", "value": shown(value)})
+def wrong(wanted: str, value: Any, *mend: str) -> PydanticCustomError:
+    """The error of a value of the wrong kind; the text is ready to show, ``mend`` is what a `places.Mend` holds."""
+    told: dict[str, Any] = {"wanted": f"must be {wanted}", "value": shown(value)}
+    return PydanticCustomError("value", "{wanted}, not {value}", told | ({"mend": mend} if mend else {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ def flag(value: Any) -> bool:
         return value
     if isinstance(value, str) and value in _FLAGS:
         return _FLAGS[value]
-    raise wrong("true or false", value)
+    raise wrong("true or false", value, "boolean")
 
 
 Flag = Annotated[bool, Kind(flag, {"anyOf": [{"type": "boolean"}, {"enum": FLAG_WORDS}]})]
@@ -81,7 +82,7 @@ def whole(low: int, high: int | None = None, *, what: str = "a whole number") ->
             isinstance(value, float) and value.is_integer()
         )
         if not good or value < low or (high is not None and value > high):
-            raise wrong(f"{what} {span}", value)
+            raise wrong(f"{what} {span}", value, "number", str(low) if high is None else "")
         return int(value)
 
     return Kind(check, {"type": "integer", "minimum": low} | ({"maximum": high} if high is not None else {}))
@@ -94,7 +95,7 @@ def number(low: float, high: float | None = None, *, above: bool = False) -> Kin
     def check(value: Any) -> int | float:
         good = isinstance(value, int | float) and not isinstance(value, bool)
         if not good or (value <= low if above else value < low) or (high is not None and value > high):
-            raise wrong(f"a number {span}", value)
+            raise wrong(f"a number {span}", value, "number", f"{low:g}" if high is None and not above else "")
         number: int | float = value
         return number
 
@@ -154,21 +155,31 @@ def unknown(value: Any, words: tuple[str, ...], what: str = "") -> PydanticCusto
     """The error of a word that is none of ``words``."""
     if not isinstance(value, str):
         return wrong(f"one of {', '.join(words)}", value)
-    return PydanticCustomError("unknown", "{text}", {"text": f"unknown {what}{shown(value)}{nearest(value, words)}"})
+    told: dict[str, Any] = {"text": f"unknown {what}{shown(value)}{nearest(value, words)}"}
+    found = near(value, words)
+    return PydanticCustomError(
+        "unknown", "{text}", told | ({"mend": ("rename", found, value)} if found is not None else {})
+    )
 
 
 def nearest(word: str, words: tuple[str, ...]) -> str:
     """``; did you mean 'x'?`` where something is near, else all that is known."""
+    found = near(word, words)
+    return f"; did you mean {found!r}?" if found is not None else f" (known: {', '.join(words)})"
+
+
+def near(word: str, words: tuple[str, ...]) -> str | None:
+    """The known word that is nearest to another; None where none is near."""
     import difflib
 
     # A word within another (turns in max_turns) is nearer than letters say.
-    near = difflib.get_close_matches(word, words, n=1)
-    near = (
-        near
+    found = difflib.get_close_matches(word, words, n=1)
+    found = (
+        found
         or [w for w in words if len(word) > 2 and word in w]
         or difflib.get_close_matches(word.lower(), words, 1, 0.5)
     )
-    return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(words)})"
+    return found[0] if found else None
 
 
 _ITEM = {"type": "string", "minLength": 1, "not": {"pattern": r"\x00"}}

@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from cantrip_acp.recipes.document import MAX_DEPTH, broken
-from cantrip_acp.recipes.places import KeyPath, Place, Places
+from cantrip_acp.recipes.places import KeyPath, Mend, Place, Places
 
 MAX_ALIASED = 100_000
 """How many nodes aliases may add to a document, all of them expanded."""
@@ -65,7 +65,14 @@ def read(text: str, name: str) -> tuple[Any, Places]:
     """Data and places of one YAML document. Raises `RecipeError` that names ``name``, line and column."""
     root = tree(text, name)
     if root is None:
-        raise broken(name, 1, 1, "the file is empty; `cantrip recipe new` writes one to start from", rule="CANTRIP-1")
+        raise broken(
+            name,
+            1,
+            1,
+            "the file is empty; `cantrip recipe new` writes one to start from",
+            rule="CANTRIP-1",
+            mend=Mend("template"),
+        )
     places = Places()
     return data_of(root, (), places, name), places
 
@@ -150,7 +157,7 @@ def _syntax(error: MarkedYAMLError, text: str, name: str) -> Exception:
     indent = here[: len(here) - len(here.lstrip())]
     if "\t" in indent or here[column - 1 : column] == "\t":
         column = here.index("\t") + 1
-        return broken(name, line, column, "a tab is used for indentation; YAML takes spaces alone")
+        return broken(name, line, column, "a tab is used for indentation; YAML takes spaces alone", mend=Mend("indent"))
     # ruamel writes token names as ('<scalar>',).
     problem = re.sub(
         r"\('?(<[^']+>)'?,?\)|'(<[^']+>)'", r"\1\2", str(error.problem or "the text cannot be read").strip()

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, DefinitionError, Gate, RetryPolicy, ScriptedCrystal, Wards
+from cantrip_acp.crystals.anthropic import AnthropicCrystal
 from cantrip_acp.crystals.contract import Crystal
+from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.folding import Folding
 from cantrip_acp.gates import registry
 
@@ -24,6 +26,10 @@ def _circle(**more: Any) -> Circle:
 def _cantrip(**more: Any) -> Cantrip:
     crystal: Crystal = ScriptedCrystal([])
     return Cantrip(crystal, **{"circle": _circle(), **more})
+
+
+def _endpoint(**options: Any) -> Crystal:
+    return AnthropicCrystal(Endpoint("anthropic", "claude-sonnet-5-5", options=options))
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
@@ -107,6 +113,17 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "source": (lambda: _cantrip(sources=[5]), r"sources\[0\]"),
     "name": (lambda: _cantrip(name=5), "name"),
     # Crystals
+    "endpoint option": (lambda: _endpoint(efort="low"), "unknown option 'efort' in options; did you mean 'effort'"),
+    "endpoint effort": (lambda: _endpoint(effort="hihg"), "effort is 'hihg'.*did you mean 'high'"),
+    "endpoint effort kind": (lambda: _endpoint(effort=True), "effort is True"),
+    "endpoint budget": (lambda: _endpoint(thinking_budget=-2), "thinking_budget must be a whole number of at least -1"),
+    "endpoint budget kind": (lambda: _endpoint(thinking_budget=1.5), "thinking_budget must be"),
+    "endpoint budget bool": (lambda: _endpoint(thinking_budget=True), "thinking_budget must be"),
+    "endpoint api": (lambda: _endpoint(api="chatt"), "did you mean 'chat'"),
+    "endpoint tools": (lambda: _endpoint(tools="maybe"), "tools is 'maybe'"),
+    "endpoint summary": (lambda: _endpoint(summary="concis"), "did you mean 'concise'"),
+    "endpoint logprobs": (lambda: _endpoint(logprobs=1), "logprobs must be true or false"),
+    "endpoint routing": (lambda: _endpoint(routing=["x"]), "routing must be a mapping"),
     "scripted key": (lambda: ScriptedCrystal([{"contnt": "x"}]), "contnt"),
     "scripted window": (lambda: ScriptedCrystal([], context_window=0), "context_window"),
     "scripted usage": (lambda: ScriptedCrystal([], usage={"promt_tokens": 1}), "promt_tokens"),
@@ -175,3 +192,12 @@ def test_gates_of_others_declare_what_they_take(monkeypatch: pytest.MonkeyPatch)
     ]:
         with pytest.raises(DefinitionError, match=text):
             _circle(gates=["done", gate])
+
+
+def test_an_endpoint_takes_what_a_recipe_takes() -> None:
+    from cantrip_acp.crystals import endpoint
+    from cantrip_acp.recipes.models.crystal import EFFORTS, ModelCrystal
+
+    own = {"provider", "model", "base_url", "api_key_env", "headers", "context_window", "price"}
+    assert set(endpoint.OPTIONS) == set(ModelCrystal.model_fields) - own
+    assert endpoint.OPTIONS["effort"] == EFFORTS

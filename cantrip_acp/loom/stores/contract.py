@@ -25,6 +25,8 @@ class Problem(msgspec.Struct, frozen=True):
     offset: int | None = None
     length: int | None = None
     set_aside: str | None = None
+    rule: str = "changed-line"
+    """Its name in `lsp/rules.md`."""
 
     def __str__(self) -> str:
         place = f"line {self.line}: " if self.line is not None else ""
@@ -71,7 +73,7 @@ class Store(Protocol):
         """What the tree needs of every record, with its position, first to last; the store notes its ``problems``."""
         ...
 
-    def note(self, position: int, message: str) -> None:
+    def note(self, position: int, message: str, rule: str = "changed-line") -> None:
         """Keep what is wrong with the record that `heads` or `news` gave last, which is readable by itself, as a problem."""
         ...
 

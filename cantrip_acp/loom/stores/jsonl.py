@@ -38,7 +38,6 @@ _encoder = msgspec.json.Encoder()
 _CHUNK = 1 << 20
 _BEGINNING = b'{"type":"loom"'
 """How a loom's first record begins; so does what a crash left of it."""
-_TORN = "last line is torn"
 _MARK = 1024
 """Bytes before the end of what was read, by which a reader knows the file again."""
 
@@ -256,8 +255,8 @@ class JsonlStore:
     def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
         return self._scan(seal.head)
 
-    def note(self, position: int, message: str) -> None:
-        self.problems.append(Problem(message, self._given_line, position, self._given_length))
+    def note(self, position: int, message: str, rule: str = "changed-line") -> None:
+        self.problems.append(Problem(message, self._given_line, position, self._given_length, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """As the writer adds them, whole lines alone: a torn last one waits for its rest. Two looks at the file's size
@@ -270,7 +269,7 @@ class JsonlStore:
         if size is None or size < self._end:
             return
         # What was torn before may be whole by now, or set aside by the next writer.
-        torn = [problem for problem in self.problems if problem.message.startswith(_TORN)]
+        torn = [problem for problem in self.problems if problem.rule == "torn-line"]
         self.problems = [problem for problem in self.problems if problem not in torn]
         for line, whole in self._lines(self._end, size):
             if not whole:
@@ -282,8 +281,7 @@ class JsonlStore:
             try:
                 head, changed = seal.head(line)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-                what = f"not a loom record: {error}" if bytes(line).strip() else "empty line passed over"
-                self.problems.append(Problem(what, self._number, start, length))
+                self.problems.append(_unread(error, bytes(line), self._number, start))
                 continue
             if changed:
                 self.problems.append(Problem(seal.CHANGED, self._number, start, length))
@@ -363,10 +361,8 @@ class JsonlStore:
                 record, changed = decode(line)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 raw = bytes(line)
-                if not raw.strip():
-                    noted.append(Problem("empty line passed over", number, start, len(line)))
-                elif whole:
-                    noted.append(Problem(f"not a loom record: {error}", number, start, len(line)))
+                if whole or not raw.strip():
+                    noted.append(_unread(error, raw, number, start))
                 else:
                     begun = number == 1 and _BEGINNING.startswith(raw[: len(_BEGINNING)])
                     if not (good or begun or self.readonly):
@@ -434,7 +430,9 @@ class JsonlStore:
     def _set_aside(self, number: int, start: int, line: bytes) -> Problem:
         self._torn = True
         if self.readonly:
-            return Problem(f"{_TORN} (a crash while writing); ignored", number, start, len(line))
+            return Problem(
+                "last line is torn (a crash while writing); ignored", number, start, len(line), rule="torn-line"
+            )
         for n in range(1, 10_000):
             aside = self.path.with_name(f"{self.path.name}.torn-{n}")
             try:
@@ -451,7 +449,7 @@ class JsonlStore:
                 raise self._stuck(aside, error) from error
             break
         os.ftruncate(self._fd, start)
-        return Problem("last line was torn (a crash while writing)", number, start, len(line), str(aside))
+        return Problem("last line was torn (a crash while writing)", number, start, len(line), str(aside), "torn-line")
 
     def _stuck(self, aside: Path, error: OSError) -> LoomWriteError:
         return LoomWriteError(
@@ -488,6 +486,13 @@ class JsonlStore:
 
 
 _REPLACED = "is not the line that stood here when the file was last closed: this line and others were changed together"
+
+
+def _unread(error: Exception, line: bytes, number: int, start: int) -> Problem:
+    """What to say of a line that holds no record."""
+    if not line.strip():
+        return Problem("empty line passed over", number, start, len(line), rule="empty-line")
+    return Problem(f"not a loom record: {error}", number, start, len(line), rule="damaged-line")
 
 
 def _lost(lines: int, before: int) -> str:

@@ -43,8 +43,8 @@ class MemoryStore:
         for position, record in self.scan():
             yield position, heads.decode(record.data, sealed=True) if isinstance(record, LaterRecord) else record
 
-    def note(self, position: int, message: str) -> None:
-        self.problems.append(Problem(f"record {position}: {message}", offset=position))
+    def note(self, position: int, message: str, rule: str = "changed-line") -> None:
+        self.problems.append(Problem(f"record {position}: {message}", offset=position, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Record]]:
         return iter(())

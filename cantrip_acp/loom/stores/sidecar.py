@@ -25,7 +25,7 @@ WORTH = 4_000_000
 _VERSION = 3
 _MAGIC = b"cantrip loom index\n"
 _TAIL = 4_096
-_SHAPE = (*Tree.__struct_fields__, *Place.__struct_fields__)
+_SHAPE = (*Tree.__struct_fields__, *Place.__struct_fields__, *Problem.__struct_fields__)
 """An index of another version's tree is none."""
 
 

@@ -429,8 +429,8 @@ class SqliteStore:
         # What is damaged at the end is met again by the next look for news.
         self.problems += [problem for problem in noted if problem not in self.problems]
 
-    def note(self, position: int, message: str) -> None:
-        self.problems.append(Problem(f"record {position}: {message}", offset=position))
+    def note(self, position: int, message: str, rule: str = "changed-line") -> None:
+        self.problems.append(Problem(f"record {position}: {message}", offset=position, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """The heads of what was written, here or elsewhere, since the last one that the tree was given."""

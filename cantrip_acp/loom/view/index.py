@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast as typed
 
 from cantrip_acp.loom import heads
+from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
 
 ROLES = ("call", "crystal", "fold")
@@ -54,7 +55,7 @@ class Index:
         """Entities that another one's turn spawned."""
         self.snapshots: dict[int, int] = {}
         self.files: dict[int, int] = {}
-        self.problems: list[str] = []
+        self.problems: list[Problem] = []
         self._entity_numbers: dict[str, int] = {}
         self._cast_numbers: dict[str, int] = {}
 
@@ -108,17 +109,18 @@ class Index:
                 if self.header is None:
                     self.header = typed("LoomHeader", record)
                 else:
-                    self.problems.append("a second loom header")
+                    self.problems.append(Problem("a second loom header", rule="second-header"))
 
     def _turn(self, position: int, turn: heads.TurnHead) -> None:
         if turn.id in self.numbers:
-            self.problems.append(f"a second turn {turn.id!r}; the first one counts")
+            self.problems.append(Problem(f"a second turn {turn.id!r}; the first one counts", rule="second-turn"))
             return
         parent = -1
         if turn.parent_id is not None:
             parent = self.numbers.get(turn.parent_id, -2)
             if parent == -2:
-                self.problems.append(f"turn {turn.id!r} names a parent that is not above it: {turn.parent_id!r}")
+                lost = f"turn {turn.id!r} names a parent that is not above it: {turn.parent_id!r}"
+                self.problems.append(Problem(lost, rule="lost-parent"))
         self.numbers[turn.id] = len(self.ids)
         self.ids.append(turn.id)
         self.positions.append(position)

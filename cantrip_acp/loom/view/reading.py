@@ -17,7 +17,6 @@ import msgspec
 
 from cantrip_acp.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.thread import cast_ending
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 from cantrip_acp.loom.view import digest, finding
@@ -130,7 +129,7 @@ class Reading:
         """The loom as a whole: which, how much, what is damaged."""
         with self._lock:
             index = self.index
-            problems = [*self._store.problems, *map(Problem, index.problems)]
+            problems = [*self._store.problems, *index.problems]
             return {
                 "location": self.location,
                 "header": msgspec.to_builtins(index.header),

@@ -180,8 +180,8 @@ class Book:
             self.cantrips.setdefault(head.id, position)
         elif len(index.rewards) > rewards:
             self.rewards.setdefault(index.rewards[-1][0], []).append(position)
-        for message in index.problems[flaws:]:
-            self._flaws.append(Problem(message, line, position, length))
+        for flaw in index.problems[flaws:]:
+            self._flaws.append(msgspec.structs.replace(flaw, line=line, offset=position, length=length))
         while self._counted < len(index.casts):
             self._casts.setdefault(index.casts[self._counted].entity, []).append(self._counted)
             self.turns.append(array("L"))
@@ -269,7 +269,7 @@ class Book:
                 self._unreadable.add(position)
                 why = str(error).partition("no record at byte ")[2].partition(": ")[2] or str(error)
                 line, length = self.line_at(position) + 1, self.length_at(position)
-                self._flaws.append(Problem(f"not a loom record: {why}", line, position, length))
+                self._flaws.append(Problem(f"not a loom record: {why}", line, position, length, rule="damaged-line"))
                 self.version += 1
             return None
 

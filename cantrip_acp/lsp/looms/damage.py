@@ -15,22 +15,16 @@ MOST = 250
 
 _WARNING, _INFORMATION = 2, 3
 
-_KINDS = (
-    (
-        "last line is torn",
-        "torn-line",
-        "the next session that writes this loom sets it aside; nothing before it is lost",
-    ),
-    ("empty line", "empty-line", "nothing is lost; it may stay"),
-    ("not a loom record", "damaged-line", "it is passed over; restore the line from a copy, or leave it as it is"),
-    ("names a parent", "lost-parent", "the turn is shown as a root; restore the line of its parent from a copy"),
-    ("a second turn", "second-turn", "this line is passed over; it may stay"),
-    (
-        "a second loom header",
-        "second-header",
-        "two looms were joined in one file; `cantrip loom import` joins them rightly",
-    ),
-)
+_ADVICE = {
+    "torn-line": "the next session that writes this loom sets it aside; nothing before it is lost",
+    "empty-line": "nothing is lost; it may stay",
+    "damaged-line": "it is passed over; restore the line from a copy, or leave it as it is",
+    "changed-line": "`cantrip loom check FILE` tells more",
+    "lost-parent": "the turn is shown as a root; restore the line of its parent from a copy",
+    "second-turn": "this line is passed over; it may stay",
+    "second-header": "two looms were joined in one file; `cantrip loom import` joins them rightly",
+}
+"""What to do, by the rule that a problem carries."""
 
 
 def findings(book: Book) -> list[dict[str, Any]]:
@@ -53,10 +47,7 @@ def of_line(book: Book, line: int) -> str:
 
 
 def _told(problem: Problem) -> dict[str, Any]:
-    rule, advice = next(
-        ((rule, advice) for words, rule, advice in _KINDS if words in problem.message),
-        ("damaged-line", "`cantrip loom check FILE` tells more"),
-    )
+    rule, advice = problem.rule, _ADVICE[problem.rule]
     line = max(0, (problem.line or 1) - 1)
     severity = _INFORMATION if rule in ("empty-line", "torn-line") else _WARNING
     message = f"{clean_line(problem.message)}; {advice}"

@@ -20,7 +20,6 @@ from cantrip_acp.recipes.values import nearest
 
 MOST = 250
 """Findings that are sent for one file."""
-_AT = re.compile(r"\A(?:.*?):(\d+)(?::(\d+))?: (.*)\Z", re.DOTALL)
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 _SUITE = re.compile(r"(?m)^[ \t]*(?:-[ \t]+)?[\"']?(?:rule|setup|expect|action)[\"']?[ \t]*:")
 
@@ -73,9 +72,7 @@ def findings(text: Text, path: Path, root: Node, cases: Cases) -> tuple[list[Cas
     try:
         read = cases.read(path, text.source)
     except DefinitionError as error:
-        found = _AT.match(str(error))
-        place = text.place(int(found[1]), int(found[2] or 1)) if found else 0
-        return [], [Finding(_line(text, place), "syntax", found[3] if found else str(error))]
+        return [], [Finding(_line(text, text.place(*error.place) if error.place else 0), error.rule, error.reason)]
     out: list[Finding] = []
     for case in read:
         node = node_of(text, root, case)
@@ -109,11 +106,10 @@ def place(text: Text, case: Case, node: Node | None, path: str) -> Span:
 
 
 def _told(text: Text, case: Case, node: Node | None, problem: Problem) -> Finding:
-    found = _AT.match(problem.message) if not problem.path else None
-    if found is not None and found[2]:
-        return Finding(_line(text, text.place(int(found[1]), int(found[2]))), "syntax", clean_line(found[3], 600))
-    rule = "unknown-key" if problem.message.startswith("unknown key") else "schema"
-    return Finding(place(text, case, node, problem.path), rule, clean_line(str(problem), 600))
+    error = problem.error
+    if error is not None and error.place is not None:
+        return Finding(_line(text, text.place(*error.place)), problem.rule, clean_line(error.reason, 600))
+    return Finding(place(text, case, node, problem.path), problem.rule, clean_line(str(problem), 600))
 
 
 def _rule(node: Node) -> list[Finding]:

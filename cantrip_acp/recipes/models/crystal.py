@@ -126,7 +126,7 @@ def _crystal_text(value: Any) -> str:
     if provider not in (*names.MODEL_PROVIDERS, "scripted", *names.added_crystals()):
         raise unknown(provider, names.provider_names(), "provider ")
     if not colon or not rest[:1].strip(" \t\r\n"):
-        raise wrong(f"{provider}:{'FILE' if provider == 'scripted' else 'MODEL'}", value)
+        raise wrong(f"{provider}:{'FILE' if provider == 'scripted' else 'MODEL'}", value, "model-of", provider)
     return value
 
 

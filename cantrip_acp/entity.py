@@ -113,6 +113,8 @@ class Entity:
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._children: Children | None = None
         self._reached = Reached(cantrip.sources if birth is None else ())
+        self._remarked: Crystal | None = None
+        """The crystal whose remarks were told."""
         self._reaching: anyio.CancelScope | None = None
         self._parts: Sequence[CastPart] = ()
         self._held: Wards | Callable[[Circle], Wards | None] | None = None
@@ -290,8 +292,12 @@ class Entity:
         self.hold_to(self._held)
 
     def problems(self) -> list[str]:
-        """What went wrong with sources of gates and was told to nobody yet, in words for the user."""
-        return self._reached.told()
+        """What went wrong with sources of gates, and what the crystal remarks, that was told to nobody yet: for the user."""
+        crystal, told = self.crystal, self._reached.told()
+        if crystal is not self._remarked:
+            self._remarked = crystal
+            told = [*getattr(crystal, "remarks", ()), *told]
+        return told
 
     async def session(self) -> MediumSession:
         """The inside of this entity's medium, opened when it is first needed."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cantrip_acp import events, telemetry
-from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage
+from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage, input_limit
 from cantrip_acp.crystals.retry import metered
 from cantrip_acp.errors import ContextLimitError, CrystalError
 from cantrip_acp.folding import CHARS_PER_TOKEN, REQUEST, largest, transcript
@@ -32,7 +32,7 @@ VARIABLE = "folded_turns"
 async def make_room(run: CastRun) -> None:
     """Fold where the policy asks for it, then cut what still does not fit. Cheap where there is nothing to do."""
     entity = run.entity
-    context, policy, window = entity.context, entity.folding, entity.crystal.context_window
+    context, policy, window = entity.context, entity.folding, input_limit(entity.crystal)
     if policy.asks(context.unfolded, context.tokens, window):
         keep = policy.kept(context.sizes(), context.tokens, window)
         if keep is not None:
@@ -80,7 +80,7 @@ async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
     """After a provider refused the messages as too long: fold all but the last turn, and cut. False where nothing helps."""
     context = run.entity.context
     before = context.tokens
-    window = refusal.limit or run.entity.crystal.context_window
+    window = refusal.limit or input_limit(run.entity.crystal)
     if context.unfolded > 1:
         await _fold(run, 1)
     # A window that nobody knows, or a count that was wrong: half of what was refused.
@@ -147,7 +147,7 @@ async def _summary(run: CastRun | _Between, keep: int) -> tuple[str | None, Usag
     crystal = entity.folding.summarizer
     if crystal is None:
         return None, NO_USAGE
-    window = crystal.context_window
+    window = input_limit(crystal)
     most = int(window * 0.6) * CHARS_PER_TOKEN if window else 400_000
     earlier = next((m.content for m in entity.context.messages if m.kind == "fold" and m.content), None)
     parts = [f"The intent: {run.intent}"]

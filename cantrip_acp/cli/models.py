@@ -134,8 +134,10 @@ def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str
         ]
         takes = ", ".join(ability for ability in _ABILITIES if getattr(info, ability))
         longer = f"; beyond {_count(price.above)} tokens dearer" if price is not None and price.above else ""
-        assumed = "" if info.known or provider in ("local", *PRESETS) else "  (assumed: no table has it)"
-        screen.line(f"{model + mark:<{width}}{''.join(cells)}  {takes}{longer}{assumed}", whole=True)
+        how = f"as {info.family} is" if info.family else "no table has it"
+        assumed = "" if info.known or provider in ("local", *PRESETS) else f"  (assumed: {how})"
+        gone = f"; retired {info.retired}{f', use {info.successor}' if info.successor else ''}" if info.retired else ""
+        screen.line(f"{model + mark:<{width}}{''.join(cells)}  {takes}{longer}{gone}{assumed}", whole=True)
     if not rows:
         screen.line("nothing is listed: every model of it works, with what is assumed of models nobody knows")
     screen.blank()

@@ -79,6 +79,8 @@ class AnthropicCrystal:
         self._endpoint = endpoint
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.max_input = endpoint.info.max_input
+        self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name}:{self.model}"
         self._clients: ClientPerLoop[Any] = ClientPerLoop(self._make, _close)
@@ -285,6 +287,7 @@ class AnthropicCrystal:
             headers=error.response.headers,
             code=code,
             refusal_hint=self._endpoint.refusal_hint,
+            name_hint=self._endpoint.name_hint,
         )
 
     def _make(self) -> Any:

@@ -77,6 +77,8 @@ class ChatCrystal:
         self.name = endpoint.provider
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.max_input = endpoint.info.max_input
+        self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url, headers)
@@ -148,6 +150,8 @@ class ChatCrystal:
                 body["temperature"] = params.temperature
             if params.top_p is not None:
                 body["top_p"] = params.top_p
+        if endpoint.options.get("verbosity"):
+            body["verbosity"] = endpoint.options["verbosity"]
         if params.seed is not None:
             body["seed"] = params.seed
         if params.max_tokens is not None:

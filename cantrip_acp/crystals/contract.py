@@ -336,9 +336,11 @@ Emit = Callable[[Delta], Awaitable[None]]
 class Crystal(Protocol):
     """The model. ``context_window`` is in tokens, None where it is not known.
 
-    A crystal may say in ``priced`` whether its cost is known. It may have two methods more: ``prepare()`` does what the first
-    query would wait for (importing an SDK); it may block, is called in a thread, and more than once. ``async aclose()`` ends
-    its connections; it can be asked again after.
+    A crystal may say in ``priced`` whether its cost is known, in ``max_input`` how many tokens a prompt may have where that is
+    less than the window, and in ``remarks`` what the user is to be told when a cast begins.
+
+    It may have two methods more: ``prepare()`` does what the first query would wait for (importing an SDK); it may block, is
+    called in a thread, and more than once. ``async aclose()`` ends its connections; it can be asked again after.
 
     A crystal with ``text_calls`` true writes its calls as text, because its model takes no tool definitions. Only such a
     crystal may also give a program as a code block (`mediums.text_program`).
@@ -356,6 +358,12 @@ class Crystal(Protocol):
     async def query(self, query: Query, emit: Emit) -> Response:
         """Answer. Raises `CrystalError`; a response is never cut off in silence (CRYSTAL-2)."""
         ...
+
+
+def input_limit(crystal: Crystal) -> int | None:
+    """The most tokens of a prompt: ``max_input`` of the crystal where it is less than the window. None where not known."""
+    limits = (getattr(crystal, "max_input", None), crystal.context_window)
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
 def check_response(response: Response, messages: Sequence[Message]) -> None:

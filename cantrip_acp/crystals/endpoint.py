@@ -47,7 +47,8 @@ class Endpoint:
     (`environment_address`). Headers that the environment holds for the provider's SDK (``OPENAI_CUSTOM_HEADERS`` …) are sent
     only then. ``headers`` are sent with each request. ``options`` are those of the recipe that only one family knows
     (``api``, ``effort``, ``thinking_budget``, ``tools`` …). ``refusal_hint`` tells a user whose request was refused for want of a
-    key why none was sent.
+    key why none was sent. ``name_hint`` tells one whose model was not found what it may be meant to be, ``remarks`` what is to be
+    said when a cast begins.
     """
 
     provider: str
@@ -60,6 +61,8 @@ class Endpoint:
     silence_s: float = SILENCE_S
     options: Mapping[str, Any] = field(default_factory=dict)
     refusal_hint: str = ""
+    name_hint: str = ""
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         options = check_mapping(self.options, "options")

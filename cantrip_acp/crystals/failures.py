@@ -47,17 +47,18 @@ def refused(
     headers: Mapping[str, str] | None = None,
     code: str | None = None,
     refusal_hint: str = "",
+    name_hint: str = "",
 ) -> CrystalError:
     """An HTTP status that is no success.
 
     ``who`` names provider and model, ``message`` is the provider's own text, ``code`` its own word for the kind of failure
     (such as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``). ``refusal_hint`` replaces the advice of a
-    401 or 403 (`Endpoint.refusal_hint`).
+    401 or 403 (`Endpoint.refusal_hint`), ``name_hint`` that of a 404.
     """
     words = said(message)
     if status in (400, 413, 422, 500) and _TOO_LONG.search(f"{code or ''} {message}"):
         return ContextLimitError(f"{who}: the messages do not fit the model's context window: {words}")
-    mend = refusal_hint if refusal_hint and status in (401, 403) else _MENDS.get(status)
+    mend = (refusal_hint if status in (401, 403) else name_hint if status == 404 else "") or _MENDS.get(status)
     text = f"{who} answered {status}{f' ({mend})' if mend else ''}: {words or 'no explanation'}"
     spent = code == "insufficient_quota"
     return CrystalError(

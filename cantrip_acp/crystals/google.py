@@ -68,6 +68,8 @@ class GoogleCrystal:
         self._endpoint = endpoint
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.max_input = endpoint.info.max_input
+        self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name} ({self.model})"
         self._taken: dict[str, dict[str, Any]] = {}
@@ -241,7 +243,13 @@ class GoogleCrystal:
             headers["retry-after"] = f"{delay:g}"
         code = "insufficient_quota" if spent else error.status if isinstance(error.status, str) else None
         return failures.refused(
-            self._who, status, message, headers=headers, code=code, refusal_hint=self._endpoint.refusal_hint
+            self._who,
+            status,
+            message,
+            headers=headers,
+            code=code,
+            refusal_hint=self._endpoint.refusal_hint,
+            name_hint=self._endpoint.name_hint,
         )
 
 

@@ -51,15 +51,18 @@ def priced(usage: Usage, price: Price | None) -> Usage:
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One model.
 
-    ``context_window`` and ``max_output`` are in tokens, None where not known; ``price`` None where not known.
+    ``context_window``, ``max_input`` and ``max_output`` are in tokens, None where not known; ``max_input`` is given where a
+    prompt may not fill the window. ``price`` is None where not known. ``efforts`` are those that it takes, from the least;
+    empty where not known. ``retired`` is the day (ISO) on which its provider shuts it down, ``successor`` what to use instead.
     ``tools``: takes tool definitions (else gate calls are asked for and parsed in text). ``images``, ``audio``,
     ``documents``: takes such attachments. ``reasoning``: thinks before it answers, by an effort or a budget.
     ``sampling``: takes temperature and top_p. ``forced_tools``: takes a tool_choice that forces a call. ``thinking``, where
     the family has several ways: by a ``budget`` of tokens, ``adaptive`` (it decides; an effort bounds it), or adaptive and
-    ``always``. ``known``: stands in the table, and is no assumption.
+    ``always``. ``known``: stands in the table, and is no assumption. ``family``: the name of the rule that assumed the rest.
     """
 
     context_window: int | None = None
+    max_input: int | None = None
     max_output: int | None = None
     price: Price | None = None
     tools: bool = True
@@ -70,7 +73,16 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     sampling: bool = True
     forced_tools: bool = True
     thinking: Literal["", "budget", "adaptive", "always"] = ""
+    efforts: tuple[str, ...] = ()
+    retired: str = ""
+    successor: str = ""
     known: bool = False
+    family: str = ""
+
+    @property
+    def input_limit(self) -> int | None:
+        """The most tokens of a prompt; None where it is not known."""
+        return min((n for n in (self.max_input, self.context_window) if n is not None), default=None)
 
 
 UNKNOWN = ModelInfo()

@@ -61,6 +61,8 @@ class OpenAICrystal:
         self.name = endpoint.provider
         self.model = endpoint.model
         self.context_window = endpoint.info.context_window
+        self.max_input = endpoint.info.max_input
+        self.remarks = endpoint.remarks
         self.priced = endpoint.info.price is not None
         self._chat = ChatCrystal(endpoint, where)
         self.text_calls = self.api == "chat" and self._chat.text_calls
@@ -158,6 +160,8 @@ class ResponsesCrystal:
             body["reasoning"] = reasoning
         if endpoint.info.reasoning or reasoning or not endpoint.info.known:
             body["include"] = ["reasoning.encrypted_content"]
+        if endpoint.options.get("verbosity"):
+            body["text"] = {"verbosity": endpoint.options["verbosity"]}
         if endpoint.options.get("logprobs") and not self._no_logprobs:
             body["include"] = [*body.get("include", ()), _LOGPROBS]
         if query.tools:

@@ -115,6 +115,7 @@ class OpenAISdk:
                 headers=error.response.headers,
                 code=code,
                 refusal_hint=self._endpoint.refusal_hint,
+                name_hint=self._endpoint.name_hint,
             )
         if isinstance(error, openai.APITimeoutError):
             connecting = type(error.__cause__).__name__ == "ConnectTimeout"

@@ -19,6 +19,8 @@ DROPPABLE = (
     "temperature",
     "top_p",
     "seed",
+    "verbosity",
+    "text.verbosity",
     "stop",
     "prompt_cache_key",
     "stream_options",
@@ -83,6 +85,13 @@ def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every effort that some model takes, from the least to the most."""
 
+
+def nearest_effort(asked: str, taken: Sequence[str]) -> str:
+    """The one of ``taken`` that is nearest to the effort asked for; of two the lesser."""
+    rank = EFFORTS.index(asked) if asked in EFFORTS else EFFORTS.index("medium")
+    return min(taken, key=lambda effort: (abs(EFFORTS.index(effort) - rank), EFFORTS.index(effort)))
+
+
 _EFFORT_PLACES = (("reasoning", "effort"), ("reasoning_effort",), ("output_config", "effort"))
 """Where the requests of the different protocols have it."""
 _QUOTED = re.compile(r"[`'\"\u2018\u2019\u201c\u201d](\w+)[`'\"\u2018\u2019\u201c\u201d]")
@@ -113,8 +122,7 @@ class Effort:
         taken = [effort for effort in EFFORTS if effort in set(_QUOTED.findall(words)) and effort != asked]
         if not taken or asked in self._instead or asked in self._instead.values():
             return False
-        rank = EFFORTS.index(asked) if asked in EFFORTS else EFFORTS.index("medium")
-        nearest = min(taken, key=lambda effort: (abs(EFFORTS.index(effort) - rank), EFFORTS.index(effort)))
+        nearest = nearest_effort(asked, taken)
         self._instead[asked] = nearest
         self._notices.append(
             f"{self._who} does not take the effort {asked}; {nearest} is used (it takes {', '.join(taken)})"

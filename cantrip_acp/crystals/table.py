@@ -19,6 +19,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ SHIPPED = Path(__file__).with_name("models.json")
 FILE = "models.toml"
 DEFAULTS = "defaults"
 MAX_BYTES = 1_000_000
+SOON_DAYS = 60
+"""How long before its day a retirement is told of: the notice that providers give."""
+ALIKE = 0.88
+"""How much alike the letters of two names are where one is a misspelling of the other, from 0 to 1."""
 
 _SUFFIX = re.compile(
     r"-(?:latest|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|preview-\d{2}-\d{2}|preview-\d{2}-\d{4}|preview|exp|\d{3})\Z"
@@ -44,26 +49,99 @@ _SUFFIX = re.compile(
 """What providers append to a model's name for one state of it."""
 
 _VENDORS = {"anthropic": "anthropic", "openai": "openai", "google": "google"}
-_FIELDS = tuple(field for field in ModelInfo.__struct_fields__ if field != "known")
+_FIELDS = tuple(field for field in ModelInfo.__struct_fields__ if field not in ("known", "family"))
 
 
 def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
-    """What is known of a model. Dated names and ``-latest`` are the model's own; `UNKNOWN` where no table has it.
+    """What is known of a model. Dated names and ``-latest`` are the model's own. Of a model that no table
+    has, what the rules of its family assume, else `UNKNOWN`.
 
     An unknown model is remarked on in the log, once. Raises `DefinitionError` where the user's table cannot be read.
     """
-    found: dict[str, Any] = {}
-    known = False
-    for table in (_shipped()["models"], users_own()):
-        entry = _entry(table, provider, model)
-        if entry is not None:
-            found.update(entry)
-            known = True
+    shipped, users = _entry(_shipped()["models"], provider, model), _entry(users_own(), provider, model)
+    retired = _entry(_shipped()["retired"], provider, model) if shipped is None else None
+    known = not (shipped is None and retired is None and users is None)
+    found = {**(_of_family(provider, model) if shipped is None else shipped), **(retired or {}), **(users or {})}
     if provider == "ollama" and "price" not in found and "cloud" not in model.partition(":")[2]:
         found["price"] = {}  # it runs on a machine of one's own: nothing is charged for tokens
     if not known and remark and provider not in ("local", *LOCAL):
-        _remark(provider, model)
+        _remark(provider, model, found.get("family", ""))
     return shapes.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
+
+
+def _of_family(provider: str, model: str) -> dict[str, Any]:
+    """What the rules for families assume of a model; empty where no rule is for it."""
+    bare = _bare(model)
+    rule = next((rule for rule in _shipped()["families"] if re.search(rule["match"], bare)), None)
+    if rule is None:
+        return {}
+    found = {**rule["assume"], "family": rule["family"]}
+    if provider in ("local", *LOCAL):
+        # The server decides how much of the window it serves.
+        for key in ("context_window", "max_input", "max_output"):
+            found.pop(key, None)
+    return found
+
+
+def _bare(model: str) -> str:
+    """A model's own name: without its maker, its tag, and the dots that OpenRouter has where Anthropic has dashes."""
+    name = model.rpartition("/")[2].partition(":")[0].lower()
+    return name.replace(".", "-") if name.startswith("claude-") else name
+
+
+def is_retired(info: ModelInfo) -> bool:
+    """Whether the model's provider has shut it down."""
+    return bool(info.retired) and _days_to(info.retired) <= 0
+
+
+def _days_to(day: str) -> int:
+    return (date.fromisoformat(day) - datetime.now(UTC).date()).days
+
+
+def remark(provider: str, model: str) -> str:
+    """What a user should know of a model's name: a retirement and its successor, or a likely misspelling. Empty if nothing."""
+    info = look_up(provider, model, remark=False)
+    if info.retired:
+        instead = f"; use {info.successor}" if info.successor else ""
+        days = _days_to(info.retired)
+        if days <= 0:
+            return f"{provider}:{model} was retired on {info.retired}{instead}"
+        return f"{provider}:{model} will be retired on {info.retired}{instead}" if days <= SOON_DAYS else ""
+    near = None if info.known else meant(provider, model)
+    return f"no model {provider}:{model} is known; did you mean {near!r}?" if near else ""
+
+
+def meant(provider: str, model: str) -> str | None:
+    """The model of the table that a name is a misspelling of; None where it is none.
+
+    A name that differs from a known one in digits alone is a version that the table lacks, not a misspelling.
+    """
+    import difflib
+
+    if provider in ("local", *PRESETS):
+        return None
+    known = {name: _letters(name) for name in _all_names(provider)}
+    letters = _letters(model.partition(":")[0])
+    if not letters or letters in known.values():
+        return None
+    near = difflib.get_close_matches(letters, dict.fromkeys(known.values()), n=1, cutoff=ALIKE)
+    if not near:
+        return None
+    named = [name for name, plain in known.items() if plain == near[0]]
+    return max(named, key=lambda name: difflib.SequenceMatcher(None, model.lower(), name).ratio())
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\d.\-_@~]+", "-", name.lower()).strip("-")
+
+
+def _all_names(provider: str) -> list[str]:
+    """Every name of a provider's models in the tables, those of the makers whose models OpenRouter serves too."""
+    found = [name for _, name, _ in listed(provider)]
+    if provider == "openrouter":
+        for vendor, maker in _VENDORS.items():
+            found += [f"{vendor}/{re.sub(r'(?<=[0-9])-(?=[0-9])', '.', name)}" for _, name, _ in listed(maker)]
+    return found
 
 
 def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
@@ -81,8 +159,8 @@ def default(provider: str) -> str | None:
 
 
 def about() -> Mapping[str, Any]:
-    """The shipped table's ``date``, ``about``, ``sources`` and ``notes``."""
-    return {key: value for key, value in _shipped().items() if key != "models"}
+    """The shipped table's ``date``, ``about``, ``sources``, ``notes`` and ``defaults``."""
+    return {key: value for key, value in _shipped().items() if key not in ("families", "retired", "models")}
 
 
 def users_file() -> Path:
@@ -191,9 +269,15 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _sensible(entry: Mapping[str, Any], place: str) -> None:
     """Windows and limits hold something, and nothing costs less than nothing: a ward on costs would never be reached."""
-    for key in ("context_window", "max_output"):
+    for key in ("context_window", "max_input", "max_output"):
         if entry.get(key, 1) < 1:
             raise DefinitionError(f"{key} is a number of tokens, 1 or more, not {entry[key]}", where=place)
+    if "retired" in entry:
+        try:
+            date.fromisoformat(entry["retired"])
+        except ValueError:
+            text = f"retired is a day such as 2027-01-31, not {entry['retired']!r}"
+            raise DefinitionError(text, where=place) from None
     price = entry.get("price")
     while price is not None:
         for key in ("input", "output", "cached", "cache_write", "above"):
@@ -206,11 +290,21 @@ def _sensible(entry: Mapping[str, Any], place: str) -> None:
 _told: set[tuple[str, str]] = set()
 
 
-def _remark(provider: str, model: str) -> None:
+def _remark(provider: str, model: str, family: str) -> None:
     """Said once a process: what is assumed, and where it can be corrected."""
     if (provider, model) in _told:
         return
     _told.add((provider, model))
+    if family:
+        _log.warning(
+            "%s:%s stands in no table of models; it is taken for a model of the family %s, and its price is not known. Say what "
+            "is so in %s, or in the recipe (context_window, max_input, images, price).",
+            provider,
+            model,
+            family,
+            users_file(),
+        )
+        return
     _log.warning(
         "%s:%s stands in no table of models; it is taken to use tools and to read text alone, and its context window and "
         "its price are not known. Say what is so in %s, or in the recipe (context_window, price).",

@@ -21,7 +21,7 @@ _RUN = re.compile(rb"(.)\1{7,}", re.DOTALL)
 
 def check_window(endpoint: Endpoint, query: Query) -> None:
     """Refuse a query that cannot fit. Raises `ContextLimitError` with the tokens it has at the least and the limit."""
-    limit = endpoint.info.context_window
+    limit = endpoint.info.input_limit
     if limit is None or _bytes(query) <= limit * BYTES_PER_TOKEN:
         return
     tokens = least_tokens(query)

@@ -147,15 +147,17 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
         if provider not in names.MODEL_PROVIDERS or provider in ("local", *PRESETS):
             continue
         try:
-            if table.look_up(provider, model, remark=False).known:
-                continue
-            known = tuple(name for _, name, _ in table.listed(provider))
+            remark, info = table.remark(provider, model), table.look_up(provider, model, remark=False)
         except DefinitionError:
             return  # the user's own table cannot be read, which a cast will say
-        near = near_word(model, known)
-        hint = f"; did you mean {near!r}?" if near is not None else ""
-        text = f"no table of models has {provider}:{model}; its window and price are not known{hint}"
-        yield Advice(path, "unknown-model", text, mend=Mend("rename", near) if near is not None else None)
+        if info.retired and remark:
+            yield Advice(path, "retired-model", remark)
+        elif remark:
+            near = table.meant(provider, model)
+            yield Advice(path, "unknown-model", remark, mend=Mend("rename", near) if near is not None else None)
+        elif not info.known and not info.family:
+            text = f"no table of models has {provider}:{model}; its window and price are not known"
+            yield Advice(path, "unknown-model", text)
     folding, named = data.get("folding"), data.get("crystals")
     wanted = folding.get("summarizer") if isinstance(folding, dict) else None
     known_names = tuple(named) if isinstance(named, dict) else ()

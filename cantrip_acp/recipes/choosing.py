@@ -7,6 +7,7 @@ named ones, what local servers serve, and the models that the table knows of pro
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,9 +54,8 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
             continue
         from cantrip_acp.crystals import table
 
-        for count, (_, model, _info) in enumerate(table.listed(provider)):
-            if count == OFFERED:
-                break
+        models = (model for _, model, info in table.listed(provider) if not table.is_retired(info))
+        for model in itertools.islice(models, OFFERED):
             value = f"{provider}:{model}"
             found.setdefault(value, Choice(value, model, provider))
     from cantrip_acp.crystals import local_servers
@@ -91,7 +91,7 @@ def efforts_of(crystal: Crystal) -> tuple[str, ...]:
     if crystal.name not in MODEL_PROVIDERS:
         return ()
     info = table.look_up(crystal.name, crystal.model, remark=False)
-    return EFFORTS if info.reasoning else ()
+    return (info.efforts or EFFORTS) if info.reasoning else ()
 
 
 def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:

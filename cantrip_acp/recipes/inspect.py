@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cantrip_acp.circle import Circle
 from cantrip_acp.errors import DefinitionError, RecipeError
-from cantrip_acp.recipes import build, crystals, trust
+from cantrip_acp.recipes import build, crystals, names, trust
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.places import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, Source, read
@@ -16,7 +17,8 @@ from cantrip_acp.recipes.recipe import Recipe, Source, read
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `check` found. ``problems`` make the file unusable; ``notes`` say what this version cannot do with it yet."""
+    """What `check` found. ``problems`` make the file unusable; ``notes`` say what this version cannot do with it yet,
+    and which models are retired or likely misspelled."""
 
     file: str
     problems: tuple[str, ...]
@@ -73,7 +75,24 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
                 problems += error.places
             except DefinitionError as error:
                 problems.append(str(error))
-    return Report(shown, tuple(problems), notes)
+    return Report(shown, tuple(problems), (*notes, *_models(recipe)))
+
+
+def _models(recipe: Recipe) -> Iterator[str]:
+    """What is to be said of the models that the recipe names: retired ones, and names that are likely misspelled."""
+    from cantrip_acp.crystals import table
+
+    given: list[tuple[KeyPath, Any]] = [(("crystal",), recipe.data.get("crystal"))]
+    given += [(("crystals", name), each) for name, each in recipe.data.get("crystals", {}).items()]
+    for at, crystal in given:
+        options = crystals.options_of(crystal) if crystal is not None else {}
+        if options.get("provider") in names.MODEL_PROVIDERS and "base_url" not in options:
+            try:
+                remark = table.remark(options["provider"], options["model"])
+            except DefinitionError:
+                return  # the user's own table cannot be read, which a cast will say
+            if remark:
+                yield str(recipe.problem(at if isinstance(crystal, str) else (*at, "model"), remark))
 
 
 def _file_problems(recipe: Recipe, place: KeyPath, file: str, what: str = "the file of gates") -> list[str]:

@@ -26,8 +26,9 @@ import msgspec
 from cantrip_acp import shapes
 from cantrip_acp.crystals import keys, table
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.crystals.endpoint import Endpoint, environment_address
+from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
 from cantrip_acp.crystals.models import ModelInfo, Price
+from cantrip_acp.crystals.parameters import nearest_effort
 from cantrip_acp.crystals.presets import PRESETS, ollama_address
 from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import DefinitionError, MissingKey
@@ -123,7 +124,33 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
         key = None
         headers.setdefault("Authorization", Secret(f"Bearer {found.secret.reveal()}"))
     info = _info(provider, model, rest, known=known)
-    return Endpoint(provider, model, base_url, key, headers, info, options=rest, refusal_hint=hint)
+    silence_s = float(rest.pop("timeout_s", SILENCE_S))
+    remark = table.remark(provider, model)
+    # A server of somebody else's has names of its own: only its refusal says that it lacks one.
+    notes = [remark if given is None and not gateway else "", _fit_effort(f"{provider}:{model}", rest, info)]
+    return Endpoint(
+        provider,
+        model,
+        base_url,
+        key,
+        headers,
+        info,
+        silence_s=silence_s,
+        options=rest,
+        refusal_hint=hint,
+        name_hint=remark,
+        remarks=tuple(note for note in notes if note),
+    )
+
+
+def _fit_effort(who: str, rest: dict[str, Any], info: ModelInfo) -> str:
+    """Ask for the nearest effort that the model is known to take; what to say of it, empty where it takes the one asked for."""
+    asked = rest.get("effort")
+    if asked is None or not info.efforts or asked in info.efforts:
+        return ""
+    rest["effort"] = nearest_effort(asked, info.efforts)
+    taken = ", ".join(info.efforts)
+    return f"{who} does not take the effort {asked}; {rest['effort']} is used (it takes {taken})"
 
 
 def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> ModelInfo:
@@ -131,7 +158,11 @@ def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Mo
     info = table.look_up(provider, model, remark=known)
     changes: dict[str, Any] = {}
     if "context_window" in rest:
-        changes["context_window"] = rest.pop("context_window")
+        # The largest prompt of the table belongs to the window of the table.
+        changes |= {"context_window": rest.pop("context_window"), "max_input": None}
+    for name in ("max_input", "images"):
+        if name in rest:
+            changes[name] = rest.pop(name)
     if "price" in rest:
         changes["price"] = shapes.convert(rest.pop("price"), Price, strict=False)
     return msgspec.structs.replace(info, **changes)

@@ -97,6 +97,15 @@ async def test_a_long_session_never_exceeds_its_window_and_never_loses_what_it_i
     assert folded == [t.id for t in acted[: len(folded)]]
 
 
+async def test_folding_goes_by_the_largest_prompt_where_it_is_less_than_the_window() -> None:
+    worker = Worker(200, 80_000, real=8_000)
+    worker.max_input = 8_000  # type: ignore[attr-defined]
+    result = await spell(worker).cast("Count every ship that passes.")
+    assert result.result == "ok"
+    assert worker.refusals == 0
+    assert worker.largest <= 8_000 * 0.9
+
+
 async def test_between_folds_each_query_begins_with_the_last_one() -> None:
     worker = Worker(300, 8_000)
     await spell(worker).cast("go")

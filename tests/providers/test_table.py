@@ -9,6 +9,7 @@ import pytest
 from cantrip_acp.crystals import table
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
+from cantrip_acp.crystals.parameters import EFFORTS
 from cantrip_acp.errors import DefinitionError
 
 
@@ -25,7 +26,12 @@ def test_what_ships_is_whole() -> None:
     for provider, models in data["models"].items():
         for model, entry in models.items():
             info = msgspec.convert(entry, ModelInfo)
-            assert set(entry) <= set(ModelInfo.__struct_fields__) - {"known"}, model
+            assert set(entry) <= set(ModelInfo.__struct_fields__) - {"known", "family"} | {"from"}, model
+            assert set(entry["from"]) <= set(data["sources"]), model
+            assert list(info.efforts) == [effort for effort in EFFORTS if effort in info.efforts], model
+            assert bool(info.efforts) <= info.reasoning, model
+            assert (info.max_input or 0) < (info.context_window or 1), model
+            assert not info.successor or table.look_up(provider, info.successor).known, model
             if provider != "ollama":
                 assert info.context_window is not None, model
                 assert info.context_window >= (info.max_output or 0), model
@@ -70,7 +76,8 @@ def test_a_makers_model_at_openrouter() -> None:
 
 def test_longer_names_are_not_taken_for_shorter_ones() -> None:
     assert table.look_up("openai", "gpt-4o-mini").price != table.look_up("openai", "gpt-4o").price
-    assert table.look_up("openai", "gpt-4o-giant") == UNKNOWN
+    giant = table.look_up("openai", "gpt-4o-giant")
+    assert (giant.known, giant.price, giant.family) == (False, None, "GPT-4o and 4.1")
     assert table.look_up("anthropic", "claude") == UNKNOWN
 
 

@@ -16,6 +16,9 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much a model thinks before it answers, in words that every family's are mapped to."""
 
 
+VERBOSITIES = ("low", "medium", "high")
+
+
 class LongPrice(Model):
     """US dollars for a million tokens of a query with a long prompt."""
 
@@ -69,7 +72,17 @@ class ModelCrystal(Model):
     context_window: Annotated[int, whole(1)] = Field(
         default=1, description="Tokens, in place of what is known of the model."
     )
+    max_input: Annotated[int, whole(1)] = Field(
+        default=1, description="Tokens of a prompt, where the model takes fewer than its window holds."
+    )
+    images: Flag = Field(default=False, description="Whether it takes images, in place of what is known of the model.")
     price: Price = Field(default=Price(), description="In place of what is known of the model.")
+    timeout_s: Annotated[float, number(1)] = Field(
+        default=300, description="Seconds without a byte of an answer after which it is taken for dead."
+    )
+    verbosity: Annotated[str, one_of(VERBOSITIES, "verbosity")] = Field(
+        default="medium", description="How long the answers of OpenAI's models are (GPT-5 and later)."
+    )
     effort: Annotated[str, one_of(EFFORTS, "effort")] = Field(
         default="medium", description="How much the model thinks; without it, as the provider has it."
     )

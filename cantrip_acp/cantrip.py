@@ -221,15 +221,17 @@ class Cantrip(Definition):
         turn_id: str,
         *,
         loom: Loom | None = None,
-        state: State = "auto",
+        state: State = "snapshot",
         entity_id: str | None = None,
         worktree: bool | str | PathLike[str] = False,
         resume: bool | str = False,
     ) -> Entity:
         """An entity that goes on from any turn of a loom, with everything that led to it; the original is untouched (LOOM-4).
 
-        ``loom`` is the cantrip's own where it is left out. ``state`` says how a code medium's variables are had: auto,
-        snapshot, replay or none. With ``worktree`` the fork works in a git worktree of its own, with the files as they were
+        ``loom`` is the cantrip's own where it is left out.
+        ``state`` says how a code medium's variables are had: from a snapshot, or `SandboxError`; by replay; auto (a snapshot,
+        else by replay); or none. With ``worktree`` the fork works in a git
+        worktree of its own, with the files as they were
         pinned at that turn (``loom: {files: true}``): True for one in the state folder, or a folder that is not there yet.
         ``resume`` makes a fork for `Entity.resume`, which goes on without a new intent; `resume` does both.
         Any number of forks of one turn can live at once. Close the entity as any other; its worktree stays.
@@ -248,7 +250,7 @@ class Cantrip(Definition):
         *,
         cast: str | None = None,
         loom: Loom | None = None,
-        state: State = "auto",
+        state: State = "snapshot",
         entity_id: str | None = None,
         worktree: bool | str | PathLike[str] = False,
         **options: Any,
@@ -273,7 +275,7 @@ class Cantrip(Definition):
         cast: str | None = None,
         concurrency: int = 4,
         loom: Loom | None = None,
-        state: State = "auto",
+        state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> ForkGroup:
         """Several samples of one state: forks of a turn that each continue its cast without a new message; 4 by default.
@@ -301,7 +303,7 @@ class Cantrip(Definition):
         samples: int | None = None,
         concurrency: int = 4,
         loom: Loom | None = None,
-        state: State = "auto",
+        state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> ForkGroup:
         """Several forks of one turn, cast side by side: the group that comparative methods judge (LOOM-4).

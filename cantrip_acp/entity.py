@@ -456,7 +456,7 @@ class Entity:
         turn_id: str | None = None,
         *,
         cantrip: Cantrip | None = None,
-        state: State = "auto",
+        state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> Entity:
         """A new entity that goes on from one of this one's turns, its last where none is named; see `Cantrip.fork`.

@@ -55,7 +55,7 @@ async def fork_group(
     *,
     loom: Loom,
     concurrency: int = CONCURRENCY,
-    state: State = "auto",
+    state: State = "snapshot",
     worktree: bool | str | os.PathLike[str] = False,
     group: str | None = None,
     ended: Callable[[Sample], None] | None = None,

@@ -38,10 +38,15 @@ if TYPE_CHECKING:
     from cantrip_acp.wards import Wards
 
 State = Literal["auto", "snapshot", "replay", "none"]
-"""How a fork's code state is to be had: auto takes a snapshot where there is one, and replays where there is none."""
+"""How a fork's code state is to be had: a missing snapshot is an error, unless the caller asks for replay or auto."""
 
 REPLAYED = "files: the cells ran again in a copy, which is gone; what they had written is as it is now"
 """What a fork lacks whose cells could write and were run again."""
+
+_WAYS_OUT = (
+    "Ask for state 'auto' (--state auto) to run the recorded cells again, in a copy of what they can write, or for 'none' "
+    "(--state none) to go on without variables"
+)
 
 _CUT_OFF = frozenset({"cancelled", "parent_terminated", "max_seconds", "error"})
 """Why a turn ended that something may have cut short."""
@@ -52,7 +57,7 @@ async def fork(
     turn_id: str,
     *,
     loom: Loom,
-    state: State = "auto",
+    state: State = "snapshot",
     live: Entity | None = None,
     entity_id: str | None = None,
     worktree: bool | str | os.PathLike[str] = False,
@@ -152,9 +157,9 @@ async def restore(
             found = await _from_snapshot(entity, turn_id, cells[-1][1].id, live)
         except SandboxMissing:
             raise
-        except (SandboxError, LoomError):
+        except (SandboxError, LoomError) as error:
             if state == "snapshot":
-                raise
+                raise SandboxError(f"{error}. {_WAYS_OUT}") from error
             # A snapshot that cannot be opened (another Python, a lost piece): the code itself is still there.
             await entity.discard_session()
             found = None
@@ -163,7 +168,7 @@ async def restore(
         if state == "snapshot":
             raise SandboxError(
                 f"there is no snapshot of turn {turn_id!r}: the loom keeps one for each turn only where "
-                "loom.snapshots is true, and a living entity has its last turn's alone; fork by replay instead"
+                "loom.snapshots is true, and a living entity has its last turn's alone. " + _WAYS_OUT
             )
     return "replay", [*modules, *await _replay(entity, parts, medium.tool or "")]
 

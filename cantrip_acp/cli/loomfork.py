@@ -50,9 +50,10 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
 @click.option(
     "--state",
     type=click.Choice(["auto", "snapshot", "replay", "none"]),
-    default="auto",
+    default="snapshot",
     show_default=True,
-    help="How a code circle's variables are had.",
+    help="How a code circle's variables are had: from a snapshot or not at all; by running its cells again, those that can write "
+    "in a copy of the files (replay); by a snapshot, else by replay (auto); or without them (none).",
 )
 @click.option(
     "--worktree",

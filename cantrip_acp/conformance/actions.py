@@ -120,7 +120,7 @@ class Performance:
             origin = first.parent_id
         crystal = given.get("crystal")
         cantrip = self._whole() if crystal is None else self.scene.cantrip(crystal)
-        entity = await cantrip.fork(origin, loom=loom)
+        entity = await cantrip.fork(origin, loom=loom, state="auto")
         self._invoked.append(entity)
         self.entities.append(entity.id)
         intent = given.get("intent")

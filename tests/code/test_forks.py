@@ -179,6 +179,18 @@ async def test_a_snapshot_that_is_damaged_gives_way_to_replay(tmp_path: Path) ->
         assert last_fork(loom).strategy == "replay"
 
 
+async def test_a_missing_snapshot_fails_unless_a_replay_was_asked_for() -> None:
+    cantrip = spell("x = 1", "done(x)")
+    await cantrip.cast("go")
+    origin = turns(cantrip.loom)[0].id
+    with pytest.raises(SandboxError, match=r"--state auto.*--state none"):
+        await cantrip.fork(origin)
+    with pytest.raises(SandboxError, match="--state auto"):
+        await cantrip.resume(origin)
+    assert not any(isinstance(record, ForkRecord) for record in cantrip.loom.records())
+    assert await forked(cantrip, origin, "done(x)", state="auto") == 1
+
+
 async def test_no_snapshot_is_said_so() -> None:
     cantrip = spell("x = 1", "done(x)")
     await cantrip.cast("go")
@@ -276,5 +288,5 @@ async def test_a_copy_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     await cantrip.cast("go")
     monkeypatch.setattr("cantrip_acp.copies.LARGEST_COPY", 1)
     with pytest.raises(SandboxError, match="code is run again only in a copy of them, which may have 0 MiB"):
-        await cantrip.fork(turns(loom)[0].id)
+        await cantrip.fork(turns(loom)[0].id, state="auto")
     assert (place / "count.txt").read_text() == "1"

@@ -57,7 +57,7 @@ async def test_a_fork_from_the_turn_that_spawned_stands_where_it_ended() -> None
         children=[[done("x")]],
     )
     await spell.cast("go")
-    async with await spell.fork(of_root(spell)[0].id) as fork:
+    async with await spell.fork(of_root(spell)[0].id, state="auto") as fork:
         assert "a child was spawned here" in (fork.context.messages[-1].content or "")
         assert (await fork.cast("look")).result == [1, False]
 
@@ -70,7 +70,7 @@ async def test_a_fork_from_a_turn_of_a_conversation_that_spawned() -> None:
         children=[[done("x")]],
     )
     await spell.cast("go")
-    async with await spell.fork(of_root(spell)[0].id) as fork:
+    async with await spell.fork(of_root(spell)[0].id, state="auto") as fork:
         shown = [m.content for m in fork.context.messages[-3:]]
         assert shown[0] == "a"
         assert "what came of it, and what followed, is not known" in (shown[1] or "")

@@ -115,7 +115,7 @@ async def test_a_fork_has_the_tools_too_and_a_recorded_replay_needs_no_server(pr
     assert result.result == "5"
     turns = list(loom.thread(loom.leaves()[-1]))
     again = cantrip(program, tmp_path, {"code": "done(str(total + tools_add(a=total, b=1)))"}, medium="code", loom=loom)
-    fork = await again.fork(turns[1].id)
+    fork = await again.fork(turns[1].id, state="auto")
     try:
         assert (await fork.cast("Add more.")).result == "11"
     finally:

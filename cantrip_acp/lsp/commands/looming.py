@@ -42,7 +42,7 @@ class Fork(casts.Cast):
 
 async def fork(server: Server, given: Given, work: Work) -> dict[str, Any]:
     """Go on from a turn as a new entity; without an intent, on that of the turn's own cast."""
-    path, state = loom_file(given), given.text("state", "auto")
+    path, state = loom_file(given), given.text("state", "snapshot")
     if state not in STATES:
         raise DefinitionError(f"cantrip.loom.fork: 'state' is one of {', '.join(STATES)}, not {state[:40]!r}")
     turn, known = await asyncio.to_thread(turn_of, path, given.text("turn", ""))

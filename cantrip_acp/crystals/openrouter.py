@@ -20,8 +20,9 @@ OWN_ADDRESS = "https://openrouter.ai/api/v1"
 HEADERS = {"HTTP-Referer": "https://pypi.org/project/cantrip-acp/", "X-Title": "cantrip-acp"}
 """Who asks, for its rankings; a recipe's own headers replace them."""
 
-_CACHED_BY_MARK = ("anthropic/",)
-"""Makers whose models cache only up to marks that the request sets."""
+_CACHED_BY_MARK = ("anthropic/", "~anthropic/", "qwen/")
+"""Makers whose models cache only up to marks that the request sets. The others cache by themselves; of them Gemini also takes
+marks, but bills each marked prefix as a write and its storage."""
 
 
 class OpenRouterCrystal(ChatCrystal):

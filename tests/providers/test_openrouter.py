@@ -224,6 +224,22 @@ async def test_cache_points_for_models_that_need_them() -> None:
     assert plain(first) == plain(second)[:3], "marks apart, one query's messages begin the next one's"
 
 
+@pytest.mark.parametrize(
+    ("model", "marks"),
+    [
+        ("qwen/qwen3.8-max", [1, 2]),
+        ("~anthropic/claude-x", [1, 2]),
+        ("google/gemini-3.8-flash", []),
+        ("x-ai/grok-4.7", []),
+    ],
+)
+async def test_cache_points_by_family(model: str, marks: list[int]) -> None:
+    system = [Message("system", "You are A.", kind="call"), Message("system", "Tools.", kind="capabilities")]
+    with Wire([said()]) as wire:
+        await asked(crystal(wire, model), *system, USER)
+        assert marked(wire.requests[0].json()["messages"]) == marks
+
+
 def marked(messages: list[dict]) -> list[int]:
     return [i for i, m in enumerate(messages) if "cache_control" in json.dumps(m)]
 

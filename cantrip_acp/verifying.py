@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from cantrip_acp.context import ContextBlock
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.errors import DefinitionError, TurnNotFound, VerdictError
 from cantrip_acp.loom.thread import Thread
 from cantrip_acp.loom.turn import RewardRecord, now
@@ -48,6 +49,7 @@ class Verdict:
     cast_id: str
     trace_id: str
     loom: str | None
+    usage: Usage = NO_USAGE
 
 
 def intent(low: float, high: float) -> str:
@@ -85,7 +87,7 @@ async def verify(
     if not result.terminated:
         raise VerdictError(f"{named} gave no verdict: its cast ended with {result.reason}")
     reward, note = read(result.result, low=low, high=high)
-    verdict = Verdict(leaf_id, reward, note, named, result.cast_id, result.trace_id, result.loom)
+    verdict = Verdict(leaf_id, reward, note, named, result.cast_id, result.trace_id, result.loom, result.usage)
     if record:
         record_verdict(loom, verdict)
     return verdict
@@ -96,7 +98,9 @@ def record_verdict(loom: Loom, verdict: Verdict) -> RewardRecord:
     if verdict.turn_id not in loom:
         raise TurnNotFound(f"no turn {verdict.turn_id!r} in this loom")
     about = f"{verdict.note or ''} [cast {verdict.cast_id}, trace {verdict.trace_id}]".strip()
-    given = RewardRecord(verdict.turn_id, verdict.reward, verdict.by, about, now(), "verifier")
+    given = RewardRecord(
+        verdict.turn_id, verdict.reward, verdict.by, about, now(), "verifier", usage=verdict.usage.record()
+    )
     loom.append(given)
     return given
 

@@ -154,6 +154,8 @@ def _judged(
         click.echo(json.dumps({**_data(given), "loom": verdict.loom}))
         return
     click.echo(f"{judged}  reward {verdict.reward:g}  by {clean_line(verdict.by)}")
+    if words := verdict.usage.words():
+        click.echo(f"the verifier used {', '.join(words)}")
     if verdict.note:
         click.echo(clean_line(verdict.note, 2000))
 

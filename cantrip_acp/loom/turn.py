@@ -378,7 +378,7 @@ class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
 
     ``reward`` is None where whoever was to give one could not; ``note`` then says why. ``kind`` is absent in older looms
     and means explicit. ``group`` names what a relative reward was relative to. ``grade``: of the thread that ends with this
-    turn, rather than of the turn.
+    turn, rather than of the turn. ``usage`` is what a verifier used to find it; the key is absent of other rewards.
     """
 
     turn_id: str
@@ -389,6 +389,7 @@ class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
     kind: RewardKind | msgspec.UnsetType = msgspec.UNSET
     group: str | msgspec.UnsetType = msgspec.UNSET
     grade: bool | msgspec.UnsetType = msgspec.UNSET
+    usage: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):

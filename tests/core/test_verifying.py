@@ -46,6 +46,16 @@ async def test_its_number_is_the_threads_reward() -> None:
     assert judge.loom.casts()[0][0].id == told.cast_id
 
 
+async def test_what_it_used_is_told_and_kept_with_the_reward() -> None:
+    loom, leaf = await judged()
+    usage = {"prompt_tokens": 30, "completion_tokens": 4, "cost": 0.5}
+    judge = make(done(json.dumps({"reward": 1})), usage=usage, loom=Loom.memory())
+    told = await verify(judge, loom, leaf)
+    assert (told.usage.prompt_tokens, told.usage.cost) == (30, 0.5)
+    (given,) = rewards.assignments(loom)
+    assert given.usage == told.usage.record()
+
+
 async def test_it_reads_the_thread_as_data() -> None:
     loom, leaf = await judged(HOSTILE)
     crystal = ScriptedCrystal([done('{"reward": 0}')], record_inputs=True)

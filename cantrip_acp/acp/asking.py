@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.envelope import RpcError
-from cantrip_acp.acp.shown import as_code, as_content, headline, places, shortened
+from cantrip_acp.acp.shown import as_code, as_content, counted, headline, places, shortened
+from cantrip_acp.acp.translate import by_child
 from cantrip_acp.acp.wire import Disconnected
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions import Answer, Question
-    from cantrip_acp.acp.wire import Connection
+    from cantrip_acp.acp.translate import by_child
+from cantrip_acp.acp.wire import Connection
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +46,10 @@ async def ask_client(connection: Connection, session_id: str, question: Question
     if question.text:
         language = "python" if question.tool == "python" else "sh"
         content.append(as_content(as_code(shortened(visible(question.text)), language)))
+    title = counted(visible(question.title), question.diffs)
     call = acp.Asking(
         tool_call_id=question.call_id,
-        title=headline(visible(question.title)),
+        title=title if question.child is None else by_child(title, question.child),
         kind=question.kind,
         name=question.tool,
         status="pending",

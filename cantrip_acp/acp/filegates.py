@@ -164,7 +164,7 @@ class FileGates:
         if not self._buffers.reads:
             return None
         try:
-            return await self._buffers.read(place.absolute, place.shown, line, limit)
+            given = await self._buffers.read(place.absolute, place.shown, line, limit)
         except Refused as refused:
             if place.status is None:
                 raise place.no_such("file") from None
@@ -172,6 +172,10 @@ class FileGates:
                 # Some clients refuse lines that are past the end; that is for the whole text to tell.
                 return None
             raise refused
+        if given == "" and place.status is None:
+            # Some clients answer with nothing for a file that they do not find.
+            raise place.no_such("file")
+        return given
 
     async def _present(self, place: Place, context: GateContext, *, strictly: bool = False) -> str | None:
         """What the file holds now: the client's text, else the disk's. None where there is none, or none that is text.
@@ -188,6 +192,9 @@ class FileGates:
                     raise
                 if strictly:
                     raise place.no_such("file") from None
+        if given == "" and place.status is None:
+            # Some clients answer with nothing for a file that they do not find.
+            given = None
         if given is None:
             if strictly and place.status is None:
                 raise place.no_such("file")

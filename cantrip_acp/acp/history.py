@@ -14,14 +14,28 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.pastcalls import PastGate, PastProgram, calls_of
 from cantrip_acp.acp.pastfamily import PastFamily
-from cantrip_acp.acp.shown import as_code, as_content, ended, headline, places, pretty, result
-from cantrip_acp.acp.translate import OUTPUT_LIMIT, STOPPED, folded
+from cantrip_acp.acp.shown import (
+    ASKED_IN_CHAT,
+    as_code,
+    as_content,
+    counted,
+    ended,
+    headline,
+    places,
+    pretty,
+    raw_output,
+    result,
+)
+from cantrip_acp.acp.translate import OUTPUT_LIMIT, STOPPED, folded, is_in_chat
 from cantrip_acp.context import block_of
 from cantrip_acp.crystals.textcalls import read_calls
 from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.errors import GateError
 from cantrip_acp.events import Diff, Location
+from cantrip_acp.gates.ask_user import in_chat
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.file_changes import diffs_of
+from cantrip_acp.gates.plan import entries_of
 from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.mediums.report import signal_name
 
@@ -141,7 +155,25 @@ def _calls(entity: Entity, turn: Turn, family: PastFamily) -> Iterator[acp.Updat
         if isinstance(call, PastProgram):
             yield _program(call)
         else:
+            question = is_in_chat(call.record.gate, call.record.result)
+            if question and (said := _question(call.record.args)):
+                yield acp.AgentMessageChunk(acp.TextContent(said), f"{call.call_id}:question")
             yield _gate(entity, turn, call, family)
+            if call.record.gate == "plan" and not call.record.is_error:
+                yield from _planned(call.record.args)
+
+
+def _question(args: Any) -> str:
+    """A question that was asked in the chat."""
+    asked = args.get("question") if isinstance(args, dict) else None
+    choices = args.get("choices") if isinstance(args, dict) else None
+    return in_chat(asked, choices if isinstance(choices, list) else ()) if isinstance(asked, str) else ""
+
+
+def _planned(args: Any) -> Iterator[acp.Update]:
+    """The plan that a call laid down."""
+    with suppress(KeyError, TypeError, AttributeError, GateError):
+        yield acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in entries_of(args)])
 
 
 def _program(call: PastProgram) -> acp.ToolCall:
@@ -184,24 +216,28 @@ def _program(call: PastProgram) -> acp.ToolCall:
 
 def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp.ToolCall:
     record = call.record
+    asked = is_in_chat(record.gate, record.result)
+    failed = record.is_error and not asked
     seen = _kept(record) if isinstance(record.call_id, str) else _guessed(entity, turn, call)
     content: list[acp.ToolContent] = (
         [] if record.is_error else [acp.Diff(d.path, d.old_text, d.new_text) for d in seen.diffs]
     )
     if isinstance(record.diffs, tuple):
         content += [as_content(f"[the change of {d.path} is too large to show]") for d in record.diffs if d.omitted]
-    if record.is_error or (not content and record.gate != "done"):
+    if asked:
+        content = [as_content(ASKED_IN_CHAT)]
+    elif record.is_error or (not content and record.gate != "done"):
         content += result(record.result, seen.kind, failed=record.is_error)
     return acp.ToolCall(
         tool_call_id=call.call_id,
-        title=headline(seen.title),
+        title=counted(seen.title, seen.diffs),
         name=record.gate,
         kind=seen.kind,
-        status="failed" if record.is_error else "completed",
+        status="failed" if failed else "completed",
         content=[*family.content(turn, call), *content] or None,
         locations=places(seen.locations),
         raw_input=record.args,
-        raw_output=record.result,
+        raw_output=raw_output(record.result),
         meta={"cantrip": {"via": call.via}} if call.via else None,
     )
 

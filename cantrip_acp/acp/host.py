@@ -138,6 +138,7 @@ class Host:
             session_id=session_id,
             modes=modes.state(session.note.mode),
             config_options=self._options.listed(session),
+            models=self._options.models(session),
             meta=about,
         )
 

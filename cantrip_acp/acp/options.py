@@ -97,6 +97,14 @@ class Options:
             )
         return found
 
+    def models(self, session: Session) -> acp.ModelState | None:
+        """The models as the unstable field `models` has them, for clients that do not read the options."""
+        option = next((each for each in self.listed(session) if each.id == MODEL), None)
+        if option is None:
+            return None
+        offered = [acp.Model(each.value, each.name, each.description) for each in option.options]
+        return acp.ModelState(offered, option.current_value)
+
     async def set(self, session: Session, option: str, value: Any) -> None:
         """Choose. Raises `RpcError` -32602 for what is no option or no value of it."""
         if not isinstance(value, str):

@@ -4,7 +4,7 @@
 ``FOLDER/**``      files in a folder of the session and below it
 ``FOLDER/*``       files directly in a folder: the top of the session, where a word for one file is none for all of it
 ``=PATH``          this one file: what is protected or hidden is never part of a wider pattern
-``=TEXT``          this very command
+``=TEXT``          this command
 ``WORDS *``        commands that begin so and run nothing else (`commandline`)
 ``*``              any call: of a gate whose calls name no files
 =================  ==================================================================================================
@@ -27,24 +27,32 @@ if TYPE_CHECKING:
     from cantrip_acp.wards import Wards
 
 ALL = "*"
+_SHORT = 40
+_WORDS = {"edit_file": "edits", "write_file": "writes"}
 _PLACE = re.compile(r"/.*/\*\*?\Z|/\*\Z|host ", re.DOTALL)
 
 
 def of_paths(paths: Sequence[str], tops: Sequence[str]) -> tuple[str, str]:
     """The pattern of a write to these paths and its words; ``tops`` are the session's folders."""
     if not paths:
-        return ALL, "(any call)"
+        return ALL, ""
     if any(_guarded(path) for path in paths):
         if len(set(paths)) > 1:
             # There is no one pattern for several of them, so the word holds for nothing else.
-            return "=" + "\0".join(sorted(paths)), "for these very files"
-        return f"={paths[0]}", f"for {one_line(paths[0])} alone"
+            return "=" + "\0".join(sorted(paths)), "of these files"
+        return f"={paths[0]}", f"of {one_line(os.path.basename(paths[0]))}"
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     if folder in tops or not any(within(folder, top) for top in tops):
         # A whole project, or somewhere else: never everything below by one word.
-        return os.path.join(folder, ALL), f"for files directly in {one_line(folder)}"
+        words = "in this folder" if folder in tops else f"in the folder {one_line(os.path.basename(folder)) or os.sep}"
+        return os.path.join(folder, ALL), words
     top = max((t for t in tops if within(folder, t)), key=len)
-    return os.path.join(folder, "**"), f"for files in {one_line(os.path.relpath(folder, top))}{os.sep}"
+    return os.path.join(folder, "**"), f"in {_short(one_line(os.path.relpath(folder, top)))}{os.sep}"
+
+
+def _short(path: str) -> str:
+    """A folder for the name of an option: its end, where it is long."""
+    return path if len(path) <= _SHORT else f"…{os.sep}{os.path.basename(path)[-_SHORT:]}"
 
 
 def fits_paths(paths: Sequence[str], pattern: str) -> bool:
@@ -62,8 +70,13 @@ def of_command(text: str) -> tuple[str, str]:
 
     prefix = commandline.prefix(text)
     if prefix is None:
-        return f"={text}", "this very command"
-    return f"{prefix} {ALL}", f"commands that begin with `{prefix}` and run nothing else"
+        return f"={text}", "this command"
+    return f"{prefix} {ALL}", f"`{prefix}` commands"
+
+
+def called(gate: str) -> str:
+    """What the name of an option calls the calls of a gate."""
+    return _WORDS.get(gate, gate)
 
 
 def fits_command(text: str, pattern: str) -> bool:

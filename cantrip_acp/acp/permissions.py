@@ -55,6 +55,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     entity_id: str
     cast_id: str
     program: bool = False
+    child: str | None = None
+    """What people call the child that it comes from."""
     text: str = ""
     cwd: str | None = None
     locations: tuple[Location, ...] = ()
@@ -173,7 +175,7 @@ class Permissions:
             title=title,
             kind=gate.kind,
             pattern=pattern,
-            shown=f"{gate.name} {shown}".strip(),
+            shown=f"{patterns.called(gate.name)} {shown}".strip(),
             raw_input=invocation.args,
             entity_id=context.entity_id,
             cast_id=context.cast_id,

@@ -91,6 +91,13 @@ class SetMode(Incoming, kw_only=True):
     mode_id: str
 
 
+class SetModel(Incoming, kw_only=True):
+    """Parameters of ``session/set_model``, which came before the option and which some clients still use."""
+
+    session_id: str
+    model_id: str
+
+
 class SetConfigOption(Incoming, kw_only=True):
     """``value`` is a text; a boolean comes with ``type``."""
 
@@ -180,12 +187,26 @@ class ConfigOption(msgspec.Struct, rename="camel", tag_field="type", tag="select
     category: str | None = None
 
 
+class Model(msgspec.Struct, rename="camel", omit_defaults=True):
+    model_id: str
+    name: str
+    description: str | None = None
+
+
+class ModelState(msgspec.Struct, rename="camel"):
+    """The models for clients that do not read the options."""
+
+    available_models: list[Model]
+    current_model_id: str
+
+
 class SessionState(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     """What a reply tells of a session; ``session_id`` where the client does not know it yet."""
 
     session_id: str | None = None
     modes: ModeState | None = None
     config_options: list[ConfigOption] | None = None
+    models: ModelState | None = None
     meta: dict[str, Any] | None = field(default=None, name="_meta")
 
 
@@ -297,6 +318,7 @@ class ToolCall(Update, tag="tool_call", kw_only=True):
 class ToolCallUpdate(Update, tag="tool_call_update", kw_only=True):
     tool_call_id: str
     title: str | None = None
+    kind: str | None = None
     status: ToolStatus | None = None
     content: list[ToolContent] | None = None
     locations: list[Location] | None = None

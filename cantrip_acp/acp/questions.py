@@ -9,8 +9,10 @@ import anyio
 
 from cantrip_acp import events
 from cantrip_acp.acp.elicitation import Form, ask, question
+from cantrip_acp.acp.shown import IN_CHAT
 from cantrip_acp.acp.translate import Reached
 from cantrip_acp.errors import GateError
+from cantrip_acp.gates.ask_user import in_chat, title
 from cantrip_acp.gates.contract import GateReply
 
 if TYPE_CHECKING:
@@ -35,13 +37,13 @@ class Questions:
                 raise GateError(
                     "the user cannot be asked from here: decide by what you know, or answer with the question"
                 )
-            said = "\n".join([asked, *(f"- {choice}" for choice in choices)])
+            said = in_chat(asked, choices)
             message_id = f"{context.call_id}:question"
             await context.turn.emit(
                 events.Text(entity_id=context.entity_id, cast_id=context.cast_id, delta=said, message_id=message_id)
             )
-            raise GateError(
-                "the question stands in the chat now, and this client takes an answer only with its user's next message. Do "
+            return GateReply(
+                f"{IN_CHAT}, and this client takes an answer only with its user's next message. Do "
                 "what does not depend on it, then end; the answer comes as the next intent"
             )
         if direct and context.turn is not None:
@@ -58,4 +60,4 @@ class Questions:
         answer = await ask(self._connection, form)
         if answer is None:
             raise GateError("the user gave no answer. Decide by what you know, or end and say what you would need")
-        return GateReply(answer, title=f"Ask: {asked}")
+        return GateReply(answer, title=title(asked))

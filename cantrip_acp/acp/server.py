@@ -61,6 +61,7 @@ class Agent:
             "session/close": Method(acp.OneSession, self._sessions.close),
             "session/delete": Method(acp.OneSession, self._sessions.delete),
             "session/set_mode": Method(acp.SetMode, self._sessions.set_mode),
+            "session/set_model": Method(acp.SetModel, self._sessions.set_model),
             "session/set_config_option": Method(acp.SetConfigOption, self._sessions.set_option),
             "session/prompt": Method(acp.Prompt, self._sessions.prompt),
             "session/cancel": Method(acp.Cancel, self._sessions.cancel, notification=True),

@@ -20,6 +20,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import Asked, ask_client
 from cantrip_acp.acp.envelope import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.acp.refusals import busy, unready
+from cantrip_acp.acp.shown import Breaks
 from cantrip_acp.acp.translate import Translator, notice
 from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.errors import CantripError, IntentRequired
@@ -108,6 +109,7 @@ class Session:
         self._closed = anyio.Event()
         self._patience: set[anyio.CancelScope] = set()
         self._output = anyio.Event()
+        self._breaks = Breaks()
 
     @property
     def note(self) -> Note:
@@ -131,6 +133,7 @@ class Session:
             raise unready(self.id, "loaded")
         self.running = True
         self._cancelled = False
+        self._breaks.begin()
         self._ended = anyio.Event()
         request.on_cancel = self.cancel
 
@@ -222,6 +225,7 @@ class Session:
         if self.running or self._replaying:
             raise busy(self.id)
         self._replaying, self._cancelled = True, False
+        self._breaks.begin()
         try:
             async with self.loom_read:
                 updates = () if self.closing else await anyio.to_thread.run_sync(self._past, replayed)
@@ -232,6 +236,8 @@ class Session:
                 await anyio.lowlevel.checkpoint()
         finally:
             self._replaying = False
+        if self.note.title is not None:
+            self.show(acp.SessionInfoChanged(self.note.title))
         if self.closing:
             raise unready(self.id, "closed")
 
@@ -240,7 +246,7 @@ class Session:
 
     def show(self, update: acp.Update) -> None:
         """Send one update without waiting."""
-        self.connection.notify_now("session/update", acp.SessionNotification(self.id, update))
+        self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._breaks.between(update)))
 
     async def send(self, updates: Sequence[acp.Update]) -> None:
         """Send updates at the client's pace."""
@@ -331,7 +337,7 @@ class Session:
             await asked.shown.wait()
         who = self.translator.asked_by(question)
         if who is not None:
-            question = msgspec.structs.replace(question, title=f"{who}: {question.title}")
+            question = msgspec.structs.replace(question, child=who)
         answer = await ask_client(self.connection, self.id, question)
         if answer is None:
             # The client says that the turn is over; where it did not say so by session/cancel, this is the same.

@@ -31,7 +31,7 @@ from cantrip_acp.acp.host import Host, named
 from cantrip_acp.acp.living import Living, Waiting
 from cantrip_acp.acp.missingkey import with_a_key
 from cantrip_acp.acp.opening import Opened, Opening, turn_named
-from cantrip_acp.acp.options import Options
+from cantrip_acp.acp.options import MODEL, Options
 from cantrip_acp.acp.refusals import busy, unknown
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor
@@ -337,6 +337,13 @@ class Sessions:
         session = self._living.session(params.session_id)
         await self._options.set(session, params.config_id, params.value)
         return acp.ConfigOptions(self._options.listed(session))
+
+    async def set_model(self, params: acp.SetModel, request: Request) -> dict[str, Any]:
+        """``session/set_model``: the same as the option `model`, for clients that do not read the options."""
+        session = self._living.session(params.session_id)
+        await self._options.set(session, MODEL, params.model_id)
+        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.listed(session))))
+        return {}
 
     # --- prompts -------------------------------------------------------------------------------------------------------
 

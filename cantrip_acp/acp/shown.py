@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from cantrip_acp.acp import protocol as acp
 
@@ -14,6 +18,14 @@ CONTENT_LIMIT = 32 * 1024
 """Characters of a result or an output that are shown as content; ``rawOutput`` and the loom have more."""
 
 TITLE_LIMIT = 160
+
+_COMPARED = 1_000_000
+"""Pairs of lines that are compared to count what changed."""
+
+IN_CHAT = "the question stands in the chat now"
+"""What the result of a question begins with that the client could not show as a form."""
+
+ASKED_IN_CHAT = "Asked in the chat."
 
 _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
@@ -27,8 +39,82 @@ def headline(text: str) -> str:
     return first or "(empty)"
 
 
+def counted(title: str, diffs: Sequence[events.Diff]) -> str:
+    """The title of a change with the number of its lines, for whoever is shown no diff.
+
+    >>> from cantrip_acp.events import Diff
+    >>> counted("Edit greet.py", [Diff("/w/greet.py", "a\\nb\\n", "a\\nc\\n")])
+    'Edit greet.py (+1 −1)'
+    """
+    if not diffs:
+        return headline(title)
+    added = removed = 0
+    for diff in diffs:
+        more, fewer = _changed_lines((diff.old_text or "").splitlines(), diff.new_text.splitlines())
+        added, removed = added + more, removed + fewer
+    new = "new, " if all(diff.old_text is None for diff in diffs) else ""
+    fewer_lines = "" if new else f" −{removed}"
+    return f"{headline(title)} ({new}+{added}{fewer_lines})"
+
+
+def _changed_lines(old: list[str], new: list[str]) -> tuple[int, int]:
+    """How many lines were added and removed. Between long texts all lines that differ at both ends count."""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    old, new = old[start : len(old) - end], new[start : len(new) - end]
+    if len(old) * len(new) > _COMPARED:
+        return len(new), len(old)
+    from difflib import SequenceMatcher
+
+    kept = sum(block.size for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks())
+    return len(new) - kept, len(old) - kept
+
+
 def places(locations: tuple[events.Location, ...]) -> list[acp.Location] | None:
-    return [acp.Location(place.path, place.line) for place in locations] or None
+    """The files of a call. A folder is left out: clients open what they are sent as a file."""
+    return [acp.Location(place.path, place.line) for place in locations if not os.path.isdir(place.path)] or None
+
+
+def raw_output(value: Any) -> dict[str, Any] | None:
+    """A result as an object, which clients with an older schema ask for.
+
+    >>> raw_output("text"), raw_output({"exit_code": 0})
+    ({'output': 'text'}, {'exit_code': 0})
+    """
+    if value is None:
+        return None
+    return value if isinstance(value, dict) and value.keys() != {"output"} else {"output": value}
+
+
+class Breaks:
+    """A blank line between the messages of one turn, at the beginning of the later one.
+
+    Clients join the pieces of a message by its id; those that do not look at the id would show its words behind the last one's.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[type[acp.Update], str | None] = {}
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self._last.clear()
+
+    def between(self, update: acp.Update) -> acp.Update:
+        """The update as it is sent."""
+        if isinstance(update, acp.UserMessageChunk):
+            self.begin()
+        if not isinstance(update, acp.AgentMessageChunk | acp.AgentThoughtChunk) or not update.content.text:
+            return update
+        kind = type(update)
+        last, self._last[kind] = self._last.get(kind), update.message_id
+        if last is None or last == update.message_id:
+            return update
+        text = "\n\n" + update.content.text.lstrip("\n")
+        return msgspec.structs.replace(update, content=acp.TextContent(text))
 
 
 def as_content(text: str) -> acp.Content:

@@ -15,7 +15,22 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.family import Family
-from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, ended, headline, places, pretty, result, shortened
+from cantrip_acp.acp.shown import (
+    ASKED_IN_CHAT,
+    CONTENT_LIMIT,
+    IN_CHAT,
+    as_code,
+    as_content,
+    counted,
+    ended,
+    headline,
+    places,
+    pretty,
+    raw_output,
+    result,
+    shortened,
+)
+from cantrip_acp.loom.turn import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions import Question
@@ -44,10 +59,13 @@ class Reached(events.Event, frozen=True, kw_only=True, tag="reached"):
 class _Call:
     """A tool call that is not finished."""
 
-    __slots__ = ("_pieces", "_size", "command", "dirty", "done", "kind", "lent", "started", "terminal")
+    __slots__ = ("_pieces", "_size", "command", "dirty", "done", "kind", "lent", "started", "terminal", "title", "who")
 
-    def __init__(self, kind: str, *, command: bool = False, terminal: bool = False) -> None:
+    def __init__(self, kind: str, title: str, *, command: bool = False, terminal: bool = False) -> None:
         self.kind = kind
+        self.title = title
+        self.who: str | None = None
+        """What people call the child that made it."""
         self.command = command
         self.terminal = terminal
         self.lent = False
@@ -87,7 +105,7 @@ def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
     """Something for the user that is no part of the conversation, where the client can tell the two apart."""
     if client.notices:
         return acp.Notice("warning", "Not available in this session", text)
-    return acp.AgentMessageChunk(acp.TextContent(text), "notice")
+    return acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:notice")
 
 
 class Translator:
@@ -139,11 +157,11 @@ class Translator:
         for call_id, call in self._calls.items():
             if call.dirty:
                 call.dirty = False
-                updates.append(acp.ToolCallUpdate(tool_call_id=call_id, content=call.shown()))
+                updates.append(self._update(call_id, content=call.shown()))
         for call_id in list(self._family.dirty):
             children, locations = self._family.content(call_id)
             if call_id in self._calls:
-                updates.append(acp.ToolCallUpdate(tool_call_id=call_id, content=children, locations=locations))
+                updates.append(self._update(call_id, content=children, locations=locations))
         return updates
 
     def close(self) -> list[acp.Update]:
@@ -152,8 +170,8 @@ class Translator:
         for call_id, call in self._calls.items():
             exit_info = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
             updates.append(
-                acp.ToolCallUpdate(
-                    tool_call_id=call_id,
+                self._update(
+                    call_id,
                     status="failed",
                     content=self._family.end(call_id) or (None if call.terminal else call.stopped()),
                     meta={"terminal_exit": exit_info} if call.terminal else None,
@@ -165,6 +183,13 @@ class Translator:
         self._said.clear()
         self.dirty = False
         return updates
+
+    def _update(self, call_id: str, call: _Call | None = None, **more: Any) -> acp.ToolCallUpdate:
+        """An update of a call. It repeats title and kind: some clients show what the last update says and no more."""
+        call = call or self._calls.get(call_id)
+        if call is not None:
+            more = {"title": call.title, "kind": call.kind, **more}
+        return acp.ToolCallUpdate(tool_call_id=call_id, **more)
 
     # --- words -------------------------------------------------------------------------------------------------------
 
@@ -273,12 +298,13 @@ class Translator:
     # --- gates -------------------------------------------------------------------------------------------------------
 
     def _gate_called(self, event: events.GateCalled) -> list[acp.Update]:
-        self._calls[event.call_id] = _Call(event.kind)
+        title = headline(event.title or event.gate)
+        self._calls[event.call_id] = _Call(event.kind, title)
         self._family.batch(event)
         return [
             acp.ToolCall(
                 tool_call_id=event.call_id,
-                title=headline(event.title or event.gate),
+                title=title,
                 name=event.gate,
                 kind=event.kind,
                 status="pending",
@@ -293,29 +319,37 @@ class Translator:
         call = self._calls.get(event.call_id)
         if call is not None:
             call.started = True
-        return [acp.ToolCallUpdate(tool_call_id=event.call_id, status="in_progress")]
+        return [self._update(event.call_id, status="in_progress")]
 
     def _gate_finished(self, event: events.GateFinished) -> list[acp.Update]:
-        call = self._calls.pop(event.call_id, None)
+        call = self._calls.get(event.call_id)
         if event.gate == "done" and not event.is_error and event.via in self._calls:
             # `done` from within a command ends that command at once, and that is no failure of it.
             self._calls[event.via].done = True
         # A call that was refused before it ran goes through the same states: clients may count on each.
         begun = [] if call is None or call.started else self._gate_started(event)
+        self._calls.pop(event.call_id, None)
+        call = call or _Call("other", headline(event.gate))
+        if event.title or event.diffs:
+            call.title = counted(event.title or call.title, event.diffs)
+            if event.title and call.who is not None:
+                call.title = by_child(call.title, call.who)
         content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
         children = self._family.end(event.call_id)
-        shown_already = call is not None and call.lent and not event.is_error
-        if event.is_error or (not content and event.gate != "done" and not shown_already):
-            content += result(event.result, call.kind if call is not None else "other", failed=event.is_error)
+        shown_already = call.lent and not event.is_error
+        if is_in_chat(event.gate, event.result):
+            content.append(as_content(ASKED_IN_CHAT))
+        elif event.is_error or (not content and event.gate != "done" and not shown_already):
+            content += result(event.result, call.kind, failed=event.is_error)
         return [
             *begun,
-            acp.ToolCallUpdate(
-                tool_call_id=event.call_id,
-                title=headline(event.title) if event.title else None,
+            self._update(
+                event.call_id,
+                call,
                 status="failed" if event.is_error else "completed",
                 content=[*children, *content] or None,
                 locations=places(event.locations),
-                raw_output=event.result,
+                raw_output=raw_output(event.result),
             ),
         ]
 
@@ -323,7 +357,7 @@ class Translator:
         call = self._calls.get(event.call_id)
         if call is not None:
             call.lent = True
-        return [acp.ToolCallUpdate(tool_call_id=event.call_id, content=[acp.Terminal(event.terminal_id)])]
+        return [self._update(event.call_id, content=[acp.Terminal(event.terminal_id)])]
 
     def _reached(self, event: Reached) -> list[acp.Update]:
         event.shown.set()
@@ -346,34 +380,36 @@ class Translator:
             return [made] if made is not None else []
         call_id, who = spawner
         if made is None:
-            self._calls[question.call_id] = _Call(question.kind)
+            self._calls[question.call_id] = _Call(question.kind, "")
             made = acp.ToolCall(
                 tool_call_id=question.call_id,
-                title=question.title,
+                title=counted(question.title, question.diffs),
                 name=question.tool,
                 kind=question.kind,
                 status="pending",
                 locations=places(tuple(question.locations)),
                 raw_input=question.raw_input,
             )
-        made.title = headline(f"{who}: {made.title}")
+        made.title = by_child(made.title, who)
+        call = self._calls[question.call_id]
+        call.title, call.who = made.title, who
         made.meta = {**(made.meta or {}), "cantrip": {"via": call_id, "child": question.entity_id}}
         return [made]
 
     def _command_started(self, event: events.CommandStarted) -> list[acp.Update]:
         known = event.call_id in self._calls
-        began = acp.ToolCallUpdate(tool_call_id=event.call_id, status="in_progress")
-        return [began] if known else [self._command(event.call_id, event.tool, event.command, event.cwd), began]
+        made = [] if known else [self._command(event.call_id, event.tool, event.command, event.cwd)]
+        return [*made, self._update(event.call_id, status="in_progress")]
 
     def _command(self, call_id: str, tool: str, command: str, cwd: str | None) -> acp.ToolCall:
         terminal = self._client.display_terminal
-        self._calls[call_id] = _Call("execute", command=True, terminal=terminal)
+        call = self._calls[call_id] = _Call("execute", headline(command), command=True, terminal=terminal)
         info: dict[str, Any] = {"terminal_id": call_id}
         if cwd is not None:
             info["cwd"] = cwd
         return acp.ToolCall(
             tool_call_id=call_id,
-            title=headline(command),
+            title=call.title,
             name=tool,
             kind="execute",
             status="pending",
@@ -388,12 +424,12 @@ class Translator:
             return []
         call.add(event.data)
         if call.terminal:
-            return [_piece(event.call_id, event.data)]
+            return [self._piece(event.call_id, call, event.data)]
         call.dirty = self.dirty = True
         return []
 
     def _command_finished(self, event: events.CommandFinished) -> list[acp.Update]:
-        call = self._calls.pop(event.call_id, None) or _Call("execute", command=True)
+        call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
         well = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
         content = None if call.terminal else (call.shown() or [])
         told: list[acp.Update] = []
@@ -405,8 +441,8 @@ class Translator:
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
             if call.terminal:
-                told.append(_piece(event.call_id, note))
-        raw_output = {
+                told.append(self._piece(event.call_id, call, note))
+        raw = {
             "output": call.output(),
             "exit_code": event.exit_code,
             "signal": event.signal,
@@ -416,22 +452,31 @@ class Translator:
         exit_info = {"terminal_id": event.call_id, "exit_code": event.exit_code, "signal": event.signal}
         return [
             *told,
-            acp.ToolCallUpdate(
-                tool_call_id=event.call_id,
+            self._update(
+                event.call_id,
+                call,
                 status="completed" if well else "failed",
                 content=content or None,
-                raw_output=raw_output,
+                raw_output=raw,
                 meta={"terminal_exit": exit_info} if call.terminal else None,
             ),
         ]
+
+    def _piece(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
+        """What a display terminal is to show next."""
+        return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
+
+
+def by_child(title: str, who: str) -> str:
+    """The title of a call that a child made."""
+    return f"{headline(title)} ({who})"
+
+
+def is_in_chat(gate: str, answer: Any) -> bool:
+    """Whether a question was asked in the chat."""
+    return gate == "ask_user" and isinstance(answer, str) and answer.startswith(IN_CHAT)
 
 
 def folded(fold_id: str, summary: str) -> acp.CompactionUpdate:
     """A fold that has been made, with what stands for the turns now."""
     return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(shortened(summary))])
-
-
-def _piece(call_id: str, data: str) -> acp.ToolCallUpdate:
-    """What a display terminal is to show next."""
-    output = {"terminal_id": call_id, "data": data}
-    return acp.ToolCallUpdate(tool_call_id=call_id, meta={"terminal_output": output})

@@ -16,7 +16,7 @@ import anyio.to_thread
 from cantrip_acp.errors import GateError, GitError
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.place import one_line
+from cantrip_acp.gates.place import one_line, quoted
 
 if TYPE_CHECKING:
     from cantrip_acp.chores.workfiles import Work
@@ -92,7 +92,7 @@ def _made(args: Mapping[str, Any], work: Work) -> GateReply:
     return GateReply(
         f"committed {made[:10]} on {branch}: {one_line(subject)} ({listed}){note}",
         locations=places,
-        title=f"Commit {made[:10]}: {one_line(subject)[:100]}",
+        title=f"Commit {made[:10]} {quoted(subject[:100])}",
     )
 
 
@@ -161,8 +161,8 @@ def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     # No locations: what changes is the history, and a permission for these files is none for a commit of them.
-    subject = one_line(args["message"].strip().split("\n", 1)[0])[:100]
-    return GateReply(None, title=f"Commit {', '.join(map(one_line, args['paths']))[:150]}: {subject}")
+    subject = args["message"].strip().split("\n", 1)[0][:100]
+    return GateReply(None, title=f"Commit {', '.join(map(one_line, args['paths']))[:150]} {quoted(subject)}")
 
 
 GIT_COMMIT = Gate(

@@ -17,6 +17,7 @@ import anyio.to_thread
 from cantrip_acp.errors import CantripError, GateError
 from cantrip_acp.events import Location
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
+from cantrip_acp.gates.place import quoted
 from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _summary(result: Mapping[str, Any]) -> str:
     said = ", ".join(words) or ("passed" if result["ok"] else "failed")
     if result["timed_out"]:
         said += ", timed out"
-    return f"Tests: {said} ({result['runner']})"
+    return f"Ran the tests, {said} ({result['runner']})"
 
 
 def _locations(report: Report, context: GateContext) -> tuple[Location, ...]:
@@ -215,12 +216,13 @@ def _unopened(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    what = " ".join([*args.get("targets", ()), *([f"({args['match']})"] if args.get("match") else [])])
+    what = f" in {' '.join(args['targets'])}" if args.get("targets") else ""
+    what += f" that match {quoted(args['match'])}" if args.get("match") else ""
     declared = context.dependencies.get("command")
     by = f" by {declared}" if declared else ""
     # As a command of the shell would, it may write in the workspace, where the wards admit that.
     places = (Location(str(context.workspace)),) if context.workspace is not None else ()
-    return GateReply(None, title=f"Run the tests{by}{': ' + what[:120] if what else ''}", locations=places)
+    return GateReply(None, title=f"Run the tests{by}{what[:120]}", locations=places)
 
 
 def _runs(args: Mapping[str, Any], context: GateContext) -> str:
@@ -230,7 +232,7 @@ def _runs(args: Mapping[str, Any], context: GateContext) -> str:
 
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
     """Tests are the workspace's own code, whichever of them are named."""
-    return "*", "(any of the workspace's tests)"
+    return "*", "in this workspace"
 
 
 RUN_TESTS = Gate(

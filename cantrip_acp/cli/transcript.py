@@ -135,6 +135,8 @@ class Transcript:
                 "user": lambda: Flow(self._screen, marks.prompt, style="bold", mark_style="bold magenta"),
             }[who]()
             self._flow_key = key
+            # A break for clients that do not look at the id of a message.
+            words = words.lstrip("\n")
         self._flow.feed(words)
 
     def _plan(self, entries: list[Any]) -> None:

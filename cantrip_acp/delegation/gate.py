@@ -11,6 +11,7 @@ from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import ONE, Request
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.place import quoted
 
 if TYPE_CHECKING:
     from cantrip_acp.turnstate import TurnState
@@ -55,7 +56,7 @@ def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
     """What an editor shows of a call."""
     if "requests" in args:
         return GateReply(None, title=f"{len(args['requests'])} children")
-    return GateReply(None, title=f"child: {_line(args['intent'])}")
+    return GateReply(None, title=f"Delegate {quoted(_line(args['intent']))}")
 
 
 def _line(text: str) -> str:

@@ -5,11 +5,12 @@ Whoever shows the entity to a person answers in this gate's place; where nobody 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.place import quoted
 
 MOST_CHOICES = 20
 
@@ -20,8 +21,18 @@ def _nobody(args: Mapping[str, Any], context: GateContext) -> GateReply:
     )
 
 
+def title(question: str) -> str:
+    """The title of a call that asks this."""
+    return f"Ask {quoted(question)}"
+
+
+def in_chat(question: str, choices: Sequence[str]) -> str:
+    """A question as it is written in the chat, where no form can be shown."""
+    return "\n".join([question, *(f"- {choice}" for choice in choices)])
+
+
 def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    return GateReply(None, title=f"Ask: {args['question']}")
+    return GateReply(None, title=title(args["question"]))
 
 
 ASK_USER = Gate(

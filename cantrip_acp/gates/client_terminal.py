@@ -40,9 +40,7 @@ def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
 def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
     """A word for good is for this command alone: nothing stands between it and the machine."""
     folder = posixpath.normpath(args.get("cwd", "."))
-    return f"={folder}\0{args['command']}", "for this very command" + (
-        "" if folder == "." else f" in {one_line(folder)}"
-    )
+    return f"={folder}\0{args['command']}", "for this command" + ("" if folder == "." else f" in {one_line(folder)}")
 
 
 CLIENT_TERMINAL = Gate(

@@ -22,6 +22,7 @@ READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """How folders on the way, folders to list, and files are opened. NONBLOCK: a pipe that takes a file's place between two
 looks must not hold us; NOCTTY: nor become our terminal."""
 
+_COLON = re.compile(r":(?=\s|$)")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 """What moves a cursor, ends a line, turns a text around, or is not seen."""
 _LARGEST_CONFIG = 1024 * 1024
@@ -180,6 +181,15 @@ def one_line(text: str) -> str:
     """`valid`, and with control characters as ``\\x0a``: a file's name must not look like another line, or command a terminal."""
     text = valid(text)
     return text if text.isprintable() else _CONTROL.sub(lambda match: _escaped(match[0]), text)
+
+
+def quoted(text: str) -> str:
+    """A person's or a model's words as a part of a title. Some clients cut a title at ``word: rest``, so it has no such form.
+
+    >>> quoted("fix: the greeting")
+    '“fix – the greeting”'
+    """
+    return f"“{_COLON.sub(' –', one_line(' '.join(text.split())))}”"
 
 
 def _escaped(character: str) -> str:

@@ -19,22 +19,29 @@ PRIORITIES = ("high", "medium", "low")
 STATUSES = ("pending", "in_progress", "completed")
 
 
-def _plan(args: Mapping[str, Any], context: GateContext) -> GateReply:
+def entries_of(args: Mapping[str, Any]) -> list[PlanEntry]:
+    """The entries of a plan that a call gives. Raises `GateError` for one that says nothing."""
     entries = []
     for index, given in enumerate(args["entries"]):
         content = " ".join(given["content"].split())
         if not content:
             raise GateError(f"entry {index} has no content; say in a few words what is to be done")
         entries.append(PlanEntry(content, given.get("priority", "medium"), given.get("status", "pending")))
-    return GateReply(_said(entries), title=_said(entries), plan=tuple(entries))
+    return entries
+
+
+def _plan(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    entries = entries_of(args)
+    said = _said(entries)
+    return GateReply(f"plan: {said}", title=f"Plan, {said.replace('now: ', 'now ')}", plan=tuple(entries))
 
 
 def _said(entries: list[PlanEntry]) -> str:
     if not entries:
-        return "plan: empty"
+        return "empty"
     done = sum(entry.status == "completed" for entry in entries)
     now = next((entry.content for entry in entries if entry.status == "in_progress"), "")
-    text = f"plan: {done} of {len(entries)} done"
+    text = f"{done} of {len(entries)} done"
     return f"{text}; now: {now[:120]}" if now else text
 
 

@@ -57,7 +57,7 @@ def _gate(connection: Connection, tool: mcp_types.Tool, name: str, parameters: M
         return reply(await connection.call(tool.name, args, traceparent=traceparent))
 
     def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-        return GateReply(None, title=f"{server.name}: {shown}")
+        return GateReply(None, title=f"{shown} ({server.name})")
 
     described = clean(tool.description or shown)
     if len(described) > _DESCRIPTION:

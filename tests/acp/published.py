@@ -27,6 +27,7 @@ RESULTS = {
     "session/close": "CloseSessionResponse",
     "session/delete": "DeleteSessionResponse",
     "session/set_mode": "SetSessionModeResponse",
+    "session/set_model": "SetSessionModelResponse",
     "session/set_config_option": "SetSessionConfigOptionResponse",
     "session/prompt": "PromptResponse",
 }
@@ -54,6 +55,23 @@ def offered(capabilities: Any, method: str) -> bool:
 
 # What the schema of unstable parts adds to the stable one and we say of ourselves.
 _SCHEMA["$defs"]["SessionCapabilities"]["properties"]["fork"] = {"type": "object", "maxProperties": 0}
+
+# What earlier schemas had and some clients still read: the models of a session, beside the option of the same values.
+_MODEL = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("modelId", "name", "description")},
+    "required": ["modelId", "name"],
+    "additionalProperties": False,
+}
+_MODELS = {
+    "type": "object",
+    "properties": {"currentModelId": {"type": "string"}, "availableModels": {"type": "array", "items": _MODEL}},
+    "required": ["currentModelId", "availableModels"],
+    "additionalProperties": False,
+}
+for _reply in ("NewSessionResponse", "LoadSessionResponse", "ResumeSessionResponse"):
+    _SCHEMA["$defs"][_reply]["properties"]["models"] = _MODELS
+_SCHEMA["$defs"]["SetSessionModelResponse"] = {"type": "object", "properties": {}}
 
 
 def _closed(node: Any, *, in_all_of: bool = False) -> Any:

@@ -74,7 +74,7 @@ def test_a_child_is_followed_in_the_content_of_its_call() -> None:
     spawned(translator, begun("Count the files"))
     assert translator.dirty
     assert view(translator) == {
-        "sessionUpdate": "tool_call_update", "toolCallId": "g",
+        "sessionUpdate": "tool_call_update", "toolCallId": "g", "title": "call_agent", "kind": "other",
         "content": [{"type": "content", "content": {"type": "text", "text": "**Child** (running): Count the files"}}],
     }  # fmt: skip
     assert not translator.flush()
@@ -227,7 +227,7 @@ def test_live_over_the_wire(start: Start, folder: Path) -> None:
     assert any("**Child 1** (running): first" in text for text in live)
     assert any("I begin" in text for text in live)
     last = text_of(views[-1])
-    assert (views[-1]["status"], views[-1]["rawOutput"]) == ("completed", ["A", "B"])
+    assert (views[-1]["status"], views[-1]["rawOutput"]["output"]) == ("completed", ["A", "B"])
     assert last.index("**Child 1** (done): first") < last.index("**Child 2** (done): second")
     words = "".join(u["content"]["text"] for u in agent.updates("agent_message_chunk"))
     assert words == "all"
@@ -246,7 +246,7 @@ def test_a_childs_write_asks_and_names_the_child(start: Start, folder: Path, ans
     message = agent.until(lambda m: m.get("method") == ASK)
     call = message["params"]["toolCall"]
     parent, own = agent.updates("tool_call")
-    assert call["title"] == own["title"] == "child: Write a.txt"
+    assert call["title"] == own["title"] == "Write a.txt (new, +1) (child)"
     assert (call["toolCallId"], call["content"][0]["type"]) == (own["toolCallId"], "diff")
     assert own["_meta"]["cantrip"]["via"] == parent["toolCallId"]
     assert own["status"] == "pending"
@@ -268,7 +268,7 @@ def test_a_childs_command_asks_once_and_ends(start: Start, folder: Path) -> None
     agent.permit = None
     prompt = agent.start_prompt(agent.session(folder))
     message = agent.until(lambda m: m.get("method") == ASK)
-    assert message["params"]["toolCall"]["title"] == "child: echo seen; touch made"
+    assert message["params"]["toolCall"]["title"] == "echo seen; touch made (child)"
     assert not (folder / "made").exists()
     agent.decide(message, "allow_once")
     assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
@@ -304,7 +304,7 @@ def test_a_session_that_is_loaded_shows_its_children(start: Start, folder: Path,
     )
     session = agent.session(folder)
     agent.prompt(session)
-    (live,) = [u for u in agent.updates("tool_call_update") if u.get("rawOutput", [None])[0] == "A"]
+    (live,) = [u for u in agent.updates("tool_call_update") if u.get("rawOutput", {}).get("output", [None])[0] == "A"]
     call = next(c for c in agent.updates("tool_call") if c["name"] == "call_agent_batch")
     assert call["title"] == "3 children"
     agent.call("session/close", {"sessionId": session})

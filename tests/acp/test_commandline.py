@@ -215,7 +215,7 @@ def test_what_runs_the_same_is_one(words: str) -> None:
 def test_what_may_run_anything_is_remembered_by_its_whole_text(text: str) -> None:
     assert commandline.prefix(text) is None
     pattern, shown = patterns.of_command(text)
-    assert (pattern, shown) == (f"={text}", "this very command")
+    assert (pattern, shown) == (f"={text}", "this command")
     assert patterns.fits_command(text, pattern)
     for changed in (text + " ", text + " x", text[:-1], f"{text}\n./evil", f"{text}; ./evil"):
         assert not patterns.fits_command(changed, pattern)

@@ -57,7 +57,7 @@ def call(gate: str, **args: Any) -> dict[str, Any]:
 
 
 def results(agent: RawClient) -> list[Any]:
-    return [u["rawOutput"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
+    return [u["rawOutput"]["output"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
 
 
 def run(
@@ -85,7 +85,7 @@ def test_unsaved_text_is_read_by_lines_too(start: Start, folder: Path) -> None:
     assert "no such file: 'absent.txt'" in found[4]
     assert editor.calls[1][1] == {"sessionId": session, "path": str(path), "line": 2, "limit": 1}
     assert {params["path"] for _, params in editor.calls} == {str(path), f"{folder}/new.txt", f"{folder}/absent.txt"}
-    update = next(u for u in agent.updates("tool_call_update") if u.get("rawOutput") == "two\n")
+    update = next(u for u in agent.updates("tool_call_update") if u.get("rawOutput") == {"output": "two\n"})
     assert update["locations"] == [{"path": str(path), "line": 2}]
 
 

@@ -288,7 +288,7 @@ def test_what_was_said_for_good_is_shown_and_taken_back(start: Start, folder: Pa
     agent.prompt(session, "/wards forget")
     assert "1 answer for good taken back" in agent.said()
     agent.prompt(session)
-    assert asked(agent) == ["Write a.txt", "Write b.txt"]
+    assert asked(agent) == ["Write a.txt (new, +1)", "Write b.txt (new, +1)"]
     assert agent.hang_up() < 20
     # The loom tells of it, where the note is lost.
     (tmp_path / "state" / "looms" / f"{session}.session.json").unlink()

@@ -58,8 +58,8 @@ def test_a_tool_of_a_named_server_is_a_tool_call(opened: Any, folder: Path) -> N
     agent = opened(ADD)
     session = agent.session(folder, mcpServers=[stdio(folder)])
     assert agent.prompt(session)["stopReason"] == "end_turn"
-    shown = results(agent, "tools: Add numbers")
-    assert [(u["status"], u["rawOutput"]) for u in shown] == [("completed", 5)]
+    shown = results(agent, "Add numbers (tools)")
+    assert [(u["status"], u["rawOutput"]["output"]) for u in shown] == [("completed", 5)]
     servers = agent.children()
     assert servers
     agent.call("session/close", {"sessionId": session})
@@ -77,7 +77,9 @@ def test_one_that_is_reached_over_http(
     headers = [{"name": "Authorization", "value": "Bearer of-nobody-in-particular"}]
     server = {"name": "tools", "type": transport, "url": listening(transport), "headers": headers}
     assert agent.prompt(agent.session(folder, mcpServers=[server]))["stopReason"] == "end_turn"
-    assert [(u["status"], u["rawOutput"]) for u in results(agent, "tools: Add numbers")] == [("completed", 5)]
+    assert [(u["status"], u["rawOutput"]["output"]) for u in results(agent, "Add numbers (tools)")] == [
+        ("completed", 5)
+    ]
     assert "of-nobody-in-particular" not in agent.stderr() + str(agent.seen)
 
 
@@ -89,7 +91,7 @@ def test_a_session_that_is_loaded_again_has_them_again(opened: Any, folder: Path
     second = opened([*ADD, *ADD])
     second.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": [stdio(folder)]})
     second.prompt(session, "again")
-    assert [u["rawOutput"] for u in results(second, "tools: Add numbers")][-1] == 5
+    assert [u["rawOutput"]["output"] for u in results(second, "Add numbers (tools)")][-1] == 5
 
 
 def test_a_server_that_cannot_start_is_told_and_the_session_works(opened: Any, folder: Path) -> None:
@@ -112,11 +114,13 @@ def test_it_runs_in_the_sandbox_until_its_command_is_trusted(opened: Any, folder
     server = stdio(folder)
     agent = opened(read)
     agent.prompt(agent.session(folder, mcpServers=[server]))
-    assert [u["status"] for u in results(agent, "tools: read")] == ["failed"]
+    assert [u["status"] for u in results(agent, "read (tools)")] == ["failed"]
     Ledger(tmp_path / "state").grant_command([server["command"], *server["args"]])
     agent = opened(read)
     agent.prompt(agent.session(folder, mcpServers=[server]))
-    assert [(u["status"], u["rawOutput"]) for u in results(agent, "tools: read")] == [("completed", "the word")]
+    assert [(u["status"], u["rawOutput"]["output"]) for u in results(agent, "read (tools)")] == [
+        ("completed", "the word")
+    ]
 
 
 def test_it_is_asked_about_and_read_only_takes_it_away(opened: Any, folder: Path) -> None:
@@ -133,7 +137,7 @@ def test_it_is_asked_about_and_read_only_takes_it_away(opened: Any, folder: Path
     agent.prompt(session)
     assert asked
     assert "Add numbers" in asked[0]
-    assert results(agent, "tools: Add numbers")[-1]["status"] == "failed"
+    assert results(agent, "Add numbers (tools)")[-1]["status"] == "failed"
     agent.call("session/set_mode", {"sessionId": session, "modeId": "read-only"})
     before = len(asked)
     agent.prompt(session, "again")
@@ -155,7 +159,7 @@ def test_secrets_of_a_server_reach_nobody(opened: Any, folder: Path, tmp_path: P
     agent = opened(show)
     session = agent.session(folder, mcpServers=[stdio(folder, MY_TOKEN=value)])
     agent.prompt(session)
-    assert results(agent, "tools: variable")[-1]["rawOutput"] == "[redacted]"
+    assert results(agent, "variable (tools)")[-1]["rawOutput"]["output"] == "[redacted]"
     agent.hang_up()
     assert value not in agent.stderr()
     kept = subprocess.run(["grep", "-rl", value, str(tmp_path / "state")], capture_output=True, text=True, check=False)

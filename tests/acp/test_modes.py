@@ -69,7 +69,7 @@ def test_read_only_takes_writing_away(start: Start, folder: Path) -> None:
     assert not asked(agent)
     assert not (folder / "a.txt").exists()
     (failed,) = [u for u in agent.updates("tool_call_update") if u["status"] == "failed"]
-    assert "write_file" in failed["rawOutput"]
+    assert "write_file" in failed["rawOutput"]["output"]
     mode(agent, session, "trusted")
     agent.prompt(session)
     assert not asked(agent)
@@ -152,7 +152,7 @@ def test_sandboxed_asks_outside_of_what_commands_may_write(start: Start, folder:
     mode(agent, session, "sandboxed")
     agent.prompt(session)
     titles = [m["params"]["toolCall"]["title"] for m in agent.seen if m.get("method") == ASK]
-    assert titles == ["Write b.txt", "Write c.txt"]
+    assert titles == ["Write b.txt (new, +1)", "Write c.txt (new, +1)"]
 
 
 def test_a_mode_that_cannot_be_recorded_loosens_nothing(start: Start, folder: Path, tmp_path: Path) -> None:

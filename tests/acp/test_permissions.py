@@ -51,7 +51,7 @@ def test_a_write_asks_with_its_diff(start: Start, folder: Path) -> None:
     message = question(agent)
     call = message["params"]["toolCall"]
     (begun,) = agent.updates("tool_call")
-    assert (call["toolCallId"], call["title"], call["kind"]) == (begun["toolCallId"], "Edit a.txt", "edit")
+    assert (call["toolCallId"], call["title"], call["kind"]) == (begun["toolCallId"], "Edit a.txt (+1 −1)", "edit")
     assert call["content"] == [
         {"type": "diff", "path": f"{folder}/a.txt", "oldText": "one\ntwo\n", "newText": "one\n2\n"}
     ]
@@ -89,8 +89,8 @@ def test_a_refusal_is_an_observation(start: Start, folder: Path) -> None:
     assert not (folder / "a.txt").exists()
     ends = [update for update in agent.updates("tool_call_update") if update["status"] == "failed"]
     assert len(ends) == 3
-    assert "refused" in ends[0]["rawOutput"]
-    assert "in this session" in ends[2]["rawOutput"]
+    assert "refused" in ends[0]["rawOutput"]["output"]
+    assert "in this session" in ends[2]["rawOutput"]["output"]
 
 
 def test_always_is_remembered_by_gate_and_folder(start: Start, folder: Path, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_always_is_remembered_by_gate_and_folder(start: Start, folder: Path, tmp
     prompt = agent.start_prompt(session)
     first = question(agent)
     always = next(o for o in first["params"]["options"] if o["kind"] == "allow_always")
-    assert always["name"] == "Always allow write_file for files in src/"
+    assert always["name"] == "Always allow writes in src/"
     agent.decide(first, "allow_always")
-    for title in ("Write top.txt", "Write other.txt", "Edit src/a.txt"):
+    for title in ("Write top.txt (new, +1)", "Write other.txt (new, +1)", "Edit src/a.txt (+1 −1)"):
         message = question(agent)
         assert message["params"]["toolCall"]["title"] == title
         agent.decide(message, "allow_once")
@@ -245,7 +245,7 @@ def test_a_client_that_cannot_ask(start: Start, folder: Path) -> None:
     message = question(agent)
     agent.send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
     assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
-    assert "cannot ask" in agent.updates("tool_call_update")[-1]["rawOutput"]
+    assert "cannot ask" in agent.updates("tool_call_update")[-1]["rawOutput"]["output"]
     assert not (folder / "a.txt").exists()
 
 
@@ -284,7 +284,7 @@ def test_always_to_fetch_is_for_a_host(start: Start, folder: Path) -> None:
     agent.prompt(agent.session(folder))
     words = [next(o["name"] for o in each["options"] if o["kind"] == "allow_always") for each in asked(agent)]
     assert words == ["Always allow fetch from http://127.0.0.1", "Always allow fetch from http://127.0.0.1:8080"]
-    refused = [u["rawOutput"] for u in agent.updates("tool_call_update") if u["status"] == "failed"][-2:]
+    refused = [u["rawOutput"]["output"] for u in agent.updates("tool_call_update") if u["status"] == "failed"][-2:]
     assert "only public addresses" in refused[0]
     assert "only http and https" in refused[1]
 
@@ -302,7 +302,7 @@ def test_always_to_run_tests_and_to_commit(start: Start, folder: Path) -> None:
     shown = [c["content"]["text"] for c in asked(agent)[0]["toolCall"]["content"]]
     assert len(shown) == 1
     assert re.fullmatch(r"```sh\n.*pytest.*\n```", shown[0]), "the command that is allowed is shown"
-    assert words == ["Always allow run_tests (any of the workspace's tests)", "Always allow git_commit (any call)"]
+    assert words == ["Always allow run_tests in this workspace", "Always allow git_commit"]
 
 
 @pytest.mark.sandbox
@@ -320,7 +320,7 @@ def test_a_program_in_text_asks_as_a_tool_call_does(start: Start, folder: Path, 
     agent.answer(prompt)
     assert [each["toolCall"]["rawInput"]["command"] for each in asked(agent)] == ["ls -a", "touch made", "touch kept"]
     always = next(o for o in asked(agent)[0]["options"] if o["kind"] == "allow_always")
-    assert "commands that begin with `ls`" in always["name"]
+    assert "`ls` commands" in always["name"]
     assert (folder / "kept").exists()
     assert not (folder / "made").exists()
     ends = [u["status"] for u in agent.updates("tool_call_update") if u.get("status") in ("completed", "failed")]

@@ -53,7 +53,7 @@ def test_a_whole_turn(start: Start, folder: Path) -> None:
     for update in agent.updates("tool_call_update"):
         states[update["toolCallId"]].append(update)
     assert [update["status"] for update in states[good["toolCallId"]]] == ["in_progress", "completed"]
-    assert states[good["toolCallId"]][-1]["rawOutput"] == "hello"
+    assert states[good["toolCallId"]][-1]["rawOutput"] == {"output": "hello"}
     assert states[bad["toolCallId"]][-1]["status"] == "failed"
     assert "missing required argument" in json.dumps(states[bad["toolCallId"]][-1]["content"])
     assert states[done["toolCallId"]][-1]["status"] == "completed"

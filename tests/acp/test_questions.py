@@ -18,7 +18,7 @@ def asking(question: str, *choices: str) -> dict[str, Any]:
 
 
 def results(agent: RawClient) -> list[Any]:
-    return [u["rawOutput"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
+    return [u["rawOutput"]["output"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
 
 
 def test_a_form_asks_for_a_text_or_a_choice(start: Start, folder: Path) -> None:

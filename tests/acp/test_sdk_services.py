@@ -37,7 +37,7 @@ def scripted(recipe: Callable[..., str]) -> str:
 def check(updates: list[dict[str, Any]], folder: Path) -> None:
     """The same for every client."""
     assert (folder / "a.txt").read_text() == "# not saved\nedited\n"
-    results = [update["rawOutput"] for update in updates if "rawOutput" in update]
+    results = [update["rawOutput"]["output"] for update in updates if "rawOutput" in update]
     assert results[:2] == ["typed\n", "edited a.txt at line 2"]
     assert (results[2]["output"], results[2]["exit_code"]) == ("from the terminal\n", 3)
     contents = [part for update in updates for part in update.get("content") or () if isinstance(part, dict)]

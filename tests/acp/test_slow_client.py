@@ -51,7 +51,7 @@ async def test_a_client_that_never_answers(
                 updates = await _talk(a, folder)
                 tasks.cancel_scope.cancel()
     result = next(update for update in updates if update.get("rawOutput") is not None)
-    assert expected in result["rawOutput"]
+    assert expected in result["rawOutput"]["output"]
     assert result["status"] == "failed"
     assert (folder / "a.txt").read_text() == "saved\n"
 

@@ -84,7 +84,7 @@ def run(command: str, **args: Any) -> dict[str, Any]:
 
 
 def results(agent: RawClient) -> list[Any]:
-    return [u["rawOutput"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
+    return [u["rawOutput"]["output"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
 
 
 def test_a_command_runs_where_the_user_sees_it(start: Start, folder: Path, terminals: Terminals) -> None:
@@ -123,7 +123,7 @@ def test_each_command_asks_and_is_shown_whole(start: Start, folder: Path, termin
     prompt = agent.start_prompt(session)
     asked = agent.until(lambda m: m.get("method") == "session/request_permission")
     assert "echo one\necho two" in asked["params"]["toolCall"]["content"][0]["content"]["text"]
-    assert asked["params"]["options"][1]["name"] == "Always allow client_terminal for this very command"
+    assert asked["params"]["options"][1]["name"] == "Always allow client_terminal for this command"
     assert terminals.asked == []
     agent.decide(asked, "allow_always")
     asked = agent.until(lambda m: m.get("method") == "session/request_permission")

@@ -66,10 +66,13 @@ def test_a_gate_with_its_place_and_title() -> None:
         "sessionUpdate": "tool_call", "toolCallId": "g", "title": "Read a.py", "name": "read_file", "kind": "read",
         "status": "pending", "locations": [{"path": "/w/a.py", "line": 3}], "rawInput": {"path": "a"},
     }  # fmt: skip
-    assert running == {"sessionUpdate": "tool_call_update", "toolCallId": "g", "status": "in_progress"}
+    assert running == {
+        "sessionUpdate": "tool_call_update", "toolCallId": "g", "title": "Read a.py", "kind": "read", "status": "in_progress",
+    }  # fmt: skip
     assert done == {
-        "sessionUpdate": "tool_call_update", "toolCallId": "g", "status": "completed", "title": "Read a.py (1 line)",
-        "content": fenced("x = 1"), "locations": [{"path": "/w/a.py", "line": 3}], "rawOutput": "x = 1",
+        "sessionUpdate": "tool_call_update", "toolCallId": "g", "status": "completed",
+        "title": "Read a.py (1 line)", "kind": "read",
+        "content": fenced("x = 1"), "locations": [{"path": "/w/a.py", "line": 3}], "rawOutput": {"output": "x = 1"},
     }  # fmt: skip
 
 
@@ -81,7 +84,7 @@ def test_an_edit_is_a_diff() -> None:
         {"type": "diff", "path": "/w/a.py", "oldText": "old\n", "newText": "new\n"},
         {"type": "diff", "path": "/w/b.py", "oldText": None, "newText": "made\n"},
     ]
-    assert done["rawOutput"] == "ok"
+    assert done["rawOutput"] == {"output": "ok"}
 
 
 def test_a_failed_gate_says_why() -> None:
@@ -117,7 +120,7 @@ def test_a_long_result_is_shown_in_part_and_given_whole() -> None:
     shown_text = done["content"][0]["content"]["text"]
     assert len(shown_text) < CONTENT_LIMIT + 100
     assert "67232 more characters" in shown_text
-    assert len(done["rawOutput"]) == 100_000
+    assert len(done["rawOutput"]["output"]) == 100_000
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,7 @@ def test_a_command_in_a_display_terminal() -> None:
     assert pending["_meta"] == {"terminal_info": {"terminal_id": "b", "cwd": "/w"}}
     assert running["status"] == "in_progress"
     assert piece == {
-        "sessionUpdate": "tool_call_update", "toolCallId": "b",
+        "sessionUpdate": "tool_call_update", "toolCallId": "b", "title": "make", "kind": "execute",
         "_meta": {"terminal_output": {"terminal_id": "b", "data": "one\n"}},
     }  # fmt: skip
     assert done["status"] == "failed"

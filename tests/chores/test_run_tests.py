@@ -75,7 +75,7 @@ async def test_pytest(run: Run, workspace: Path) -> None:
     (failure,) = result["failures"]
     assert failure["name"] == "test_add"
     assert "assert -1 == 3" in failure["text"]
-    assert reply.title == "Tests: 1 passed, 1 failed (pytest)"
+    assert reply.title == "Ran the tests, 1 passed, 1 failed (pytest)"
     assert [(p.path, p.line) for p in reply.locations] == [(str(workspace / "tests/test_calc.py"), 5)]
     (workspace / "calc.py").write_text("def add(a, b):\n    return a + b\n")
     result = (await run()).result

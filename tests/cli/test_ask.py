@@ -102,7 +102,7 @@ def test_a_write_is_asked_about_once_always_or_not(tmp_path: Path) -> None:
         terminal.type("3\r")
         shown = terminal.wait_for("which? ")
         assert "+second" in shown
-        assert "always write_file for files directly in" in shown
+        assert "always writes in this folder" in shown
         terminal.type("always\r")
         assert "+third" in terminal.wait_for("which? ")
         assert (tmp_path / "two.txt").read_text() == "second\n"

@@ -99,7 +99,7 @@ def test_on_the_command_line(project: Path, scripted: Callable[..., Path]) -> No
     assert done.returncode == 0, done.stderr
     shown = done.stdout + done.stderr
     assert "See what fails" in shown
-    assert "Tests: 3 passed (pytest)" in shown
+    assert "Ran the tests, 3 passed (pytest)" in shown
     assert "All 3 tests pass now" in shown
     assert git(project, "status", "--porcelain") == ""
 

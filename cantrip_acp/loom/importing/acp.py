@@ -251,7 +251,9 @@ class _Transcript:
             self._weaver.report.fields(str(kind), update, ("sessionUpdate", "content"))
             self._weaver.report.fields(f"{kind}.content", content, ("type", "text"))
             if content.get("type") == "text":
-                (said.text if kind == "agent_message_chunk" else said.thoughts).append(str(content.get("text", "")))
+                into = said.text if kind == "agent_message_chunk" else said.thoughts
+                words = str(content.get("text", ""))
+                into.append(words if into else words.lstrip("\n"))
             else:
                 self._weaver.report.note(f"what an agent said that is no text ({str(content.get('type'))[:40]})")
         elif kind in ("tool_call", "tool_call_update"):
@@ -276,7 +278,9 @@ class _Transcript:
         if update.get("rawInput") is not None:
             found.args = update["rawInput"]
         if update.get("rawOutput") is not None:
-            found.output = update["rawOutput"]
+            raw = update["rawOutput"]
+            # A result that is no object comes as one: {"output": …}.
+            found.output = raw["output"] if isinstance(raw, dict) and raw.keys() == {"output"} else raw
         if isinstance(update.get("content"), list):
             # What an update brings replaces what was there.
             found.texts = [t for c in update["content"] if isinstance(c, dict) and (t := _shown(c))]

@@ -201,7 +201,8 @@ export class Transcript {
       this.ops.fire({ op: "text", id: this.speaking.item.id, text });
       return;
     }
-    const item = this.add<WordsItem>(type, { text });
+    // The break before a later message is for clients that do not look at messageId.
+    const item = this.add<WordsItem>(type, { text: text.replace(/^\n+/, "") });
     if (messageId !== undefined) this.messages.set(messageId, item);
     this.speaking = { item, messageId };
   }

@@ -42,7 +42,7 @@ def test_a_whole_turn(start: Start, folder: Path) -> None:
     (thought,) = agent.updates("agent_thought_chunk")
     assert thought["content"]["text"] == "let me see"
     words = agent.updates("agent_message_chunk")
-    assert [word["content"]["text"] for word in words] == ["I will ", "try.", "all done"]
+    assert [word["content"]["text"] for word in words] == ["I will ", "try.", "\n\nall done"]
     assert words[0]["messageId"] == words[1]["messageId"] != words[2]["messageId"]
     assert thought["messageId"] not in {word["messageId"] for word in words}
 

@@ -27,7 +27,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "api": ("responses", "chat"),
     "tools": ("auto", "native", "text"),
     "summary": ("auto", "concise", "detailed", "none"),
-    "thinking_budget": None,
+    "thinking_budget", "verbosity": None,
     "logprobs": None,
     "routing": None,
 }

@@ -27,7 +27,8 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "api": ("responses", "chat"),
     "tools": ("auto", "native", "text"),
     "summary": ("auto", "concise", "detailed", "none"),
-    "thinking_budget", "verbosity": None,
+    "thinking_budget": None,
+    "verbosity": ("low", "medium", "high"),
     "logprobs": None,
     "routing": None,
 }

@@ -1,6 +1,6 @@
 // Python wheels that are packed into the extension, so that its first run needs no package index.
 //
-//   node wheels.mjs                 builds the package's own wheel into dist/wheels/ and puts those of wheels/ beside it
+//   node wheels.mjs                 builds the package's own wheel into dist/wheels/ and puts those of wheels/ beside it (WHEELS=own: it alone)
 //   node wheels.mjs --dependencies  fetches all that the package needs into wheels/, for this platform (PYTHONS="3.11 3.12")
 //
 // It takes the Python of the checkout's .venv, else $PYTHON, else python3.
@@ -65,7 +65,8 @@ if (process.argv.includes("--dependencies")) {
     await rm(PACKED, { recursive: true, force: true });
     await mkdir(PACKED, { recursive: true });
     own(PACKED);
-    for (const name of await wheelsIn(KEPT)) await copyFile(join(KEPT, name), join(PACKED, name));
+    const others = process.env.WHEELS === "own" ? [] : await wheelsIn(KEPT);
+    for (const name of others) await copyFile(join(KEPT, name), join(PACKED, name));
 }
 
 let size = 0;

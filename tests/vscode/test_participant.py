@@ -34,14 +34,15 @@ def test_the_participant_edits_asks_and_answers(
     page.keyboard.press("Enter")
     answer = chat.locator(".interactive-item-container.interactive-response").last
     expect(answer).to_contain_text("I look at the file first.")
-    expect(answer).to_contain_text("Allow this?")
+    expect(answer).to_contain_text("Make this edit?")
     answer.get_by_role("button", name="Show the Change").first.click()
     page.locator(".monaco-diff-editor .line-insert").first.wait_for()
     window.shot("participant-asks")
     assert BETTER not in project.greet
     # The question is answered where the change is read.
     page.locator(".editor-actions").get_by_role("button", name="Allow This Change").click()
-    expect(answer).to_contain_text("python3 greet.py && echo it runs")
+    expect(answer).to_contain_text("Run this command?")
+    expect(answer.locator("code", has_text="python3 greet.py && echo it runs")).to_have_count(1)
     assert BETTER in project.greet
     # The second question's own: the first one's stays, and does nothing any more.
     expect(answer.get_by_role("button", name="Allow", exact=True)).to_have_count(2)

@@ -77,7 +77,7 @@ def package(to: Path) -> Path:
         raise NoWorkbench("the extension's modules are not installed (npm ci in vscode-extension/)")
     done = subprocess.run(
         ["npm", "run", "--silent", "package", "--", "--out", str(to)],
-        cwd=EXTENSION, capture_output=True, text=True, timeout=300,
+        cwd=EXTENSION, capture_output=True, text=True, timeout=300, env={**os.environ, "WHEELS": "own"},
     )  # fmt: skip
     assert done.returncode == 0, f"npm run package failed:\n{done.stdout}\n{done.stderr}"
     return to

@@ -1,11 +1,11 @@
 /** The page of the chat panel. It keeps nothing but the draft: what it shows is told by the extension host. */
 import type { State, ToPanel } from '../../src/chat/messages'
+import { asks } from '../../src/chat/questions'
 import { Composer } from './composer'
 import { el, icon } from './dom'
 import { host } from './host'
 import { Log } from './log'
 import { Sessions } from './sessions'
-import { asks } from './tool'
 
 const live = el('div', { class: 'hidden-words', role: 'status', 'aria-live': 'polite' })
 const empty = el('div', { class: 'empty' })

@@ -1,4 +1,5 @@
-import type { Answer, TestReport, ToolItem, ToolPart } from '../../src/chat/items'
+import type { TestReport, ToolItem, ToolPart } from '../../src/chat/items'
+import { answered, asks } from '../../src/chat/questions'
 import { isMarked, pieces } from '../../src/chat/visible'
 import { change } from './change'
 import { el, icon, seen } from './dom'
@@ -193,38 +194,6 @@ function stateOf(item: ToolItem): string {
   if (item.answer === 'reject_once' || item.answer === 'reject_always' || item.answer === 'stopped' || item.answer === 'unanswered' || item.answer === 'passed') return 'rejected'
   if (item.status === 'completed' && (item.tests?.ok === false || (item.exit && (item.exit.signal !== null || (item.exit.code ?? 0) !== 0)))) return 'failed'
   return item.status
-}
-
-/** The question in a user's words. */
-export function asks(item: ToolItem): string {
-  const diffs = item.parts.filter((part) => part.type === 'diff')
-  if (item.name === 'run_tests') return item.program ? 'Run the tests with this command?' : 'Run the tests?'
-  if (item.program) return item.program.language === 'python' ? 'Run this code?' : 'Run this command?'
-  if (diffs.length > 0 && diffs.every((part) => part.isNew)) return diffs.length > 1 ? 'Create these files?' : 'Create this file?'
-  if (diffs.length > 1) return 'Make these edits?'
-  if (item.kind === 'edit') return 'Make this edit?'
-  if (item.kind === 'delete') return 'Delete this?'
-  if (item.kind === 'move') return 'Move this?'
-  if (item.kind === 'fetch') return 'Open this address?'
-  return 'Allow this?'
-}
-
-function answered(item: ToolItem, answer: Answer | undefined): string {
-  const what = item.program ? (item.program.language === 'python' ? 'code' : 'command') : item.kind === 'edit' ? 'change' : 'request'
-  switch (answer) {
-    case 'allow_always':
-      return 'You allowed this for the session.'
-    case 'reject_once':
-      return `You rejected this ${what}.`
-    case 'reject_always':
-      return `You rejected this ${what}, for the whole session.`
-    case 'stopped':
-      return 'Stopped by you.'
-    case 'passed':
-      return 'Not answered.'
-    default:
-      return ''
-  }
 }
 
 /** What is easily missed of a question that is long. */

@@ -5,11 +5,12 @@ import { told, wantsSignIn } from "../acp/errors";
 import type { Session } from "../acp/session";
 import type { Approvals } from "./approvals";
 import { contentOf, fileAttached, linesAttached } from "./attachments";
-import { changed } from "./changes";
-import type { Attachment } from "./items";
+import type { Attachment, DiffPart, ToolItem } from "./items";
 import type { Permissions } from "./permissions";
+import { answered, asks, changeText, plain, subject } from "./questions";
 import { place } from "./service";
-import { textOf } from "./transcript";
+import { textOf, Transcript } from "./transcript";
+import { spelled } from "./visible";
 
 export const PARTICIPANT = "cantrip.agent";
 const ANSWER = "cantrip.chat.answer";
@@ -106,12 +107,15 @@ export class Participant implements vscode.Disposable {
   }
 
   private async turn(session: Session, content: acp.ContentBlock[], stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<acp.PromptResponse> {
-    const show = new Rendering(stream, (diff, question) => this.offer(diff, question));
+    const show = new Rendering(stream, place()?.cwd ?? "", (diff, question) => this.offer(diff, question));
     const parts = [
       session.updates.on((update) => { show.heard(update); }),
       this.permissions.asked.on(({ id, request }) => {
         if (request.sessionId !== session.id) return;
         show.question(request, id);
+      }),
+      this.permissions.settled.on(({ pending, option }) => {
+        if (pending.request.sessionId === session.id) show.answered(pending.request, option);
       }),
       token.onCancellationRequested(() => {
         void session.cancel();
@@ -136,14 +140,18 @@ const SIGNS: Readonly<Record<string, string>> = { completed: "✓", in_progress:
 
 /** Updates in the editor's own chat. */
 class Rendering {
+  /** The calls of this answer, as the conversation in the side bar would have them. */
+  private readonly calls: Transcript;
   private readonly shownDiffs = new Set<string>();
-  private readonly titles = new Map<string, string>();
   private thinking = false;
 
   constructor(
     private readonly stream: vscode.ChatResponseStream,
+    folder: string,
     private readonly offer: (diff: acp.Diff, question?: string) => vscode.Command,
-  ) {}
+  ) {
+    this.calls = new Transcript(folder);
+  }
 
   heard(update: acp.SessionUpdate): void {
     const { stream } = this;
@@ -157,10 +165,11 @@ class Rendering {
         this.thinking = true;
         return;
       case "tool_call":
-        this.titles.set(update.toolCallId, update.title);
-        stream.progress(update.title);
+        this.calls.heard(update);
+        stream.progress(spelled(update.title, "command"));
         return;
       case "tool_call_update":
+        this.calls.heard(update);
         return this.call(update);
       case "plan":
         // Not a list of tasks: this chat shows its boxes as the text of their HTML.
@@ -175,44 +184,58 @@ class Rendering {
   }
 
   question(request: acp.RequestPermissionRequest, id: string): void {
-    const call = request.toolCall;
-    this.stream.markdown(`\n\n**Allow this?** ${call.title ?? this.titles.get(call.toolCallId) ?? "A tool call"}\n\n`);
-    for (const part of call.content ?? []) {
-      if (part.type === "diff") this.diff(call.toolCallId, part, id);
-      else if (part.type === "content") this.stream.markdown(`${textOf(part.content)}\n\n`);
-    }
+    const options = request.options.map((option) => ({ id: option.optionId, name: option.name, kind: option.kind }));
+    this.calls.question({ id, options }, request.toolCall);
+    const item = this.calls.call(request.toolCall.toolCallId);
+    if (item === undefined) return;
+    this.stream.markdown(`\n\n**${asks(item)}**\n\n${subject(item)}\n\n`);
+    for (const part of item.parts) if (part.type === "diff") this.diff(item, part, id);
     // Each button takes a line of its own: what is answered for good are links below them.
-    const once = request.options.filter((option) => !option.kind.endsWith("always"));
-    const always = request.options.filter((option) => option.kind.endsWith("always"));
-    for (const option of once) this.stream.button({ command: ANSWER, title: option.name, arguments: [id, option.optionId] });
+    const once = options.filter((option) => !option.kind.endsWith("always"));
+    const always = options.filter((option) => option.kind.endsWith("always"));
+    for (const option of once) this.stream.button({ command: ANSWER, title: spelled(option.name, "command"), arguments: [id, option.id] });
     if (always.length === 0) return;
-    const links = new vscode.MarkdownString(always.map((option) => `- [${option.name.replace(/[[\]\\`*_<>]/g, "\\$&")}](command:${ANSWER}?${encodeURIComponent(JSON.stringify([id, option.optionId]))})`).join("\n"));
+    const links = new vscode.MarkdownString(always.map((option) => `- [${plain(option.name)}](command:${ANSWER}?${encodeURIComponent(JSON.stringify([id, option.id]))})`).join("\n"));
     links.isTrusted = { enabledCommands: [ANSWER] };
     this.stream.markdown(links);
     this.stream.markdown("\n\n");
   }
 
-  private call(update: acp.ToolCallUpdate): void {
-    const done = update.status === "completed" || update.status === "failed";
-    for (const at of done ? (update.locations ?? []) : []) {
-      const uri = vscode.Uri.file(at.path);
-      this.stream.reference(at.line == null ? uri : new vscode.Location(uri, new vscode.Position(Math.max(0, at.line - 1), 0)));
-    }
-    if (done) for (const part of update.content ?? []) if (part.type === "diff") this.diff(update.toolCallId, part);
-    if (update.status === "failed") this.stream.markdown(`\n\n*${this.titles.get(update.toolCallId) ?? "A tool call"}: failed*\n\n`);
+  answered(request: acp.RequestPermissionRequest, option: string | undefined): void {
+    const item = this.calls.call(request.toolCall.toolCallId);
+    const kind = request.options.find((each) => each.optionId === option)?.kind;
+    if (item === undefined || kind === undefined) return;
+    this.calls.answered(item.callId, kind);
+    const words = answered(item, kind);
+    if (words) this.stream.markdown(`\n\n*${words}*\n\n`);
   }
 
-  private diff(callId: string, diff: acp.Diff, question?: string): void {
-    const key = `${callId}\n${diff.path}`;
+  private call(update: acp.ToolCallUpdate): void {
+    const item = this.calls.call(update.toolCallId);
+    if (item === undefined || (update.status !== "completed" && update.status !== "failed")) return;
+    for (const at of item.locations) {
+      const uri = vscode.Uri.file(at.path);
+      this.stream.reference(at.line === undefined ? uri : new vscode.Location(uri, new vscode.Position(Math.max(0, at.line - 1), 0)));
+    }
+    if (update.status === "completed") {
+      for (const part of item.parts) if (part.type === "diff") this.diff(item, part);
+      return;
+    }
+    // What the user rejected was said when it was.
+    if (item.answer === "reject_once" || item.answer === "reject_always") return;
+    const why = item.program ? "" : item.parts.map((part) => (part.type === "text" ? ` ${part.text}` : "")).join("");
+    this.stream.markdown(`\n\n*${plain(item.title)}* failed.${why && plain(why)}\n\n`);
+  }
+
+  private diff(item: ToolItem, part: DiffPart, question?: string): void {
+    const key = `${item.callId}\n${part.path}`;
     if (this.shownDiffs.has(key)) return;
     this.shownDiffs.add(key);
-    const part = changed(diff.path, vscode.workspace.asRelativePath(diff.path), diff.oldText ?? null, diff.newText);
-    const lines = part.hunks.flatMap((hunk) => hunk.lines);
-    const fence = "`".repeat(Math.max(3, ...lines.map((line) => (/`+/.exec(line)?.[0].length ?? 0) + 1)));
     this.stream.markdown("\n\n");
-    this.stream.anchor(vscode.Uri.file(diff.path), part.shown);
-    this.stream.markdown(` +${part.added} −${part.removed}\n\n${fence}diff\n${lines.slice(0, 80).join("\n")}\n${fence}\n\n`);
-    this.stream.button(this.offer(diff, question));
+    this.stream.anchor(vscode.Uri.file(part.path), part.shown);
+    this.stream.markdown(` +${part.added} −${part.removed}\n\n${changeText(part)}\n\n`);
+    const whole = this.calls.diff(item.id, part.path);
+    if (whole) this.stream.button(this.offer(whole, question));
   }
 }
 

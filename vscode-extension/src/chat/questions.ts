@@ -1,0 +1,91 @@
+/** Questions whether a call may be made, in a user's words, and what is asked about as Markdown. Knows no editor and no page. */
+import type { Answer, DiffPart, ToolItem } from "./items";
+import { isMarked, pieces, spelled } from "./visible";
+
+/** Columns after which a line of a change is broken: the editor's own chat does not wrap its code blocks. */
+const COLUMNS = 72;
+
+/** The question in a user's words. */
+export function asks(item: ToolItem): string {
+  const diffs = item.parts.filter((part) => part.type === "diff");
+  if (item.name === "run_tests") return item.program ? "Run the tests with this command?" : "Run the tests?";
+  if (item.program) return item.program.language === "python" ? "Run this code?" : "Run this command?";
+  if (diffs.length > 0 && diffs.every((part) => part.isNew)) return diffs.length > 1 ? "Create these files?" : "Create this file?";
+  if (diffs.length > 1) return "Make these edits?";
+  if (item.kind === "edit") return "Make this edit?";
+  if (item.kind === "delete") return "Delete this?";
+  if (item.kind === "move") return "Move this?";
+  if (item.kind === "fetch") return "Open this address?";
+  return "Allow this?";
+}
+
+/** What the user said to it; nothing where that needs no words. */
+export function answered(item: ToolItem, answer: Answer | undefined): string {
+  const what = item.program ? (item.program.language === "python" ? "code" : "command") : item.kind === "edit" ? "change" : "request";
+  switch (answer) {
+    case "allow_always":
+      return "You allowed this for the session.";
+    case "reject_once":
+      return `You rejected this ${what}.`;
+    case "reject_always":
+      return `You rejected this ${what}, for the whole session.`;
+    case "stopped":
+      return "Stopped by you.";
+    case "passed":
+    case "unanswered":
+      return "Not answered.";
+    default:
+      return "";
+  }
+}
+
+/** What a call is about, whole, as Markdown: its program, or else its title and its arguments. Its changes stand by themselves. */
+export function subject(item: ToolItem): string {
+  const { program } = item;
+  if (program) {
+    const careful = isMarked(pieces(program.text, "command")) ? "\n\n⚠ Some characters here cannot be seen or look like others. They are marked." : "";
+    const left = program.left > 0 ? `\n\n⚠ ${program.left.toLocaleString("en")} more characters are not shown.` : "";
+    return code(program.text) + left + careful;
+  }
+  if (item.parts.some((part) => part.type === "diff")) return "";
+  return [code(item.title), ...(item.input ? [code(item.input)] : []), ...item.parts.flatMap((part) => (part.type === "text" || part.type === "output" ? [code(part.text)] : []))].join("\n\n");
+}
+
+/** A change's lines as a code block; what is left out is counted. */
+export function changeText(part: DiffPart): string {
+  const lines = part.hunks.flatMap((hunk) => [`@@ line ${hunk.newStart} @@`, ...hunk.lines.flatMap(broken)]);
+  const fence = "`".repeat(Math.max(3, ...lines.map((line) => longest(line) + 1)));
+  const left = part.left > 0 || part.cut !== undefined ? `\n\n⚠ Not all of it is shown here: ${[...(part.left > 0 ? [`${part.left.toLocaleString("en")} more lines`] : []), ...(part.cut === undefined ? [] : [`${part.cut.toLocaleString("en")} more characters in long lines`])].join(", ")}.` : "";
+  return `${fence}diff\n${lines.join("\n")}\n${fence}${left}`;
+}
+
+/** Text as it is, where Markdown is read. */
+export function plain(text: string): string {
+  return spelled(text, "command").replace(/[\\`*_{}[\]<>()#+\-.!|~&$:]/g, "\\$&").replace(/\s*\n\s*/g, " ");
+}
+
+/** A text as spans of code, one a line: they wrap where a code block would hide the end of a line. */
+function code(text: string): string {
+  return spelled(text, "command")
+    .split("\n")
+    .map((line) => {
+      if (line === "") return "";
+      const fence = "`".repeat(longest(line) + 1);
+      return `${fence} ${line} ${fence}`;
+    })
+    .join("  \n");
+}
+
+/** A line of a change in pieces that can be seen side by side with its neighbours; each keeps its sign. */
+function broken(line: string): string[] {
+  const sign = line.charAt(0);
+  const letters = Array.from(spelled(line.slice(1)));
+  const made = [`${sign}${letters.slice(0, COLUMNS).join("")}`];
+  for (let at = COLUMNS; at < letters.length; at += COLUMNS) made.push(`${sign}↪ ${letters.slice(at, at + COLUMNS).join("")}`);
+  return made;
+}
+
+/** The longest run of backticks. */
+function longest(text: string): number {
+  return Math.max(0, ...(text.match(/`+/g) ?? []).map((run) => run.length));
+}

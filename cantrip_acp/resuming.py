@@ -91,7 +91,7 @@ def own_point(entity: Entity, begun: str | None) -> Point:
     if not mine:
         fork = loom.fork_of(entity.id)
         if not entity.last_turn or fork is None:
-            raise IntentRequired("this entity has had no cast to go on with; give it an intent")
+            raise IntentRequired("intent is required: this entity has had no cast to go on with (INTENT-1)")
         found = point(loom, entity.last_turn, fork.resumes if isinstance(fork.resumes, str) else None)
         if loom.places[found.turn_id].role != "fold" and found.turn_id != entity.last_turn:
             raise IntentRequired(

@@ -148,6 +148,12 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     connection: Any = Silent()
     session = Session(opened, None, connection, acp.ClientAbilities.of(None), None)  # type: ignore[arg-type]
 
+    class Permissions:
+        def hear(self, intent: str) -> None:
+            return None
+
+    session.permissions = Permissions()  # type: ignore[assignment]
+
     class Request:
         on_cancel = None
 

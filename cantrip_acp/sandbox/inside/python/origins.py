@@ -4,13 +4,13 @@ The host gives each cell a token and answers only gate calls that carry the toke
 left behind keeps the token of that cell, and so does everything that it starts in turn:
 
 - a thread, from its start on; a thread pool runs each piece of work for the cell that submitted it;
-- an asyncio task, by its context;
+- an asyncio task, by the thread whose event loop runs it: it goes on only while a cell runs that loop, and a later cell may
+  await it;
 - a process, by the variable ``CANTRIP_CELL`` in its environment.
 """
 
 from __future__ import annotations
 
-import _contextvars
 import _thread
 import builtins
 import os
@@ -31,14 +31,12 @@ class Origins:
     """Knows the token of whoever asks. Make one, in the main thread, before any code of an entity runs."""
 
     def __init__(self) -> None:
-        self._in_context: Any = _contextvars.ContextVar("cantrip_cell")
         self._of_thread: Any = _thread._local()
         for name in ("start_new_thread", "start_joinable_thread"):
             if hasattr(_thread, name):
                 setattr(_thread, name, self._starting(getattr(_thread, name)))
         _thread.start_new = _thread.start_new_thread
         when_imported("concurrent.futures.thread", self._pools)
-        when_imported("asyncio.runners", self._runners)
         when_imported("_posixsubprocess", self._processes)
         for name in ("posix_spawn", "posix_spawnp"):
             setattr(os, name, self._spawning(getattr(os, name)))
@@ -48,12 +46,11 @@ class Origins:
     def begin(self, token: str) -> None:
         """A cell begins in this thread."""
         self._of_thread.cell = token
-        self._in_context.set(token)
         self._mark()
 
     def token(self) -> str:
         """The token of the cell that started what runs here; "" where nobody knows."""
-        found: str = self._in_context.get("") or getattr(self._of_thread, "cell", "")
+        found: str = getattr(self._of_thread, "cell", "")
         return found
 
     def _mark(self) -> None:
@@ -86,23 +83,6 @@ class Origins:
         submitted.__doc__ = submit.__doc__
         submitted.__name__, submitted.__qualname__ = "submit", submit.__qualname__
         module.ThreadPoolExecutor.submit = submitted
-
-    def _runners(self, module: Any) -> None:
-        if not hasattr(module, "Runner"):
-            # Python 3.10 has none.
-            return
-        run = module.Runner.run
-
-        def ran(runner: Any, coro: Any, *, context: Any = None) -> Any:
-            # A runner keeps one context for all that it runs, so it would still be in the cell that used it first.
-            runner._lazy_init()
-            if context is None and runner._context is not None:
-                runner._context.run(self._in_context.set, self.token())
-            return run(runner, coro, context=context)
-
-        ran.__doc__ = run.__doc__
-        ran.__name__, ran.__qualname__ = "run", run.__qualname__
-        module.Runner.run = ran
 
     def _processes(self, module: Any) -> None:
         start = module.fork_exec

@@ -97,7 +97,8 @@ class Breaks:
     """
 
     def __init__(self) -> None:
-        self._last: dict[type[acp.Update], str | None] = {}
+        self._last: dict[type[acp.Update], tuple[str | None, int]] = {}
+        """The id of the last message, and how many line ends it has at its end."""
 
     def begin(self) -> None:
         """A turn begins."""
@@ -109,12 +110,13 @@ class Breaks:
             self.begin()
         if not isinstance(update, acp.AgentMessageChunk | acp.AgentThoughtChunk) or not update.content.text:
             return update
-        kind = type(update)
-        last, self._last[kind] = self._last.get(kind), update.message_id
-        if last is None or last == update.message_id:
-            return update
-        text = "\n\n" + update.content.text.lstrip("\n")
-        return msgspec.structs.replace(update, content=acp.TextContent(text))
+        kind, text = type(update), update.content.text
+        last, ends = self._last.get(kind, (update.message_id, 0))
+        if last != update.message_id:
+            text = "\n" * max(2 - ends, 0) + text.lstrip("\n")
+        at_end = len(text) - len(text.rstrip("\n"))
+        self._last[kind] = update.message_id, at_end if at_end < len(text) else ends + at_end
+        return msgspec.structs.replace(update, content=acp.TextContent(text)) if text else update
 
 
 def as_content(text: str) -> acp.Content:

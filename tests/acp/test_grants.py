@@ -69,7 +69,7 @@ def test_a_word_for_good_opens_nothing_else(start: Start, folder: Path) -> None:
     agent = start([*map(write, paths), END], **FILES)
     agent.permit = "allow_always"
     agent.prompt(agent.session(folder))
-    assert asked(agent) == ["Write src/a.txt", "Write other/c.txt"]
+    assert asked(agent) == ["Write src/a.txt (new, +1)", "Write other/c.txt (new, +1)"]
     assert sorted(p.name for p in folder.iterdir()) == ["other", "src"]
     assert sorted(p.name for p in (folder / "src").iterdir()) == ["a.txt", "b.txt"]
 

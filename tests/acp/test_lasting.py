@@ -88,11 +88,12 @@ def test_a_session_is_loaded_by_another_process(again: Open, folder: Path) -> No
     kinds = [update["sessionUpdate"] for update in second.updates()]
     assert kinds == [
         "user_message_chunk", "agent_thought_chunk", "agent_message_chunk", "tool_call", "tool_call", "tool_call",
-        "agent_message_chunk", "user_message_chunk", "agent_message_chunk", "available_commands_update",
+        "agent_message_chunk", "user_message_chunk", "agent_message_chunk", "session_info_update",
+        "available_commands_update",
     ]  # fmt: skip
     second.quiet()
     assert words(second, "user_message_chunk") == ["Please make a file.", "And then?"]
-    assert words(second) == ["First.", "made it", "Second."]
+    assert words(second) == ["First.", "\n\nmade it", "Second."]
     write, read, done = second.updates("tool_call")
     assert [call["toolCallId"] for call in (write, read, done)] == [call["toolCallId"] for call in live]
     assert (write["status"], write["kind"], write["locations"]) == ("completed", "edit", [{"path": f"{folder}/a.txt"}])
@@ -199,7 +200,7 @@ def test_loading_a_session_that_lives_here(again: Open, folder: Path) -> None:
     agent.prompt(session)
     agent.seen.clear()
     agent.call("session/load", named(session, folder))
-    assert words(agent) == ["First.", "made it"]
+    assert words(agent) == ["First.", "\n\nmade it"]
     agent.prompt(session)
     assert words(agent)[-1] == "Second."
 

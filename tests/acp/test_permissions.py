@@ -358,5 +358,5 @@ def test_a_loaded_session_shows_calls_in_text_as_the_live_one_did(start: Start, 
     agent.seen.clear()
     agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
     said = [update["content"]["text"] for update in agent.updates("agent_message_chunk")]
-    assert said == ["I ask.", "Done."]
+    assert said == ["I ask.", "\n\nDone."]
     assert [update["title"] for update in agent.updates("tool_call")] == ["echo"]

@@ -112,7 +112,7 @@ def test_only_what_is_true_is_advertised(start: Callable[..., RawClient], folder
         assert agent.error(method, {"sessionId": "x", "cwd": str(folder), "mcpServers": []})["code"] == -32002
     assert agent.error("session/close", {"sessionId": "x"})["code"] == -32002
     assert agent.error("session/set_mode", {"sessionId": "x", "modeId": "ask"})["code"] == -32002
-    for method in ("session/set_model", "authenticate/again"):
+    for method in ("session/set_other", "authenticate/again"):
         assert agent.error(method, {"sessionId": "x"})["code"] == -32601
 
 

@@ -22,7 +22,16 @@ from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.importing.lines import objects
 from cantrip_acp.loom.importing.traces import Message, ModelCall, Node, Trace, read
 from cantrip_acp.loom.importing.weaver import Weaver
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, GateRecord, Observation, Turn, TurnMetadata, Utterance
+from cantrip_acp.loom.turn import (
+    CastRecord,
+    ContextRecord,
+    GateRecord,
+    Observation,
+    Turn,
+    TurnMetadata,
+    Utterance,
+    UtteranceRecord,
+)
 
 _REASONS = {
     "agent_completed": "text",
@@ -37,6 +46,8 @@ _REASONS = {
     "max_cost": "max_cost",
 }
 _LINKS = ("compaction", "continuation", "subagent_call", "subagent_return")
+_PARTIAL = re.compile(r"(?:(?P<said>.*)\n\n)?\[interrupted here: (?P<reason>\w+)\]\Z", re.DOTALL)
+"""An answer that was not finished, as `context.PARTIAL` marks it."""
 _BLOCK = re.compile(r'<context source="([^"]*)" title="([^"]*)"(?: uri="([^"]*)")?>\n(.*)\n</context>\Z', re.DOTALL)
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]*)\Z")
 
@@ -243,6 +254,7 @@ class _Taking:
                 intent_at,
                 cantrip_id,
                 entity_id,
+                parent,
                 kind=kind,
                 opening=before is None or kind == "subagent_call",
             )
@@ -327,6 +339,7 @@ class _Taking:
         intent_at: int | None,
         cantrip_id: str,
         entity_id: str,
+        parent: str,
         *,
         kind: str,
         opening: bool,
@@ -337,7 +350,7 @@ class _Taking:
         intent = self.trace.nodes[between[intent_at]].message if intent_at is not None else None
         when = _iso(self.trace.nodes[number].timestamp)
         context: list[ContextRecord] = []
-        silent: list[CastRecord] = []
+        silent: list[CastRecord | UtteranceRecord] = []
         leading = 2 if opening else 0
         for place, at in enumerate(between):
             message = self.trace.nodes[at].message
@@ -348,6 +361,23 @@ class _Taking:
                 unheard = stable("c", "verifiers", self.trace.id, number, place)
                 told = {"imported": "verifiers", "trace": self.trace.id}
                 silent.append(CastRecord(unheard, "start", entity_id, cantrip_id, None, when, message.text, told))
+                continue
+            stopped = _PARTIAL.match(message.text) if message.role == "assistant" else None
+            if stopped is not None and silent and isinstance(silent[-1], CastRecord):
+                # What the unanswered cast had begun to say when it was stopped.
+                silent.append(
+                    UtteranceRecord(
+                        stable("u", "verifiers", self.trace.id, number, place),
+                        parent,
+                        cantrip_id,
+                        entity_id,
+                        silent[-1].id,
+                        number,
+                        Utterance(stopped["said"] or None),
+                        stop_reason=stopped["reason"],
+                        partial=True,
+                    )
+                )
                 continue
             if message.role == "system" and leading and not _BLOCK.match(message.text):
                 leading -= 1

@@ -12,10 +12,10 @@ import msgspec
 from cantrip_acp import shapes
 from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, RewardRecord, Turn
+from cantrip_acp.loom.turn import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
 from cantrip_acp.redaction import Redactor, shared
 
-_R = TypeVar("_R", Turn, CastRecord, ContextRecord)
+_R = TypeVar("_R", Turn, CastRecord, ContextRecord, UtteranceRecord)
 
 
 class Weaver:
@@ -28,7 +28,7 @@ class Weaver:
         self._casts = set(loom.cast_starts())
         self._cantrips: dict[str, tuple[Any, Any, Any]] = {}
         self._roots: dict[str, Turn] = {}
-        self._waiting: dict[str, list[CastRecord | ContextRecord]] = {}
+        self._waiting: dict[str, list[CastRecord | ContextRecord | UtteranceRecord]] = {}
 
     def cantrip(self, call: Mapping[str, Any], circle: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
         """The id of a call and a circle, which are written before the first turn of theirs that is new."""
@@ -44,8 +44,11 @@ class Weaver:
         self._roots.setdefault(own, Turn(own, spawner, cantrip_id, entity_id, None, role="call"))
         return own
 
-    def cast(self, start: CastRecord, context: Sequence[ContextRecord], before: Sequence[CastRecord] = ()) -> None:
-        """A cast, which is written before the first of its turns that is new; ``before`` it those that came to no turn."""
+    def cast(
+        self, start: CastRecord, context: Sequence[ContextRecord], before: Sequence[CastRecord | UtteranceRecord] = ()
+    ) -> None:
+        """A cast, which is written before the first of its turns that is new; ``before`` it those that came to no turn, each
+        with what it had begun to say."""
         if start.id not in self._casts:
             self._waiting.setdefault(start.id, [*before, start, *context])
 
@@ -63,11 +66,16 @@ class Weaver:
         root = self._roots.get(turn.parent_id or "")
         if root is not None and root.id not in self.loom:
             self.loom.append(root)
+        added = ""
         for record in self._waiting.pop(turn.cast_id or "", ()):
-            if isinstance(record, ContextRecord):
+            if isinstance(record, UtteranceRecord):
+                if record.cast_id == added:
+                    self.loom.append(self._masked(record))
+            elif isinstance(record, ContextRecord):
                 self.loom.append(self._masked(record))
             elif record.id not in self._casts:
                 self._casts.add(record.id)
+                added = record.id
                 self.loom.append(self._masked(record))
                 self.report.casts += 1
         self.loom.append(masked)

@@ -39,6 +39,8 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
         problems = held.check()
         unfinished = [{"entity": said.entity_id, "turn": said.id} for said in held.unfinished()]
+        running = held.running_casts()
+        endless = [start.id for start, end in held.casts() if end is None and start.id not in running]
         turns, where, later = len(held), str(held.location), dict(held.later)
     if as_json:
         click.echo(
@@ -49,6 +51,7 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
                     "problems": msgspec.to_builtins(problems),
                     "later": later,
                     "unfinished": unfinished,
+                    "casts_without_end": endless,
                 }
             )
         )
@@ -61,6 +64,10 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
             click.echo(
                 clean_line(f"note: {what}: it is at work, or its process ended and the next writer completes it")
             )
+        for cast_id in endless:
+            # A process that died and a copy that was cut look the same, so this is no damage.
+            what = f"cast {cast_id} has no end, and no process works on it: its process died, or records were cut off"
+            click.echo(clean_line(f"note: {what} at the end"))
         for name, many in later.items():
             what = f"{many:,} record{'' if many == 1 else 's'} of kind {name!r}"
             click.echo(clean_line(f"note: {what} of a later version; kept, and not used by this one"))

@@ -104,6 +104,9 @@ class LoomView:
             self._screen.line((f"damage   {problem}", "yellow"))
         if len(found) > _DAMAGE:
             self._screen.line((f"         … and {len(found) - _DAMAGE:,} more; --json has them all", "yellow"))
+        for kind, many in self._loom.later.items():
+            what = f"{_many(many, 'record')} of kind {clean_line(kind, 80)} of a later version: kept, and not shown"
+            self._screen.line((f"note     {what}", "yellow"))
 
     def _cast(self, start: CastRecord) -> None:
         intent = clean_line(start.intent or "", _INTENT)
@@ -261,6 +264,7 @@ def as_data(loom: Loom) -> dict[str, Any]:
         "turns": [_brief(turn) for turn in loom.turns()],
         "threads": threads,
         "problems": problems(loom),
+        "later": dict(loom.later),
     }
 
 

@@ -305,6 +305,10 @@ class Loom:
     def _turns(self, places: Sequence[Place]) -> list[Turn]:
         turns = []
         for place, record in zip(places, self._store.read_all(p.position for p in places), strict=True):
+            if isinstance(record, LaterRecord):
+                raise LoomError(
+                    f"a turn of a later version ({place.role}) cannot be read by this one; upgrade cantrip-acp"
+                )
             if not isinstance(record, Turn) or (record.parent_id, record.entity_id) != (
                 place.parent_id,
                 place.entity_id,

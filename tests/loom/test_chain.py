@@ -8,6 +8,7 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cantrip_acp.loom.importing.looms import merge
 from cantrip_acp.loom.stores import seal, sqlite
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.turn import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
+from cantrip_acp.loom.view.reading import Reading
 from tests.cli.command import run
 from tests.loom.places import Place
 
@@ -268,6 +270,21 @@ def test_messages_say_what_happened(filled: Place) -> None:
     )
 
 
+def test_a_copy_that_is_cut_inside_a_cast_is_noted(tmp_path: Path) -> None:
+    """A cut copy and a killed process look the same, so a check names it without calling it damage."""
+    path, copy = tmp_path / "a.loom.jsonl", tmp_path / "copy.loom.jsonl"
+    with Loom.open(path) as loom:
+        fill(loom)
+    lines = path.read_bytes().splitlines(keepends=True)
+    copy.write_bytes(b"".join(lines[:-1]))
+    done = run("loom", "check", copy, cwd=tmp_path)
+    assert "has no end, and no process works on it: its process died, or records were cut off at the end" in done.out
+    (data,) = run("loom", "check", copy, "--json", cwd=tmp_path).lines
+    assert data["casts_without_end"] == ["kb"]
+    (data,) = run("loom", "check", path, "--json", cwd=tmp_path).lines
+    assert data["casts_without_end"] == []
+
+
 # --- old looms -------------------------------------------------------------------------------------------------------
 
 
@@ -433,3 +450,22 @@ def test_records_of_a_later_version_are_kept_named_and_copied(tmp_path: Path) ->
     assert "1 record of kind 'dream'" in done.out
     (data,) = run("loom", "check", path, "--json", cwd=tmp_path).lines
     assert data["later"] == {"dream": 1, "mood": 1}
+    told = run("loom", "export", path, "-f", "openai", "--include-truncated", "--json", cwd=tmp_path)
+    notes = json.loads(told.err)["notes"]
+    assert any("a turn of a later version" in why for why in json.loads(told.err)["left_out"])
+    assert notes["records of kind 'dream' of a later version are left out"] == 1
+    with closing(Reading(str(path))) as reading:
+        reading.load()
+        assert reading.about()["later"] == {"dream": 1, "mood": 1}
+
+
+def test_what_is_shown_names_records_of_a_later_version(tmp_path: Path) -> None:
+    path = tmp_path / "a.loom.jsonl"
+    with Loom.open(path) as loom:
+        fill(loom, 3)
+    with path.open("ab") as file:
+        file.write(b'{"type":"mood","id":"m1","entity_id":"a"}\n')
+    assert json.loads(run("loom", "show", path, "--json", cwd=tmp_path).out)["later"] == {"mood": 1}
+    assert (
+        "1 record of kind mood of a later version: kept, and not shown" in run("loom", "show", path, cwd=tmp_path).out
+    )

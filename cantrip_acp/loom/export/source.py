@@ -126,12 +126,12 @@ class Source:
         for number, leaf in enumerate(leaves, 1):
             if self._progress is not None:
                 self._progress(number, len(leaves))
-            episode = self.episode(leaf)
-            why = self.refused(episode, marked=marked)
-            if why is not None:
-                self.leave_out(leaf, why)
-                continue
             try:
+                episode = self.episode(leaf)
+                why = self.refused(episode, marked=marked)
+                if why is not None:
+                    self.leave_out(leaf, why)
+                    continue
                 self.seen.check(leaf)
             except LoomError as problem:
                 self.leave_out(leaf, str(problem))

@@ -38,6 +38,8 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
         source.note(
             f"the loom does not say what {cantrip_id} was shown of its circle; it is told in this version's words"
         )
+    for kind, many in source.loom.later.items():
+        source.report.notes[f"records of kind {kind!r} of a later version are left out"] += many
     return source.report
 
 

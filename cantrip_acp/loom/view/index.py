@@ -56,6 +56,8 @@ class Index:
         self.snapshots: dict[int, int] = {}
         self.files: dict[int, int] = {}
         self.problems: list[Problem] = []
+        self.later: dict[str, int] = {}
+        """How many records there are of each kind that only a later version knows."""
         self._entity_numbers: dict[str, int] = {}
         self._cast_numbers: dict[str, int] = {}
 
@@ -110,6 +112,9 @@ class Index:
                     self.header = typed("LoomHeader", record)
                 else:
                     self.problems.append(Problem("a second loom header", rule="second-header"))
+            case "later":
+                name = typed("heads.LaterHead", record).name
+                self.later[name] = self.later.get(name, 0) + 1
 
     def _turn(self, position: int, turn: heads.TurnHead) -> None:
         if turn.id in self.numbers:

@@ -142,6 +142,7 @@ class Reading:
                 "rewards": len(index.rewards),
                 "problems": [str(problem) for problem in problems[:200]],
                 "problem_count": len(problems),
+                "later": dict(index.later),
             }
 
     def nodes(self, start: int, count: int = MOST_NODES) -> dict[str, Any]:

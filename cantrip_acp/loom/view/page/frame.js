@@ -73,13 +73,15 @@ export class Frame {
     document.title = `${plain(name)} · loom`;
     this.live.hidden = !this.app.source.live || about.broken !== null;
     if (about.loading) this.say(`opening: ${count(about.turns, "turn")} so far`);
-    const told = [...(about.broken ? [about.broken] : []), ...about.problems];
+    const later = Object.entries(about.later).map(([kind, many]) => `${count(many, "record")} of kind ${kind} of a later version: kept, and not shown here`);
+    const told = [...(about.broken ? [about.broken] : []), ...about.problems, ...later];
     this.damage.hidden = told.length === 0;
     if (this.damage.told === told.join("\n")) return;
     this.damage.told = told.join("\n");
     const head = about.broken ? "This loom cannot be followed any more" : `This loom is damaged: ${count(about.problem_count, "place")} could not be read; all else is here`;
+    const title = about.broken || about.problem_count ? head : later.join("; ");
     this.damage.replaceChildren(
-      h("details", {}, h("summary", {}, head), h("ul", {}, told.map((line) => h("li", {}, visible(line))), about.problem_count > about.problems.length ? h("li", {}, "… and more") : null)),
+      h("details", {}, h("summary", {}, visible(title)), h("ul", {}, told.map((line) => h("li", {}, visible(line))), about.problem_count > about.problems.length ? h("li", {}, "… and more") : null)),
     );
   }
 

@@ -77,7 +77,7 @@ def test_one_shot(acpx: Run, folder: Path) -> None:
     assert messages[-1]["result"]["stopReason"] == "end_turn"
     updates = [m["params"]["update"] for m in messages if m.get("method") == "session/update"]
     words = [u["content"]["text"] for u in updates if u["sessionUpdate"] == "agent_message_chunk"]
-    assert words == ["A file, then.", "The file is made."]
+    assert words == ["A file, then.", "\n\nThe file is made."]
     assert any(m.get("method") == "session/request_permission" for m in messages)
     assert (folder / "notes").read_text() == "made\n"
 

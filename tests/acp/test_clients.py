@@ -37,7 +37,7 @@ def check_first(updates: list[dict[str, Any]]) -> None:
         "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "session_info_update",
     }  # fmt: skip
     words = [update["content"]["text"] for update in updates if update["sessionUpdate"] == "agent_message_chunk"]
-    assert words == ["Hello", " there.", "The file is made."]
+    assert words == ["Hello", " there.", "\n\nThe file is made."]
     command, done = (update for update in updates if update["sessionUpdate"] == "tool_call")
     assert (command["kind"], command["rawInput"]) == ("execute", {"command": "echo made > notes && cat notes"})
     assert done["rawInput"] == {"answer": "The file is made."}

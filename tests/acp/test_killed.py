@@ -78,7 +78,7 @@ def test_a_program_that_runs(agents: Callable[..., Begin], folder: Path, medium:
     assert reply["_meta"]["cantrip"]["turns"] == 1
     assert [u["sessionUpdate"] for u in second.updates()] == [
         "user_message_chunk", "agent_thought_chunk", "agent_message_chunk", "tool_call",
-        "available_commands_update",
+        "session_info_update", "available_commands_update",
     ]  # fmt: skip
     (call,) = second.updates("tool_call")
     assert (call["toolCallId"], call["status"], call["rawInput"]) == (live["toolCallId"], "failed", live["rawInput"])

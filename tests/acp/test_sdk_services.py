@@ -37,8 +37,8 @@ def scripted(recipe: Callable[..., str]) -> str:
 def check(updates: list[dict[str, Any]], folder: Path) -> None:
     """The same for every client."""
     assert (folder / "a.txt").read_text() == "# not saved\nedited\n"
-    results = [update["rawOutput"]["output"] for update in updates if "rawOutput" in update]
-    assert results[:2] == ["typed\n", "edited a.txt at line 2"]
+    results = [update["rawOutput"] for update in updates if "rawOutput" in update]
+    assert results[:2] == [{"output": "typed\n"}, {"output": "edited a.txt at line 2"}]
     assert (results[2]["output"], results[2]["exit_code"]) == ("from the terminal\n", 3)
     contents = [part for update in updates for part in update.get("content") or () if isinstance(part, dict)]
     assert [part["type"] for part in contents if part["type"] != "content"] == ["diff", "terminal"]
@@ -105,7 +105,7 @@ async def test_the_python_sdk(scripted: str, folder: Path) -> None:
             process.stdin.close()
             assert await process.wait() == 0
     check(updates, folder)
-    assert asked == ["Edit a.txt", "echo from the terminal; exit 3"]
+    assert asked == ["Edit a.txt (+1 −1)", "echo from the terminal; exit 3"]
     assert not ended
 
 

@@ -84,7 +84,9 @@ def run(command: str, **args: Any) -> dict[str, Any]:
 
 
 def results(agent: RawClient) -> list[Any]:
-    return [u["rawOutput"]["output"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
+    """A result that is an object is shown as it is; any other one stands under ``output`` alone."""
+    shown = [u["rawOutput"] for u in agent.updates("tool_call_update") if "rawOutput" in u]
+    return [raw["output"] if raw.keys() == {"output"} else raw for raw in shown]
 
 
 def test_a_command_runs_where_the_user_sees_it(start: Start, folder: Path, terminals: Terminals) -> None:

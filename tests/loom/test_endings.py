@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,27 @@ def test_a_cast_is_active_while_its_process_lives_and_interrupted_after(kept: Pl
         process.wait()
     # Whoever opens it for writing changes nothing in that.
     assert everywhere(kept.open()) == {("truncated", "interrupted")}
+
+
+def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> None:
+    """A kill writes no record, so the page's version changes for it by itself."""
+    from cantrip_acp.loom.view.reading import Reading
+
+    process = subprocess.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with closing(Reading(kept.where)) as reading:
+            reading.load()
+            until(lambda: reading.look(at_once=True) >= 0 and len(reading.about()["running"]) == 1)
+            before = reading.version
+            process.kill()
+            process.wait()
+            assert reading.wait(before, 10) > before
+            assert reading.about()["running"] == []
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ class Reading:
         self._lock = threading.RLock()
         self._kept: dict[int, bytes] = {}
         self._looked = 0.0
+        self._ran: set[int] = set()
+        """The casts that ran at the last look."""
         self._closed = False
 
     @property
@@ -104,6 +106,11 @@ class Reading:
                 self._looked = now
                 try:
                     self._take(iter(self._store.news()))
+                    running = self._running(self.index)
+                    if running != self._ran:
+                        # A process that is killed writes nothing, and its cast is not active any more.
+                        self._ran = running
+                        self.version += 1
                 except LoomError as error:
                     self.broken = str(error)
                     self.version += 1

@@ -47,7 +47,9 @@ export class Growing {
   async take() {
     const { columns, source, about } = this;
     let grown = false;
-    columns.running = new Set(about.running ?? []);
+    const running = new Set(about.running ?? []);
+    if (running.size !== columns.running.size || [...running].some((cast) => !columns.running.has(cast))) grown = true;
+    columns.running = running;
     while (columns.castEvents < about.casts) {
       const data = await source.casts(columns.castEvents);
       columns.takeCasts(data);

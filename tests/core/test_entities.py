@@ -186,6 +186,23 @@ async def test_after_use_is_seen_by_one_query() -> None:
     assert results == [PAGE, PAGE]
 
 
+@pytest.mark.sandbox
+@pytest.mark.parametrize(("medium", "program"), [("bash", {"bash": "echo hi"}), ("code", {"code": "print('hi')"})])
+@pytest.mark.parametrize(("ephemeral", "first"), [(True, _GONE), ("after_use", PAGE)])
+async def test_programs_do_not_change_what_is_seen(
+    medium: str, program: dict[str, str], ephemeral: Any, first: str, tmp_path: Path
+) -> None:
+    """A gate that is called beside programs is seen as long as its declaration says; what a program printed stays."""
+    circle = Circle(medium, ["done", _page(ephemeral)], {"max_turns": 5}, workspace=tmp_path)
+    cantrip = make(_LOOK, program, done()).replace(circle=circle)
+    await cantrip.cast("go")
+    seen = [_tool_texts(q) for q in cantrip.crystal.invocations]
+    assert [texts[:1] for texts in seen] == [[], [first], [_GONE]]
+    assert "hi" in seen[2][1]
+    (kept,) = [r.result for t in cantrip.loom.turns() for r in t.observation.results if r.gate == "page"]
+    assert kept == PAGE
+
+
 async def test_after_use_at_the_end_of_a_cast_is_seen_by_the_next_one() -> None:
     look_and_stop = {"tool_calls": [*_LOOK["tool_calls"], *done()["tool_calls"]]}
     cantrip = make(look_and_stop, echo(), done(), gates=["done", "echo", _page("after_use")])

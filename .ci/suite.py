@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> int:
     REPORTS.mkdir()
     outcomes = [
         # loadgroup: tests that must not meet each other name the same xdist_group.
-        pytest_stage("tests", ["-n", "2", "--dist", "loadgroup", "-m", "not timing", *arguments], 40),
+        pytest_stage("tests", ["-n", "2", "--dist", "loadgroup", "-m", "not timing", *arguments], 60),
         pytest_stage("timing", ["-m", "timing", *arguments], 15),
     ]
     if not arguments:

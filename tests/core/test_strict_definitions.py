@@ -199,5 +199,6 @@ def test_an_endpoint_takes_what_a_recipe_takes() -> None:
     from cantrip_acp.recipes.models.crystal import EFFORTS, ModelCrystal
 
     own = {"provider", "model", "base_url", "api_key_env", "headers", "context_window", "price"}
+    own |= {"images", "max_input", "timeout_s"}
     assert set(endpoint.OPTIONS) == set(ModelCrystal.model_fields) - own
     assert endpoint.OPTIONS["effort"] == EFFORTS

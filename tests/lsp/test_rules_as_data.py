@@ -83,6 +83,7 @@ ADVISED = {
     "idle-gate": [_circle("done, compile_and_load", more="  medium: code\n")],
     "lethal-trifecta": [_circle("done, read_file, fetch")],
     "unknown-model": ["crystal: anthropic:claude-sonet-5-5\n" + GOOD],
+    "retired-model": ["crystal: anthropic:claude-3-opus-20240229\n" + GOOD],
     "unknown-crystal": ["folding: {summarizer: small}\n" + GOOD],
     "legacy-key": ["call: {require_done: true}\n" + GOOD],
 }

@@ -45,13 +45,14 @@ SECRET_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "private-key",
         ("-----BEGIN ",),
-        _PEM + r'(?:[^-"]|-(?!----)){16,}+-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----',
+        # No possessive group: one was seen to miss a key after other searches. Each part stops at the next -----.
+        _PEM + r'(?:[^-"]|-(?!----)){16}[^-"]*(?:-(?!----)[^-"]*)*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----',
     ),
     # The end is missing where a text was cut.
     (
         "private-key",
         ("-----BEGIN ",),
-        _PEM + r"(?:\s|\\[nr])*+[A-Za-z0-9+/=]{32,}+(?:(?:\s|\\[nr])++[A-Za-z0-9+/=]{4,}+)*+",
+        _PEM + r"(?:\s|\\[nr])*[A-Za-z0-9+/=]{32,}(?:(?:\s|\\[nr])+[A-Za-z0-9+/=]{4,})*",
     ),
     ("url-password", ("://",), r'://[^\s/:@?#"\\<>]{0,256}+:(?P<secret>(?!\[redacted)[^\s/@"\\<>]{1,1024}+)@'),
     ("bearer-token", ("bearer", "Bearer", "BEARER"), r"\w{6}(?:\s|%20|\+){1,8}(?P<secret>[A-Za-z0-9._~+/\-]{16,}+=*)"),

@@ -234,7 +234,7 @@ def test_sessions_modes_and_restarts_of_our_own_agent(play: Play, tmp_path: Path
                     "allow": "once",
                     "expect": {
                         "stop_reason": "end_turn",
-                        "text": "Let me see.Made.",
+                        "text": "Let me see.\n\nMade.",
                         "title": "Make it",
                         "tool_calls": [{"kind": "execute", "status": "completed", "output": {"contains": "one"}}],
                         "permissions": [{"tool_call": {"kind": "execute"}, "answer": "allow_once"}],

@@ -59,6 +59,7 @@ class Scene:
         self.hidden.bind(f"\0{self.abstract}")
         self.hidden.setblocking(False)
         self.victim = subprocess.Popen(["sleep", "infinity"], env={"VICTIM": self.secret})
+        self.victim_priority = os.getpriority(os.PRIO_PROCESS, self.victim.pid)
         self.host = Host.look({"HOME": str(self.home), "PATH": f"{self.home}/.cargo/bin:/usr/local/bin:/usr/bin:/bin"})
         self.sandbox: Sandbox | None = None
         self.more: dict[str, Any] = {}
@@ -148,7 +149,10 @@ class Scene:
             state = Path(f"/proc/{self.victim.pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             return True
-        return state in "TZX" or self.victim.poll() is not None or os.getpriority(os.PRIO_PROCESS, self.victim.pid) != 0
+        return state in "TZX" or self.victim.poll() is not None or self.priority_changed()
+
+    def priority_changed(self) -> bool:
+        return os.getpriority(os.PRIO_PROCESS, self.victim.pid) != self.victim_priority
 
     def picture(self) -> Mapping[str, str]:
         """Every file, folder and link around, with kind, mode and content."""

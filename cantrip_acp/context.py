@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message
-from cantrip_acp.folding import CHARS_PER_TOKEN, Digest, explained, folded_through, tokens_of
+from cantrip_acp.folding import ATTACHMENT_TOKENS, CHARS_PER_TOKEN, Digest, explained, folded_through, tokens_of
 from cantrip_acp.gates.contract import observed
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn, UtteranceRecord
@@ -34,6 +34,10 @@ PARTIAL = "[interrupted here: {reason}]"
 SKIPPED = "[not run: done ended the cast before this call]"
 INTERRUPTED = "[not run: the cast was stopped before this call]"
 UNKNOWN = "[a child was spawned here; what came of it, and what followed, is not known]"
+MOST_IMAGES = 8
+"""Images of gates that one program calls which the crystal is shown, the first ones."""
+
+MORE_IMAGES = "[{count} more images are not shown; one program shows {most} at most]"
 _EPHEMERAL_BEGINS = "[ephemeral:"
 EPHEMERAL = _EPHEMERAL_BEGINS + "{gate}]"
 """What stands for the result of an ephemeral gate in what the crystal sees; the loom has it whole (PROD-5, D-010)."""
@@ -251,7 +255,8 @@ class Context:
         entry = self._entries[-1]
         entry.whole = False
         for old, new in zip(tuple(entry.messages), self.render(entry.turn), strict=True):
-            if new.content != old.content and (new.content or "").startswith(_EPHEMERAL_BEGINS):
+            expired = new.content != old.content and (new.content or "").startswith(_EPHEMERAL_BEGINS)
+            if expired or new.attachments != old.attachments:
                 self._replace(old, new)
 
     def _keeps_for_a_query(self, turn: Turn) -> bool:
@@ -291,7 +296,9 @@ class Context:
         if not any(self._is_ephemeral(record) for record in results):
             return turn
         masked = tuple(
-            msgspec.structs.replace(r, result=EPHEMERAL.format(gate=r.gate)) if self._is_ephemeral(r) else r
+            msgspec.structs.replace(r, result=EPHEMERAL.format(gate=r.gate), attachments=msgspec.UNSET)
+            if self._is_ephemeral(r)
+            else r
             for r in results
         )
         return msgspec.structs.replace(turn, observation=msgspec.structs.replace(turn.observation, results=masked))
@@ -461,7 +468,8 @@ class Context:
             outputs = (observation.output,) if observation.output is not None else ()
         commands = iter(outputs)
         answers = {r.tool_call_id: r for r in observation.results if r.tool_call_id is not None}
-        for call in said.tool_calls:
+        for place, call in enumerate(said.tool_calls):
+            images: tuple[Attachment, ...] = ()
             if call.gate == medium.tool:
                 output = next(commands, None)
                 text = medium.observe(output) if output is not None else None
@@ -469,29 +477,42 @@ class Context:
                     # Nothing is known of what came after: the process died there, or somebody went on from that turn.
                     text = f"{text}\n{UNKNOWN}"
                 failed = output is not None and (output.error is not None or output.exit_code not in (0, None))
+                made = (r for r in observation.results if r.tool_call_id is None and r.via in (place, msgspec.UNSET))
+                images = (
+                    tuple(image for r in made for image in self._images(r, fresh=fresh)) if text is not None else ()
+                )
+                if len(images) > MOST_IMAGES:
+                    text = f"{text}\n{MORE_IMAGES.format(count=len(images) - MOST_IMAGES, most=MOST_IMAGES)}"
+                    images = images[:MOST_IMAGES]
             else:
                 record = answers.get(call.id)
                 text = self._observed(record, fresh=fresh) if record is not None else None
                 failed = record is not None and record.is_error
+                images = self._images(record, fresh=fresh) if record is not None else ()
             if text is None and not turn.terminated and not turn.truncated and _delegates(call.gate):
                 text = UNKNOWN
             if text is None:
                 text = SKIPPED if turn.terminated else INTERRUPTED
-            out.append(Message("tool", text, tool_call_id=call.id, name=call.gate, is_error=failed))
+            out.append(Message("tool", text, tool_call_id=call.id, name=call.gate, is_error=failed, attachments=images))
         return out
 
     def _observed(self, record: GateRecord, *, fresh: bool) -> str:
-        if self._is_ephemeral(record) and not (fresh and self._circle.gates[record.gate].ephemeral == "after_use"):
-            return EPHEMERAL.format(gate=record.gate)
-        return observed(record)
+        return EPHEMERAL.format(gate=record.gate) if self._expired(record, fresh=fresh) else observed(record)
+
+    def _images(self, record: GateRecord, *, fresh: bool) -> tuple[Attachment, ...]:
+        return () if self._expired(record, fresh=fresh) else record.attachments or ()
+
+    def _expired(self, record: GateRecord, *, fresh: bool) -> bool:
+        return self._is_ephemeral(record) and not (fresh and self._circle.gates[record.gate].ephemeral == "after_use")
 
 
 _CUTTABLE = ("turn", "fold", "partial")
 
 
 def _lengths(message: Message) -> list[int]:
-    """How long its text is, its thinking, and the arguments of each of its calls."""
-    return [len(message.content or ""), len(message.thinking or ""), *(len(call.args) for call in message.tool_calls)]
+    """How long its text is, its thinking, its images (by their tokens), and the arguments of each of its calls."""
+    images = len(message.attachments) * ATTACHMENT_TOKENS * CHARS_PER_TOKEN
+    return [len(message.content or ""), len(message.thinking or ""), images, *(len(c.args) for c in message.tool_calls)]
 
 
 def _shortened(message: Message, over: int) -> Message:
@@ -511,9 +532,13 @@ def _shortened(message: Message, over: int) -> Message:
         return msgspec.structs.replace(message, content=_cut_text(message.content or "", left), provider=provider)
     if longest == 1:
         return msgspec.structs.replace(message, thinking=_cut_text(message.thinking or "", left), provider=provider)
+    if longest == 2:
+        count = len(message.attachments)
+        note = f"[{count} image{'s' if count > 1 else ''} cut here; the loom has them]"
+        return msgspec.structs.replace(message, content=f"{message.content or ''}\n{note}", attachments=())
     calls = list(message.tool_calls)
-    call = calls[longest - 2]
-    calls[longest - 2] = msgspec.structs.replace(call, args=_cut_args(call.args, left))
+    call = calls[longest - 3]
+    calls[longest - 3] = msgspec.structs.replace(call, args=_cut_args(call.args, left))
     return msgspec.structs.replace(message, tool_calls=tuple(calls), provider=provider)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import anyio
 import msgspec
 
+from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom.turn import Location as Location
 from cantrip_acp.loom.turn import Turn
@@ -111,6 +112,7 @@ class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
     locations: tuple[Location, ...] = ()
     diffs: tuple[Diff, ...] = ()
     via: str | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 class PlanChanged(Event, frozen=True, kw_only=True, tag="plan"):

@@ -15,10 +15,13 @@ from typing import Any
 from cantrip_acp.crystals.contract import Crystal, Message
 from cantrip_acp.definition import check_keys, check_mapping, check_number, check_whole, shown
 from cantrip_acp.errors import DefinitionError
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.turn import GateRecord, Turn
 
 CHARS_PER_TOKEN = 3
 """Characters that are taken for one token where no provider counted: on the safe side for prose and code."""
+
+ATTACHMENT_TOKENS = 1_500
+"""Tokens that are taken for an image, a sound or a document where no provider counted."""
 
 KEEP_TURNS = 2
 """Turns that stay verbatim where ``trigger_after_turns`` asks for a fold and ``keep_turns`` says nothing else."""
@@ -123,7 +126,7 @@ def tokens_of(message: Message) -> int:
     # Scripts other than Latin take more tokens for a character.
     if message.content and not message.content.isascii():
         chars += len(message.content.encode("utf-8", "replace")) - len(message.content)
-    return chars // CHARS_PER_TOKEN + 1_500 * len(message.attachments)
+    return chars // CHARS_PER_TOKEN + ATTACHMENT_TOKENS * len(message.attachments)
 
 
 def mark(first: int, last: int) -> str:
@@ -202,6 +205,7 @@ def _told(turn: Turn) -> str:
         parts.append(f"ran: {_line(said.code)}")
     for record in observation.results[:4]:
         outcome = f"failed: {_line(str(record.result), 80)}" if record.is_error else "ok"
+        outcome += _left_out(record)
         parts.append(f"{record.gate}({_line(str(record.args), 60)}) {outcome}")
     if len(observation.results) > 4:
         parts.append(f"and {len(observation.results) - 4} calls more")
@@ -214,6 +218,12 @@ def _told(turn: Turn) -> str:
         elif output.stdout.strip():
             parts.append(f"output: {_line(output.stdout, 100)}")
     return "; ".join(parts) or "nothing"
+
+
+def _left_out(record: GateRecord) -> str:
+    """That images of a result are not in a summary."""
+    count = len(record.attachments or ())
+    return f" [{count} image{'s' if count > 1 else ''} left out]" if count else ""
 
 
 def _line(text: str, most: int = _LINE_CHARS) -> str:
@@ -238,7 +248,7 @@ def transcript(turns: Iterable[tuple[int, Turn]], most: int) -> str:
     for number, turn in listed:
         said, observation = turn.utterance, turn.observation
         texts = [said.content or "", *(f"{c.gate}: {c.args}" for c in said.tool_calls)]
-        texts += [f"-> {'error: ' if r.is_error else ''}{r.result}" for r in observation.results]
+        texts += [f"-> {'error: ' if r.is_error else ''}{r.result}{_left_out(r)}" for r in observation.results]
         if observation.output is not None:
             output = observation.output
             texts += [f"-> {t}" for t in (output.stdout, output.stderr, output.error or "") if t]

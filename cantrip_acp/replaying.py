@@ -114,7 +114,7 @@ class _RecordedGates:
         for place, record in enumerate(self._left):
             if record.gate == call.gate.name:
                 del self._left[: place + 1]
-                return GateReply(record.result, is_error=record.is_error)
+                return GateReply(record.result, is_error=record.is_error, attachments=record.attachments or ())
         return GateReply(f"gate {call.gate.name!r} was not called here in the recording", is_error=True)
 
 

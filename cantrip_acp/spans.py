@@ -222,11 +222,13 @@ def _content(query: Query, redactor: Redactor) -> dict[str, Any]:
 def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         part = {"type": "tool_call_response", "id": message.tool_call_id, "response": message.content or ""}
-        return {"role": "tool", "parts": [part]}
-    parts = [
-        {"type": "uri", "modality": a.kind, "mime_type": a.mime, "uri": a.uri or ""} for a in message.attachments
-    ] + _parts(message.content, message.thinking, message.tool_calls)
+        return {"role": "tool", "parts": [part, *_attached(message)]}
+    parts = _attached(message) + _parts(message.content, message.thinking, message.tool_calls)
     return {"role": message.role, "parts": parts}
+
+
+def _attached(message: Message) -> list[dict[str, Any]]:
+    return [{"type": "uri", "modality": a.kind, "mime_type": a.mime, "uri": a.uri or ""} for a in message.attachments]
 
 
 def _parts(content: str | None, thinking: str | None, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:

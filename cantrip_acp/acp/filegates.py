@@ -24,6 +24,7 @@ from cantrip_acp.gates import edit_file, read_file, search, text, write_file
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.draft import check_writable
 from cantrip_acp.gates.guarded import is_git_config
+from cantrip_acp.gates.images import image_type
 from cantrip_acp.gates.place import one_line
 from cantrip_acp.gates.replacement import Replaced, replace_exactly
 from cantrip_acp.gates.roots import Root
@@ -73,6 +74,8 @@ class FileGates:
         offset, limit = read_file.asked_lines(args)
         with Root.of(context).find(args["path"]) as place:
             if not self._ours(place):
+                return await _disk(read_file.READ_FILE, args, context)
+            if place.status is not None and image_type(_head(place)) is not None and not _is_text(place):
                 return await _disk(read_file.READ_FILE, args, context)
             _check_text(place)
             cut = offset > 1 or limit is not None
@@ -300,9 +303,13 @@ def _is_text(place: Place) -> bool:
 
 
 def _binary(place: Place) -> str | None:
+    return text.binary_kind(_head(place))
+
+
+def _head(place: Place) -> bytes:
     descriptor, _ = place.open_file()
     try:
-        return text.binary_kind(os.read(descriptor, _HEAD))
+        return os.read(descriptor, _HEAD)
     except OSError as error:
         raise GateError(f"cannot read {place.shown!r}: {(error.strerror or str(error)).lower()}") from None
     finally:

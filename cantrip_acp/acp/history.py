@@ -21,6 +21,7 @@ from cantrip_acp.acp.shown import (
     counted,
     ended,
     headline,
+    images,
     places,
     pretty,
     raw_output,
@@ -228,6 +229,7 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
         content = [as_content(ASKED_IN_CHAT)]
     elif record.is_error or (not content and record.gate != "done"):
         content += result(record.result, seen.kind, failed=record.is_error)
+    content += images(record.attachments or ())
     return acp.ToolCall(
         tool_call_id=call.call_id,
         title=counted(seen.title, seen.diffs),

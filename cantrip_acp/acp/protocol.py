@@ -256,9 +256,9 @@ class LinkContent(msgspec.Struct, tag_field="type", tag="resource_link"):
 
 
 class Content(msgspec.Struct, tag_field="type", tag="content"):
-    """Text that a tool call produced."""
+    """Text or an image that a tool call produced."""
 
-    content: TextContent
+    content: TextContent | ImageContent
 
 
 class Diff(msgspec.Struct, tag_field="type", tag="diff", rename="camel"):

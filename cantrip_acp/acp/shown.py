@@ -13,6 +13,7 @@ from cantrip_acp.acp import protocol as acp
 
 if TYPE_CHECKING:
     from cantrip_acp import events
+    from cantrip_acp.crystals.contract import Attachment
 
 CONTENT_LIMIT = 32 * 1024
 """Characters of a result or an output that are shown as content; ``rawOutput`` and the loom have more."""
@@ -121,6 +122,11 @@ class Breaks:
 
 def as_content(text: str) -> acp.Content:
     return acp.Content(acp.TextContent(text))
+
+
+def images(attachments: Sequence[Attachment]) -> list[acp.ToolContent]:
+    """Images of a result as content."""
+    return [acp.Content(acp.ImageContent(each.data, each.mime, each.uri)) for each in attachments]
 
 
 def shortened(text: str) -> str:

@@ -24,6 +24,7 @@ from cantrip_acp.acp.shown import (
     counted,
     ended,
     headline,
+    images,
     places,
     pretty,
     raw_output,
@@ -341,6 +342,7 @@ class Translator:
             content.append(as_content(ASKED_IN_CHAT))
         elif event.is_error or (not content and event.gate != "done" and not shown_already):
             content += result(event.result, call.kind, failed=event.is_error)
+        content += images(event.attachments)
         return [
             *begun,
             self._update(

@@ -108,7 +108,8 @@ class ToolView:
                 if told is not None:
                     self._told += told
                     continue
-                words.append(text(block, "text") or (f"[{text(block, 'type')}]" if block else ""))
+                kind = " ".join(filter(None, (text(block, "type"), text(block, "mimeType"))))
+                words.append(text(block, "text") or (f"[{kind}]" if block else ""))
         self._content = _unfenced("\n".join(words))
         if self.status in ("", "pending") and self._content.strip() == self._command().strip():
             # A question shows the command that it is about, and so does the heading.

@@ -97,7 +97,7 @@ class _Rendering:
         """The answers of an utterance are complete: the ones that lack are made up, for the API demands one to each call."""
         if self._asked or self._answers:
             for wire_id in self._asked.values():
-                self._answers.append(_result(wire_id, _UNANSWERED, is_error=True))
+                self._answers.append(_result(wire_id, _text(_UNANSWERED), is_error=True))
             self._asked = {}
             self.messages.append({"role": "user", "content": self._answers})
             self._answers = []
@@ -131,18 +131,29 @@ class _Rendering:
     def _answer(self, message: Message) -> None:
         wire_id = self._asked.pop(message.tool_call_id or "", None)
         text = message.content or ""
+        attached = [_attached(each, self._model, self._info) for each in message.attachments]
         if wire_id is not None:
-            self._answers.append(_result(wire_id, text, is_error=message.is_error))
-        elif self._asked or self._answers:
-            self._held.append({"type": "text", "text": f"{message.name or 'tool'}: {text}"})
+            if message.is_error:
+                # The content of a failure must be text.
+                self._held.extend(attached)
+                attached = []
+            self._answers.append(_result(wire_id, [*_text(text), *attached], is_error=message.is_error))
+            return
+        parts = [*_text(f"{message.name or 'tool'}: {text}"), *attached]
+        if self._asked or self._answers:
+            self._held.extend(parts)
         else:
-            self._user([{"type": "text", "text": f"{message.name or 'tool'}: {text}"}])
+            self._user(parts)
 
 
-def _result(wire_id: str, text: str, *, is_error: bool) -> dict[str, Any]:
+def _text(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}] if text.strip() else []
+
+
+def _result(wire_id: str, content: list[dict[str, Any]], *, is_error: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": wire_id}
-    if text.strip():
-        result["content"] = [{"type": "text", "text": text}]
+    if content:
+        result["content"] = content
     if is_error:
         result["is_error"] = True
     return result

@@ -78,7 +78,7 @@ def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 class _Rendering:
-    __slots__ = ("_asked", "_dialect", "_info", "_late", "_model", "_out")
+    __slots__ = ("_asked", "_dialect", "_images", "_info", "_late", "_model", "_out")
 
     def __init__(self, info: ModelInfo, model: str, dialect: Dialect) -> None:
         self._info = info
@@ -87,9 +87,13 @@ class _Rendering:
         self._out: list[dict[str, Any]] = []
         self._asked: set[str] = set()
         self._late: list[str] = []
+        self._images: list[dict[str, Any]] = []
+        """Images of tools' answers, which take text alone: they follow in a user's message."""
 
     def of(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         for message in messages:
+            if message.role != "tool":
+                self._show_images()
             match message.role:
                 case "system":
                     self._system(message.content or "")
@@ -99,6 +103,7 @@ class _Rendering:
                     self._assistant(message)
                 case "tool":
                     self._tool(message)
+        self._show_images()
         if self._late:
             self._user(Message("user"))
         return self._out
@@ -156,9 +161,22 @@ class _Rendering:
         text = message.content or ""
         if call_id not in self._asked:
             # An answer without its question is invalid here; what it says is kept.
-            self._user(Message("user", f"[result of {message.name or 'a call'}]\n{text}"))
+            self._show_images()
+            text = f"[result of {message.name or 'a call'}]\n{text}"
+            self._user(Message("user", text, attachments=message.attachments))
             return
+        parts = [self._part(each) for each in message.attachments]
+        text = "\n".join([text, *(part["text"] for part in parts if part["type"] == "text")])
+        images = [part for part in parts if part["type"] != "text"]
+        if images:
+            self._images.append({"type": "text", "text": f"[Images of the result of {message.name or 'a call'}]"})
+            self._images.extend(images)
         self._out.append({"role": "tool", "tool_call_id": wire_id(call_id), "content": text})
+
+    def _show_images(self) -> None:
+        if self._images:
+            self._out.append({"role": "user", "content": self._images})
+            self._images = []
 
     def _part(self, attachment: Attachment) -> dict[str, Any]:
         written = as_words(attachment, self._info, self._model, only_pdf=True)

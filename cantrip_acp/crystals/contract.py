@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     interrupted), nudge or fold.
     ``provider`` is what a provider needs back verbatim (signatures of thinking, reasoning items): a mapping whose
     ``family`` names who said it, so that any other provider passes it over (CRYSTAL-6, the swap).
-    ``attachments`` belong to a user's message and stand before its text.
+    ``attachments`` belong to a user's message, where they stand before its text, or to a tool's answer, where they follow it.
     ``text_calls``: the calls of an assistant's message stand in its content, as it wrote them.
     """
 

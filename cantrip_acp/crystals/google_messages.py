@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.attachments import note, taken
-from cantrip_acp.crystals.contract import Message, Query, ToolCall
+from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
 from cantrip_acp.crystals.google_schema import accepted
 from cantrip_acp.crystals.google_thinking import thinking
 from cantrip_acp.crystals.models import ModelInfo
@@ -24,6 +24,7 @@ UNSIGNED = "skip_thought_signature_validator"
 """Google's word for a call that another model made: Gemini 3 and later refuse calls of a turn without any signature."""
 
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
+_IMAGES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
 _NO_SIGNATURES = re.compile(r"(?:^|/)(?:gemini-[12](?:[.\-]|$)|gemma|learnlm)")
 
 
@@ -81,9 +82,12 @@ def contents_of(
     held: list[dict[str, Any]] = []
     calls: dict[str, _Asked] = {}
     answers: list[dict[str, Any]] | None = None
+    images: list[dict[str, Any]] = []
     for message in messages:
         if message.role != "tool":
             answers = None
+            contents.extend(_user(images))
+            images = []
         if message.role == "system":
             part = {"text": message.content or ""}
             (held if contents else system).append(part)
@@ -97,13 +101,15 @@ def contents_of(
             if parts:
                 contents.append({"role": "model", "parts": parts})
         else:
-            part = _answer(message, calls)
+            part, beside = _answer(message, calls, model, info)
+            images.extend(beside)
             if answers is None:
                 contents.extend(_user(held))
                 held = []
                 answers = []
                 contents.append({"role": "user", "parts": answers})
             answers.append(part)
+    contents.extend(_user(images))
     contents.extend(_user(held))
     return system, contents
 
@@ -126,11 +132,7 @@ def _user(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _user_parts(message: Message, model: str, info: ModelInfo) -> Iterable[dict[str, Any]]:
-    for attachment in message.attachments:
-        if taken(attachment, info):
-            yield {"inlineData": {"mimeType": attachment.mime, "data": attachment.data}}
-        else:
-            yield {"text": note(attachment, model)}
+    yield from (_attached(each, model, info) for each in message.attachments)
     if message.content or not message.attachments:
         yield {"text": message.content or ""}
 
@@ -178,12 +180,31 @@ def _args(call: ToolCall) -> dict[str, Any]:
     return args if isinstance(args, dict) else {"arguments": args}
 
 
-def _answer(message: Message, calls: Mapping[str, _Asked]) -> dict[str, Any]:
+def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, Any]:
+    if not taken(attachment, info):
+        return {"text": note(attachment, model)}
+    if attachment.kind == "image" and attachment.mime not in _IMAGES:
+        return {"text": note(attachment, model, f"{model} does not take {attachment.mime}")}
+    return {"inlineData": {"mimeType": attachment.mime, "data": attachment.data}}
+
+
+def _answer(
+    message: Message, calls: Mapping[str, _Asked], model: str, info: ModelInfo
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The part of an answer, and the parts that follow in a content of their own.
+
+    Gemini 3 and later take images within a function's response; for earlier models they follow it.
+    """
     asked = calls.get(message.tool_call_id or "")
-    text = message.content or ""
+    parts = [_attached(each, model, info) for each in message.attachments]
+    images = [part for part in parts if "text" not in part]
+    text = "\n".join([message.content or "", *(part["text"] for part in parts if "text" in part)])
+    beside = [{"text": f"[Images of the result of {message.name or 'a call'}]"}, *images] if images else []
     if asked is None:
-        return {"text": f"{message.name or 'tool'}: {text}"}
+        return {"text": f"{message.name or 'tool'}: {text}"}, beside
     response: dict[str, Any] = {"name": asked.name, "response": {"error" if message.is_error else "output": text}}
     if asked.id is not None:
         response["id"] = asked.id
-    return {"functionResponse": response}
+    if images and not _NO_SIGNATURES.search(model):
+        response["parts"], beside = images, []
+    return {"functionResponse": response}, beside

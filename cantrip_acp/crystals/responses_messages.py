@@ -31,12 +31,15 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
                 asked = {call.id for call in message.tool_calls}
             case "tool":
                 call_id = message.tool_call_id or ""
-                if call_id in asked:
-                    out.append({"type": "function_call_output", "call_id": wire_id(call_id), "output": text})
-                else:
+                parts = [_part(each, info, model) for each in message.attachments]
+                if call_id not in asked:
                     # An answer without its question is invalid here; what it says is kept.
                     text = f"[result of {message.name or 'a call'}]\n{text}"
-                    out.append({"type": "message", "role": "user", "content": text})
+                content = [{"type": "input_text", "text": text}, *parts] if parts else text
+                if call_id in asked:
+                    out.append({"type": "function_call_output", "call_id": wire_id(call_id), "output": content})
+                else:
+                    out.append({"type": "message", "role": "user", "content": content})
     return out
 
 

@@ -6,6 +6,7 @@ Whatever happens in here is one query of the loop and at most one turn. Nothing 
 from __future__ import annotations
 
 import random as _random
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -35,6 +36,8 @@ MAX_RESPONSE_CHARS = 8_000_000
 """More text than any model may answer; a stream that goes beyond it has no end."""
 
 _REASKS = 2
+_IMAGE = re.compile(r"image|media|multimodal", re.IGNORECASE)
+_LEFT_OUT = "[The image is left out: the provider refused the request that held it.]"
 _INSIST = "Your last answer called no tool. Answer with at least one tool call."
 
 
@@ -181,10 +184,19 @@ async def _attempt(
     crystal: Crystal, query: Query, emit: Emit, policy: RetryPolicy, notice: Notice, spend: Spend
 ) -> Response:
     retry = 0
+    told: tuple[str, ...] = ()
     while True:
         try:
-            return await metered(crystal, query, emit, spend)
+            response = await metered(crystal, query, emit, spend)
+            return msgspec.structs.replace(response, notices=(*told, *response.notices)) if told else response
         except CrystalError as error:
+            plain = None if told else _without_images(query, error)
+            if plain is not None:
+                query, told = (
+                    plain,
+                    (f"Images of tool results were left out, because the request was refused: {error}",),
+                )
+                continue
             delay = policy.delay(retry, error)
             if delay is None:
                 if retry and not isinstance(error, MalformedResponse):
@@ -194,6 +206,24 @@ async def _attempt(
             retry += 1
             await notice(delay, error)
             await policy.sleep(delay)
+
+
+def _without_images(query: Query, error: CrystalError) -> Query | None:
+    """The query without the images of tool results, where a refusal may be about them; None where it is not.
+
+    One image that a provider cannot read would otherwise end every later query.
+    """
+    if error.status not in (400, 413, 415, 422) or not _IMAGE.search(str(error)):
+        return None
+    if not any(message.role == "tool" and message.attachments for message in query.messages):
+        return None
+    messages = [
+        msgspec.structs.replace(m, content=f"{m.content or ''}\n{_LEFT_OUT}", attachments=())
+        if m.role == "tool" and m.attachments
+        else m
+        for m in query.messages
+    ]
+    return msgspec.structs.replace(query, messages=messages)
 
 
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:

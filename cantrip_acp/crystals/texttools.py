@@ -57,10 +57,10 @@ def as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition], *, req
     out.extend(messages[:start])
     if tools:
         out.append(Message("system", presentation(tools, required=required), kind="capabilities"))
-    results: list[str] = []
+    results: list[Message] = []
     for message in messages[start:]:
         if message.role == "tool":
-            results.append(_result(message))
+            results.append(message)
             continue
         _flush(results, out)
         if message.role == "assistant" and message.text_calls:
@@ -76,9 +76,10 @@ def as_text(messages: Sequence[Message], tools: Sequence[ToolDefinition], *, req
     return out
 
 
-def _flush(results: list[str], out: list[Message]) -> None:
+def _flush(results: list[Message], out: list[Message]) -> None:
     if results:
-        out.append(Message("user", "\n\n".join(results)))
+        images = tuple(image for message in results for image in message.attachments)
+        out.append(Message("user", "\n\n".join(map(_result, results)), attachments=images))
         results.clear()
 
 

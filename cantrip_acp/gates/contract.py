@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cantrip_acp.circle import Circle
+    from cantrip_acp.crystals.contract import Attachment
     from cantrip_acp.events import Diff, Location, PlanEntry
     from cantrip_acp.gates.overlay import Overlay
     from cantrip_acp.loom.turn import GateRecord
@@ -55,8 +56,9 @@ class GateContext:
 
 @dataclass(frozen=True, slots=True)
 class GateReply:
-    """A result with what an editor may show beside it. Only ``result`` (JSON data) is the observation.
+    """A result with what an editor may show beside it. ``result`` (JSON data) and ``attachments`` are the observation.
 
+    ``attachments`` are images (`Attachment.of`). A model that takes none reads a note in their place.
     ``annotations`` are added to what interceptors and later rooms keep of a call; the entity never sees them.
     ``plan`` is told to readers as a `PlanChanged` after the call's end.
     """
@@ -68,6 +70,7 @@ class GateReply:
     is_error: bool = False
     annotations: Mapping[str, Any] = field(default_factory=dict)
     plan: tuple[PlanEntry, ...] | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import difflib
 import inspect
 import logging
 import os
+import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp import events, spans, telemetry
+from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.errors import GateError, describe, interrupts
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode
 _SHOWN_ERRORS = 5
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _TITLE = 1_000
 """Characters of a title that are kept."""
 
@@ -126,6 +129,7 @@ class GateExecutor:
                     span.ended(reply.result, "gate_error" if reply.is_error else None)
         title = self._redactor.text(reply.title) if reply.title else None
         locations = self._placed(reply.locations)
+        attachments = self._attached(reply.attachments)
         record = GateRecord(
             name,
             called.args,
@@ -134,6 +138,7 @@ class GateExecutor:
             tool_call_id,
             self._masked_data(reply.annotations) if reply.annotations else msgspec.UNSET,
             **_shown(called, title, locations, changes_of(reply.diffs, called.args, self._redactor.text)),
+            attachments=attachments or msgspec.UNSET,
         )
         del self._unanswered[call_id]
         if hub.active:
@@ -149,6 +154,7 @@ class GateExecutor:
                 locations=locations,
                 diffs=self._masked(reply.diffs),
                 via=via,
+                attachments=attachments,
             )
             await hub.send(finished)
             if reply.plan is not None and not reply.is_error:
@@ -249,6 +255,14 @@ class GateExecutor:
         mask = self._redactor.text
         return tuple(
             events.Diff(d.path, None if d.old_text is None else mask(d.old_text), mask(d.new_text)) for d in diffs
+        )
+
+    def _attached(self, attachments: tuple[Attachment, ...]) -> tuple[Attachment, ...]:
+        """Attachments as a reader may see them; their data is kept as it is."""
+        mask = self._redactor.text
+        return tuple(
+            msgspec.structs.replace(a, title=mask(a.title), uri=None if a.uri is None else mask(a.uri))
+            for a in attachments
         )
 
     def _gained(self, name: str) -> Gate | None:
@@ -400,6 +414,8 @@ def _checked(reply: GateReply) -> GateReply:
         reply = replace(reply, result=data)
     if reply.title is not None:
         reply = replace(reply, title=encodable(str(reply.title)[:_TITLE]))
+    if reply.attachments:
+        reply = replace(reply, attachments=tuple(map(_image, reply.attachments)))
     if reply.locations or reply.diffs or reply.annotations or reply.plan is not None:
         reply = replace(
             reply,
@@ -418,6 +434,16 @@ def _checked(reply: GateReply) -> GateReply:
             else tuple(msgspec.structs.replace(e, content=encodable(str(e.content))) for e in reply.plan),
         )
     return reply
+
+
+def _image(attachment: Attachment) -> Attachment:
+    """An image as records can hold it. Raises `NotJson`."""
+    if not isinstance(attachment, Attachment) or attachment.kind != "image":
+        raise NotJson("its attachments must be images")
+    if not _BASE64.fullmatch(attachment.data):
+        raise NotJson("the data of an image must be base64")
+    uri = None if attachment.uri is None else encodable(str(attachment.uri))
+    return Attachment("image", encodable(attachment.mime), attachment.data, uri, encodable(str(attachment.title)))
 
 
 def _located(locations: Iterable[events.Location]) -> tuple[events.Location, ...]:

@@ -1,4 +1,4 @@
-"""``read_file``: the text of a file, whole or by lines.
+"""``read_file``: the text of a file, whole or by lines, or the image that it is.
 
 Small files are read where the call stands, since a thread costs more than the reading; larger ones in a thread, in pieces,
 so that no file is ever in memory whole.
@@ -6,6 +6,7 @@ so that no file is ever in memory whole.
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 import time
@@ -14,9 +15,11 @@ from typing import Any
 
 import anyio.to_thread
 
+from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.images import LARGEST_IMAGE, image_type
 from cantrip_acp.gates.place import Place
 from cantrip_acp.gates.preview import located
 from cantrip_acp.gates.registry import FILE_OPTIONS
@@ -70,6 +73,8 @@ class _Reading:
         try:
             head = os.read(self.descriptor, min(self.size + 1, _CHUNK))
             kind = text.binary_kind(head)
+            if kind is not None and (mime := image_type(head)) is not None:
+                return self._image(mime, head)
             if kind is not None:
                 raise GateError(
                     f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text; nothing was read"
@@ -79,6 +84,18 @@ class _Reading:
             raise GateError(f"cannot read {self.shown!r}: {(error.strerror or str(error)).lower()}") from None
         finally:
             os.close(self.descriptor)
+
+    def _image(self, mime: str, head: bytes) -> GateReply:
+        if self.size > LARGEST_IMAGE:
+            raise GateError(
+                f"{self.shown!r} is an image of {self.size:,} bytes; {LARGEST_IMAGE:,} is the most to be read"
+            )
+        data = head
+        while len(data) <= LARGEST_IMAGE and (chunk := os.read(self.descriptor, _CHUNK)):
+            data += chunk
+        image = Attachment("image", mime, base64.b64encode(data[:LARGEST_IMAGE]).decode(), title=self.shown)
+        said = f"[image: {self.shown}, {mime}, {len(data):,} bytes]"
+        return GateReply(said, locations=(self.location,), title=self.title, attachments=(image,))
 
     def _chunks(self, head: bytes) -> Iterator[bytes]:
         deadline = time.monotonic() + _SECONDS
@@ -220,7 +237,7 @@ READ_FILE = Gate(
     options=FILE_OPTIONS,
     description=(
         "Read a text file and return its text. With offset and limit, only those lines. A long result is cut, and ends with "
-        "a note that says at which offset to read on."
+        "a note that says at which offset to read on. An image (PNG, JPEG, GIF, WebP) is shown as an image."
     ),
     parameters={
         "type": "object",

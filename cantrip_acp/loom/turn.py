@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cantrip_acp.crystals.contract import RequestParameters, ToolCall, Usage
+from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCall, Usage
 from cantrip_acp.crystals.sampled import Sampled
 
 FORMAT = 1
@@ -85,6 +85,8 @@ class GateRecord(msgspec.Struct, frozen=True):
     The other keys are what readers were shown of the call. Looms of earlier versions lack them. ``call_id`` is its id among
     events, ``parent_call_id`` that of the program that made it. ``title``, ``kind``, ``locations`` and ``diffs`` are absent
     where they are the gate's name, ``other`` or empty.
+
+    ``attachments`` are the images that the gate gave beside its result; the key is absent where it gave none.
     """
 
     gate: str
@@ -100,6 +102,7 @@ class GateRecord(msgspec.Struct, frozen=True):
     kind: str | msgspec.UnsetType = msgspec.UNSET
     locations: tuple[Location, ...] | msgspec.UnsetType = msgspec.UNSET
     diffs: tuple[FileChange, ...] | msgspec.UnsetType = msgspec.UNSET
+    attachments: tuple[Attachment, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types
 
+from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.images import image_of
 from cantrip_acp.mcp.declaration import plain
 from cantrip_acp.sandbox.output import clean
 
@@ -121,11 +123,12 @@ def _references(value: Any, depth: int) -> Iterator[tuple[int, str | None]]:
 
 
 def reply(result: mcp_types.CallToolResult) -> GateReply:
-    """An answer as an observation: its data where it gave data, else its text; what is neither is named, not shown.
+    """An answer as an observation: its data where it gave data, else its text, and its images; other things are named.
 
     Raises `GateError` with its text where the tool failed.
     """
-    text = "\n".join(_shown(block) for block in result.content)
+    images: list[Attachment] = []
+    text = "\n".join(_shown(block, images) for block in result.content)
     if result.is_error:
         raise GateError(_bounded(text) or "the tool failed and said nothing")
     data = result.structured_content
@@ -134,8 +137,9 @@ def reply(result: mcp_types.CallToolResult) -> GateReply:
         value = data["result"] if set(data) == {"result"} else data
         # Some versions give the blocks themselves as data.
         if not (value is not data and _are_blocks(value)) and len(json.dumps(value, default=str)) <= LARGEST_RESULT:
-            return GateReply(value)
-    return GateReply(_bounded(text if text or data is None else json.dumps(data, default=str)))
+            return GateReply(value, attachments=tuple(images))
+    text = text if text or data is None else json.dumps(data, default=str)
+    return GateReply(_bounded(text), attachments=tuple(images))
 
 
 def _are_blocks(value: Any) -> bool:
@@ -143,9 +147,13 @@ def _are_blocks(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) and item.get("type") in kinds for item in value)
 
 
-def _shown(block: Any) -> str:
+def _shown(block: Any, images: list[Attachment]) -> str:
+    """A block as text. An image that models take is added to ``images``."""
     if isinstance(block, mcp_types.TextContent):
         return str(block.text)
+    if isinstance(block, mcp_types.ImageContent) and (image := image_of(block.mime_type, block.data)) is not None:
+        images.append(image)
+        return f"[image: {block.mime_type}, {len(block.data) * 3 // 4} bytes]"
     if isinstance(block, mcp_types.ImageContent | mcp_types.AudioContent):
         kind = "image" if isinstance(block, mcp_types.ImageContent) else "sound"
         return f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4} bytes; not shown]"

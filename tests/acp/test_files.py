@@ -172,7 +172,7 @@ def test_a_gates_rules_hold_before_the_client_is_asked(start: Start, folder: Pat
     assert editor.calls == []
     for text, expected in zip(
         results(agent),
-        ["outside", "outside", "outside", "hidden", "binary", "a pipe", "hidden", "protected", "protected", "outside", "hidden",
+        ["outside", "outside", "outside", "hidden", "[image: ", "a pipe", "hidden", "protected", "protected", "outside", "hidden",
          "names a folder"],
         strict=True,
     ):  # fmt: skip

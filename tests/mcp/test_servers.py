@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
@@ -16,22 +17,29 @@ import pytest
 
 from cantrip_acp import Circle
 from cantrip_acp.errors import DefinitionError, GateError
-from cantrip_acp.gates.contract import Gate, GateContext
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.mcp.connection import McpError
 from cantrip_acp.mcp.declaration import McpServer, distinct
 from cantrip_acp.mcp.servers import McpServers, OpenServers
 from cantrip_acp.redaction import shared
+from tests.gates.images import png
 
 pytestmark = pytest.mark.anyio
+
+PICTURE = base64.b64encode(png()).decode()
 
 
 class _NoTurn:
     turn = None
 
 
-async def call(opened: OpenServers, name: str, /, **args: Any) -> Any:
+async def reply_of(opened: OpenServers, name: str, /, **args: Any) -> GateReply:
     gate = next(g for g in opened.gates if g.name == name)
-    return (await cast(Any, gate.handler)(args, cast(GateContext, _NoTurn()))).result
+    return cast(GateReply, await cast(Any, gate.handler)(args, cast(GateContext, _NoTurn())))
+
+
+async def call(opened: OpenServers, name: str, /, **args: Any) -> Any:
+    return (await reply_of(opened, name, **args)).result
 
 
 @asynccontextmanager
@@ -62,7 +70,11 @@ async def test_tools_are_gates_over_every_transport(
         assert await call(opened, "tools.add", a=1, b=2) == 3
         assert await call(opened, "tools.echo", text="hello") == "hello"
         assert await call(opened, "tools.dotted_tool_name") == {"numbers": [1, 2, 3], "nested": {"deep": True}}
-        assert await call(opened, "tools.picture") == "[image: image/png, 6 bytes; not shown]"
+        pictured = await reply_of(opened, "tools.picture")
+        assert pictured.result == "[image: image/png, 69 bytes]"
+        assert [(image.kind, image.mime, image.data) for image in pictured.attachments] == [
+            ("image", "image/png", PICTURE)
+        ]
         with pytest.raises(GateError, match="Error executing tool fail"):
             await call(opened, "tools.fail", why="because")
         # The connection outlives a failure.

@@ -12,6 +12,9 @@ from mcp.types import ImageContent, TextContent
 
 server = MCPServer("tools")
 
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+"""One pixel."""
+
 
 @server.tool(title="Add numbers", description="Adds two numbers.")
 def add(a: int, b: int) -> int:
@@ -74,7 +77,7 @@ def dotted() -> dict[str, Any]:
 @server.tool()
 def picture() -> list[ImageContent]:
     """A picture."""
-    return [ImageContent(type="image", data="aGVsbG8=", mime_type="image/png")]
+    return [ImageContent(type="image", data=PICTURE, mime_type="image/png")]
 
 
 @server.tool()

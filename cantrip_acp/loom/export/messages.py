@@ -63,6 +63,10 @@ def text_of(message: Message) -> str | None:
 def _content(message: Message, note: Note) -> Any:
     if not message.attachments:
         return text_of(message)
+    if message.role == "tool":
+        # Chat completions take text alone here.
+        note("an image of a tool's result is told by its name alone")
+        return "\n".join([message.content or "", *(f"[image: {a.title or a.mime}]" for a in message.attachments)])
     parts: list[dict[str, Any]] = []
     for each in message.attachments:
         if each.kind == "image":

@@ -80,6 +80,7 @@ export function gateCall(name, args, record = undefined) {
     h("header", {}, icon("calls"), h("strong", {}, visible(name)), place && h("code", {}, visible(place)), state),
     written(name, given) ?? (isEmpty(given) ? null : shown(given)),
     record === undefined ? null : h("div", { class: "answer" }, shown(record.result)),
+    record?.attachments?.length ? h("div", { class: "answer" }, record.attachments.map((each) => picture(each.mime, each.data, each.title))) : null,
     record?.annotations ? h("details", {}, h("summary", {}, "annotations"), data(record.annotations)) : null,
   );
 }

@@ -94,6 +94,7 @@ class GoogleCrystal:
 
     async def query(self, query: Query, emit: Emit) -> Response:
         check_window(self._endpoint, query)
+        notices: tuple[str, ...] = ()
         known = {call.id for message in query.messages for call in message.tool_calls}
         for _ in range(_LESSONS):
             body = body_of(query, self.model, self._endpoint.info, self._endpoint.options, self._refused_signatures)
@@ -122,18 +123,19 @@ class GoogleCrystal:
                     # Of another project's key, or too old: what came with them is said in plain words from now on.
                     self._refused_signatures |= signed
                     continue
-                less = with_less(asked, error)
+                less = with_less(self._who, asked, error)
                 if less is None:
                     raise
                 # Learned for as long as this crystal lives: each query would cost a refusal otherwise.
-                self._taken[repr(asked)] = less
+                self._taken[repr(asked)], notice = less
+                notices += (notice,) if notice else ()
         else:
             raise CrystalError(f"{self._who} takes none of the parameters that it was offered", retryable=False)
         sent = body.get("generationConfig", {})
         asked = RequestParameters(
             sent.get("temperature"), sent.get("topP"), sent.get("seed"), sent.get("maxOutputTokens")
         )
-        return msgspec.structs.replace(reading.response(), request=asked)
+        return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
 
     async def _read(self, body: dict[str, Any], request_id: str, reading: Reading) -> None:
         """One request and the whole of its stream."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.parameters import nearest_effort
 from cantrip_acp.errors import CrystalError, DefinitionError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -27,6 +28,8 @@ _LEVELS = {
 _XHIGH = re.compile(r"(?:^|/)gemini-(?:[4-9]|\d\d)")
 _NEXT = {"MINIMAL": "LOW", "MEDIUM": "HIGH", "XHIGH": "HIGH"}
 """What is asked for where a model has no such level."""
+_EVERY_LEVEL = ("MINIMAL", "LOW", "MEDIUM", "HIGH", "XHIGH")
+_RANGE = re.compile(r"(?:between|range|from)\D{0,20}(\d{1,9})\D{1,12}(\d{1,9})", re.IGNORECASE)
 _NOT_TAKEN = re.compile(
     r"not (?:supported|allowed|valid|enabled)|unsupported|does(?: not|n't) support|unknown name|invalid|only works"
     r"|out of range|must be",
@@ -76,8 +79,9 @@ def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[st
     return config
 
 
-def with_less(generation: Mapping[str, Any], error: CrystalError) -> dict[str, Any] | None:
-    """``generationConfig`` without what ``error`` says that the model does not take; None where it says no such thing.
+def with_less(who: str, generation: Mapping[str, Any], error: CrystalError) -> tuple[dict[str, Any], str] | None:
+    """``generationConfig`` without what ``error`` says that the model does not take, and what to tell the user of it (empty
+    where that is nothing that the user has asked for). None where the error says no such thing.
 
     No table knows what each model takes. Only how well and how long it thinks is changed so, never what was said.
     """
@@ -86,21 +90,37 @@ def with_less(generation: Mapping[str, Any], error: CrystalError) -> dict[str, A
     if error.status == 400 and "responseLogprobs" in out and re.search("logprobs", words, re.IGNORECASE):
         # Few models tell them, and each says in other words that it does not.
         del out["responseLogprobs"]
-        return out
+        return out, ""
     if error.status != 400 or not _NOT_TAKEN.search(words):
         return None
     if re.search(r"thinking|thought", words, re.IGNORECASE) and "thinkingConfig" in out:
-        thought = dict(out["thinkingConfig"])
-        level = thought.pop("thinkingLevel", None)
-        if level in _NEXT:
-            out["thinkingConfig"] = {**thought, "thinkingLevel": _NEXT[level]}
-        elif level is not None or thought.pop("thinkingBudget", None) is not None:
-            out["thinkingConfig"] = thought
-        else:
-            del out["thinkingConfig"]
-        return out
+        thought, notice = _thinking_with_less(who, out.pop("thinkingConfig"), words)
+        return (out | {"thinkingConfig": thought} if thought is not None else out), notice
     for name, spoken in (("temperature", r"temperature"), ("topP", r"top_?p"), ("seed", r"\bseed\b")):
         if name in out and re.search(spoken, words, re.IGNORECASE):
             del out[name]
-            return out
+            return out, ""
     return None
+
+
+def _thinking_with_less(who: str, config: Mapping[str, Any], words: str) -> tuple[dict[str, Any] | None, str]:
+    """The nearest level or budget that a refusal names, else the next level, else what the model decides by itself."""
+    thought = dict(config)
+    level, budget = thought.pop("thinkingLevel", None), thought.pop("thinkingBudget", None)
+    if level is not None:
+        taken = [each for each in _EVERY_LEVEL if each != level and re.search(rf"\b{each}\b", words, re.IGNORECASE)]
+        nearest = nearest_effort(level.lower(), [each.lower() for each in taken]).upper() if taken else _NEXT.get(level)
+        what = f"{who} does not take the effort {level.lower()}; "
+        if nearest is None:
+            return thought, what + "it decides by itself how much to think"
+        named = f" (it takes {', '.join(taken).lower()})" if taken else ""
+        return {**thought, "thinkingLevel": nearest}, f"{what}{nearest.lower()} is used{named}"
+    if budget is not None:
+        thought["includeThoughts"] = True
+        what = f"{who} does not take a thinking budget of {budget:,} tokens; "
+        if (named := _RANGE.search(words)) and int(named[1]) < int(named[2]):
+            nearest_budget = min(max(budget, int(named[1])), int(named[2]))
+            if nearest_budget != budget:
+                return {**thought, "thinkingBudget": nearest_budget}, f"{what}{nearest_budget:,} is used"
+        return thought, what + "it decides by itself how much to think"
+    return None, f"{who} does not tell what it thinks"

@@ -87,9 +87,13 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 def nearest_effort(asked: str, taken: Sequence[str]) -> str:
-    """The one of ``taken`` that is nearest to the effort asked for; of two the lesser."""
+    """The one of ``taken`` that is nearest to the effort asked for; of two the lesser. Who asks for thinking gets some."""
     rank = EFFORTS.index(asked) if asked in EFFORTS else EFFORTS.index("medium")
-    return min(taken, key=lambda effort: (abs(EFFORTS.index(effort) - rank), EFFORTS.index(effort)))
+    thinks = [effort for effort in taken if effort != "none"]
+    return min(
+        thinks if thinks and asked != "none" else taken,
+        key=lambda effort: (abs(EFFORTS.index(effort) - rank), EFFORTS.index(effort)),
+    )
 
 
 _EFFORT_PLACES = (("reasoning", "effort"), ("reasoning_effort",), ("output_config", "effort"))

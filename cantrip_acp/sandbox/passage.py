@@ -10,6 +10,8 @@ import anyio
 
 IDLE = 120.0
 """Seconds without a byte in either direction, after which a connection is closed."""
+LINGER = 5.0
+"""Seconds for the other side to take note of our end, before its connection is closed all the same."""
 MOST_BYTES = 8 * 1024**3
 """What one connection may carry each way."""
 _PIECE = 65_536
@@ -105,6 +107,19 @@ class Passage:
             self._writer.write_eof()
         with anyio.move_on_after(IDLE):
             await self._writer.drain()
+
+    async def linger(self) -> None:
+        """Finish, and discard what still comes until the other side ends too, or `LINGER` is over.
+
+        Closing a socket while bytes wait in it resets the connection: whoever still writes breaks off before it reads our answer.
+        """
+        with anyio.move_on_after(LINGER):
+            try:
+                await self.finish()
+                while await self._reader.read(_PIECE):
+                    pass
+            except OSError:
+                return
 
     def close(self) -> None:
         """What was sent still goes out."""

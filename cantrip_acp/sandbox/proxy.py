@@ -72,13 +72,17 @@ class Proxy:
 
     async def _connection(self, client: Passage) -> None:
         self._count += 1
+        too_many = self._count > MOST_CONNECTIONS
         try:
-            if self._count > MOST_CONNECTIONS:
-                raise Refusal(503, "Too many connections", f"more than {MOST_CONNECTIONS} connections at once")
-            await self._request(client)
-        except Refusal as refusal:
-            self._tell(refusal)
-            await _answer(client, refusal)
+            try:
+                if too_many:
+                    raise Refusal(503, "Too many connections", f"more than {MOST_CONNECTIONS} connections at once")
+                await self._request(client)
+            except Refusal as refusal:
+                self._tell(refusal)
+                await _answer(client, refusal)
+            if not too_many:
+                await client.linger()
         except (OSError, Broken):
             # One of the two went away, or stopped talking: that is all there is to do about it.
             client.abort()

@@ -207,6 +207,39 @@ async def test_nothing_is_smuggled_behind_a_request(make: Make, site: Served) ->
     assert [r[1] for r in site.requests] == ["/first", "/tunnelled"]
 
 
+@pytest.mark.parametrize("kind", ["an answer", "an answer in a tunnel", "a refusal"])
+async def test_the_answer_outlives_what_is_sent_behind_it(kind: str, make: Make, site: Served) -> None:
+    """Who is still writing when the answer comes reads it all the same: no reset, no broken pipe."""
+    first, answer = {
+        "an answer": (f"GET http://{at(site)}/first HTTP/1.1\\r\\n\\r\\n", "GET /first 0"),
+        "an answer in a tunnel": (
+            f"CONNECT {at(site)} HTTP/1.1\\r\\n\\r\\nGET /first HTTP/1.1\\r\\nHost: {at(site)}\\r\\n\\r\\n",
+            "GET /first 0",
+        ),
+        "a refusal": ("GET http://inner.example/ HTTP/1.1\\r\\n\\r\\n", "403 inner.example:80 is not in bash_network"),
+    }[kind]
+    outcome = await run(
+        make,
+        f"exec 3<>/dev/tcp/127.0.0.1/{PROXY_PORT}; printf '{first}' >&3; sleep 0.3; "
+        "for i in 1 2 3; do printf %0300000d 0 >&3; sleep 0.1; done; timeout 5 cat <&3",
+        at(site),
+    )
+    assert answer in outcome.stdout, outcome
+    assert outcome.exit_code == 0, outcome
+    assert "reset" not in outcome.stderr + outcome.stdout, outcome
+    assert [r[1] for r in site.requests] == ["/first"] * (kind != "a refusal")
+
+
+async def test_a_client_that_stays_is_left_in_the_end(make: Make, site: Served) -> None:
+    outcome = await run(
+        make,
+        f"exec 3<>/dev/tcp/127.0.0.1/{PROXY_PORT}; printf 'GET http://{at(site)}/first HTTP/1.1\\r\\n\\r\\n' >&3; "
+        "cat <&3; trap '' PIPE; for i in $(seq 100); do echo more >&3 || break; sleep 0.1; done 2>/dev/null; echo $i",
+        at(site),
+    )
+    assert 10 < int(outcome.stdout.split()[-1]) < 60, outcome
+
+
 async def test_a_tunnel_that_asks_for_another_name(make: Make, certificate: Path) -> None:
     with serve(certificate) as site:
         outcome = await run(

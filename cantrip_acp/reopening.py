@@ -52,7 +52,7 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
     Reads the loom, so it belongs in a thread. Raises `LoomError` where the way to its last turn is damaged.
     """
     entity = Entity(cantrip, loom, entity_id=entity_id)
-    settle(loom, entity_id)
+    settle(loom)
     last = at or loom.last_turn(entity_id)
     if last is None:
         # Its casts so far were stopped before they came to a turn.

@@ -6,6 +6,7 @@ it lives. Only a folder of this user, whose process has ended and that nobody ha
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -14,8 +15,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-
-from cantrip_acp.loom.stores.writers import started
 
 PREFIXES = ("cantrip-git-", "cantrip-canary-", "cantrip-copies-")
 _NAME = re.compile(rf"({'|'.join(PREFIXES)})(?:([0-9]+)-([0-9]+)-)?[^/]*\Z")
@@ -34,9 +33,11 @@ class TemporaryFolder:
             for path in leftovers():
                 remove(path)
         pid = os.getpid()
-        self.path = os.path.realpath(tempfile.mkdtemp(prefix=f"{prefix}{pid}-{started(pid) or 0}-"))
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        name = f"{prefix}{pid}-{started(pid) or 0}-"
+        self._lock = -1
+        while self._lock < 0:
+            self.path = os.path.realpath(tempfile.mkdtemp(prefix=name))
+            self._lock = _locked(self.path)
 
     def close(self) -> None:
         """Remove the folder; safe to call twice."""
@@ -54,26 +55,63 @@ def leftovers() -> Iterator[str]:
     except OSError:
         return
     for name in names:
-        if name.startswith(PREFIXES) and _is_left(os.path.join(base, name)):
-            yield os.path.join(base, name)
+        if name.startswith(PREFIXES):
+            path = os.path.join(base, name)
+            with _claimed(path) as left:
+                pass
+            if left:
+                yield path
 
 
 def remove(path: str) -> bool:
     """Remove a leftover, looked at once more; whether it is gone."""
-    if _is_left(path):
-        shutil.rmtree(path, ignore_errors=True)
+    with _claimed(path) as left:
+        if left:
+            shutil.rmtree(path, ignore_errors=True)
     return not os.path.lexists(path)
 
 
-def _is_left(path: str) -> bool:
+def _locked(path: str) -> int:
+    """A descriptor that locks a new folder; -1 where somebody removed the folder before that.
+
+    Somebody in another container sees no process of ours, and takes a folder that nobody has locked yet for a leftover.
+    """
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH)
+        if os.path.samestat(os.fstat(folder), os.stat(path)):
+            return folder
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        os.close(folder)
+        raise
+    os.close(folder)
+    return -1
+
+
+@contextlib.contextmanager
+def _claimed(path: str) -> Iterator[bool]:
+    """Whether a folder is a leftover; nobody else can begin to use it meanwhile."""
     match = _NAME.match(os.path.basename(path))
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return False
+        yield False
+        return
+    try:
+        yield match is not None and _is_left(folder, match)
+    finally:
+        os.close(folder)
+
+
+def _is_left(folder: int, match: re.Match[str]) -> bool:
     try:
         status = os.fstat(folder)
-        if match is None or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             return False
         if match[2] is None:
             if time.time() - status.st_mtime < _OLD:
@@ -81,8 +119,17 @@ def _is_left(path: str) -> bool:
         elif started(int(match[2])) == int(match[3]):
             return False
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
     except OSError:
         return False
-    finally:
-        os.close(folder)
+    return True
+
+
+def started(pid: int) -> int | None:
+    """When a process began, in clock ticks since the machine did; None where there is none, or it waits to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name may hold anything, but it is the last thing in parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -98,8 +98,9 @@ def record_verdict(loom: Loom, verdict: Verdict) -> RewardRecord:
     if verdict.turn_id not in loom:
         raise TurnNotFound(f"no turn {verdict.turn_id!r} in this loom")
     about = f"{verdict.note or ''} [cast {verdict.cast_id}, trace {verdict.trace_id}]".strip()
+    used = verdict.usage.record()
     given = RewardRecord(
-        verdict.turn_id, verdict.reward, verdict.by, about, now(), "verifier", usage=verdict.usage.record()
+        verdict.turn_id, verdict.reward, verdict.by, about, now(), "verifier", usage=used, cast_id=verdict.cast_id
     )
     loom.append(given)
     return given

@@ -35,11 +35,16 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     from cantrip_acp.cli.loomfile import find
     from cantrip_acp.cli.untrusted import clean_line
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.stores.address import open_store
 
-    with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
+    # As it was written, without what readers see of processes that died.
+    with Loom(open_store(find(name, folders.state_dir(state_dir)), readonly=True)) as held:
         problems = held.check()
-        unfinished = [{"entity": said.entity_id, "turn": said.id} for said in held.unfinished()]
         running = held.running_casts()
+        unfinished = [
+            {"entity": said.entity_id, "turn": said.id, "running": said.cast_id in running}
+            for said in held.unfinished()
+        ]
         endless = [start.id for start, end in held.casts() if end is None and start.id not in running]
         turns, where, later = len(held), str(held.location), dict(held.later)
     if as_json:
@@ -61,9 +66,8 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
             click.echo(clean_line(f"{each}{place}"))
         for open_ in unfinished:
             what = f"entity {open_['entity']} has said what no turn tells of yet ({open_['turn']})"
-            click.echo(
-                clean_line(f"note: {what}: it is at work, or its process ended and the next writer completes it")
-            )
+            why = "it is at work" if open_["running"] else "its process ended, and the next writer completes it"
+            click.echo(clean_line(f"note: {what}: {why}"))
         for cast_id in endless:
             # A process that died and a copy that was cut look the same, so this is no damage.
             what = f"cast {cast_id} has no end, and no process works on it: its process died, or records were cut off"

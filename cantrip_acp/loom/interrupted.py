@@ -6,16 +6,17 @@ for an answer, which the crystal reads and can look into, and nothing is run a s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.errors import LoomAppendOnly, LoomError
+from cantrip_acp.errors import LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.thread import PROCESS_ENDED
 from cantrip_acp.loom.turn import (
@@ -42,48 +43,80 @@ CUT_OFF = "interrupted: the process ended while the child was at work; what it h
 """The same of a delegation."""
 
 
-def settle(loom: Loom, entities: str | Set[str] | None = None) -> list[Turn]:
-    """Write the turns of all utterances that nobody will finish any more, and the ends of their casts.
+def settle(loom: Loom) -> list[Turn]:
+    """Write the turns of all utterances whose process has ended, and the ends of their casts; what was written.
 
-    ``entities`` limits this where others may be writing the loom: to an entity and the children below it (whoever takes it
-    up again holds it alone), or to a set of entities whose writers have ended (`Store.abandoned`). What cannot be settled (a
-    turn above it is damaged) stays as it is.
+    Each cast is held meanwhile, so that of several who try one does it. What cannot be settled (a turn above it is damaged)
+    stays as it is.
     """
     settled: list[Turn] = []
-    # Children began after what called for them.
-    for record in reversed(loom.unfinished()):
-        try:
-            if isinstance(entities, str) and not _below(loom, record, entities):
-                continue
-            if isinstance(entities, Set) and record.entity_id not in entities:
-                continue
-            turn = _turn(loom, record)
-            try:
-                loom.append(turn)
-            except LoomAppendOnly:
-                # Somebody else who opened the loom at the same moment was faster.
-                continue
-            settled.append(turn)
-            start, _ = loom.cast_of(turn.cast_id or "")
-            if start is not None:
-                _end(loom, start)
-        except LoomError as problem:
-            log.warning("what entity %s said last stays unfinished: %s", record.entity_id, problem)
+    for record in _lost(loom):
+        with _held(loom, record.cast_id) as held:
+            if held and any(each.id == record.id for each in loom.unfinished()):
+                try:
+                    turn = _turn(loom, record)
+                    loom.append(turn)
+                    settled.append(turn)
+                except LoomError as problem:
+                    _cannot(record, problem)
+    # Also where whoever wrote such a turn was killed before it wrote the end.
+    for cast_id, turn_id in _last_turns(loom).items():
+        last = loom.turn(turn_id)
+        if last.truncated and last.reason == "error":
+            with _held(loom, cast_id) as held:
+                end = _end(loom, cast_id, {}, {}) if held and loom.cast_end(cast_id) is None else None
+                if end is not None:
+                    loom.append(end)
     return settled
 
 
-def _below(loom: Loom, record: UtteranceRecord, entity_id: str) -> bool:
-    """Whether an utterance is an entity's own or that of a child below it; a fork of either is somebody else."""
-    speaker, at = record.entity_id, record.parent_id
-    while speaker != entity_id:
-        if at not in loom:
-            return False
-        call = loom.places[loom.own(at)[0]]
-        if call.role != "call" or call.entity_id != speaker or call.parent_id is None or call.parent_id not in loom:
-            return False
-        at = call.parent_id
-        speaker = loom.places[at].entity_id
-    return True
+def missing(loom: Loom) -> Iterator[Turn | CastRecord]:
+    """What `settle` would write, for a reader."""
+    turns: dict[str, Turn] = {}
+    ends: dict[str, CastRecord] = {}
+    for record in _lost(loom):
+        try:
+            turns[record.id] = turn = _turn(loom, record)
+            yield turn
+            end = _end(loom, record.cast_id, turns, ends) if loom.cast_end(record.cast_id) is None else None
+            if end is not None:
+                ends[end.id] = end
+                yield end
+        except LoomError as problem:
+            _cannot(record, problem)
+
+
+def _lost(loom: Loom) -> list[UtteranceRecord]:
+    """The utterances whose process has ended, the last one first: children began after what called for them."""
+    said = loom.unfinished()
+    if not said:
+        return []
+    running = loom.running_casts({each.cast_id for each in said})
+    # Who is not at work any more has written all that it ever will; look once more at what that is.
+    return [each for each in reversed(loom.unfinished()) if each.cast_id not in running]
+
+
+@contextlib.contextmanager
+def _held(loom: Loom, cast_id: str) -> Iterator[bool]:
+    """Whether nobody works on a cast; nobody else begins to meanwhile."""
+    held = loom.hold_cast(cast_id)
+    try:
+        if held:
+            loom.refresh()
+        yield held
+    finally:
+        if held:
+            loom.release_cast(cast_id)
+
+
+def _cannot(record: UtteranceRecord, problem: LoomError) -> None:
+    log.warning("what entity %s said last stays unfinished: %s", record.entity_id, problem)
+
+
+def _last_turns(loom: Loom) -> dict[str, str]:
+    """The last turn of each cast that has no end and that nobody works on."""
+    there = loom.open_casts - loom.running_casts()
+    return {place.cast_id: i for i, place in loom.places.items() if place.cast_id in there} if there else {}
 
 
 def _turn(loom: Loom, record: UtteranceRecord) -> Turn:
@@ -170,37 +203,37 @@ def _given(args: str) -> Any:
         return args
 
 
-def _end(loom: Loom, start: CastRecord) -> None:
-    """The end of a cast that was interrupted, with what its turns and its children used."""
-    cast_id = start.id
-    if loom.cast_end(cast_id) is not None:
-        return
+def _end(loom: Loom, cast_id: str, turns: dict[str, Turn], ends: dict[str, CastRecord]) -> CastRecord | None:
+    """The end of a cast that was interrupted, with what its turns and its children used. ``turns`` and ``ends`` are not in the
+    loom. None where the loom lacks the cast's start."""
+    start, _ = loom.cast_of(cast_id)
+    if start is None:
+        return None
     own = loom.bodies(i for i, place in loom.places.items() if place.cast_id == cast_id)
+    own += [turn for turn in turns.values() if turn.cast_id == cast_id]
     ids = {each.id for each in own}
     used = [each.metadata.usage for each in own]
     children = [
         Usage.of_record(end.usage)
         for child in loom.cast_starts().values()
-        if child.parent_turn_id in ids and (end := loom.cast_end(child.id)) is not None
+        if child.parent_turn_id in ids and (end := ends.get(child.id) or loom.cast_end(child.id)) is not None
     ]
     usage = _sum([*used, *children]).record()
     if children:
         usage["children"] = _sum(children).record()
-    loom.append(
-        CastRecord(
-            id=cast_id,
-            event="end",
-            entity_id=start.entity_id,
-            cantrip_id=start.cantrip_id,
-            trace_id=start.trace_id,
-            timestamp=now(),
-            summary=f"Interrupted in turn {len(own)}: the process ended.",
-            reason="error",
-            error=PROCESS_ENDED,
-            truncated=True,
-            turns=len(own),
-            usage=usage,
-        )
+    return CastRecord(
+        id=cast_id,
+        event="end",
+        entity_id=start.entity_id,
+        cantrip_id=start.cantrip_id,
+        trace_id=start.trace_id,
+        timestamp=now(),
+        summary=f"Interrupted in turn {len(own)}: the process ended.",
+        reason="error",
+        error=PROCESS_ENDED,
+        truncated=True,
+        turns=len(own),
+        usage=usage,
     )
 
 

@@ -6,7 +6,7 @@ In memory it keeps a head for each turn (who its parent is, where it stands in t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -72,19 +72,22 @@ class Loom:
         ``postgresql://…?loom=NAME``), made where it is missing.
 
         Opening a file of lines for writing locks it (`LoomLocked`) and sets a torn last line aside; a database has many
-        writers. `problems` tells what was found. What was said when a writer's process ended becomes a turn (`interrupted`);
-        in a database only if that process is known to have ended. With ``fsync`` each record is on the disk before the next
-        turn begins.
+        writers. `problems` tells what was found. What was said when a process ended becomes a turn (`interrupted`), which
+        a reader sees and does not write. With ``fsync`` each record is on the disk before the next turn begins.
         """
         from cantrip_acp.loom.stores.address import open_store
 
         store = open_store(path, fsync=fsync, readonly=readonly)
         try:
+            if readonly:
+                from cantrip_acp.loom.completed import completed
+
+                return cls(completed(store, path))
             loom = cls(store)
-            if loom._tree.unfinished and not readonly:
+            if loom._tree.unfinished or loom.open_casts:
                 from cantrip_acp.loom.interrupted import settle
 
-                settle(loom, store.abandoned(loom._tree.unfinished))
+                settle(loom)
             return loom
         except BaseException:
             store.close()
@@ -271,17 +274,28 @@ class Loom:
 
     __delitem__ = delete_turn
 
-    def hold_cast(self, cast_id: str) -> None:
-        """This process works on a cast: it is active until `release_cast`, or until the process dies."""
-        self._store.hold(cast_id)
+    def hold_cast(self, cast_id: str) -> bool:
+        """This process works on a cast: it is active until `release_cast`, or until the process dies. False where this
+        process, or another one, works on it already."""
+        return self._store.hold(cast_id)
 
     def release_cast(self, cast_id: str) -> None:
         """This process no longer works on a cast."""
         self._store.release(cast_id)
 
-    def running_casts(self) -> set[str]:
-        """The casts without an end that a living process works on."""
-        return self._store.running(self._tree.casts.keys() - self._tree.ends)
+    @property
+    def open_casts(self) -> set[str]:
+        """The casts without an end: a living process works on them, or none does any more."""
+        return self._tree.casts.keys() - self._tree.ends
+
+    def running_casts(self, among: Set[str] | None = None) -> set[str]:
+        """The casts without an end that a living process works on, of all or of these."""
+        there = self.open_casts if among is None else among
+        running = self._store.running(there)
+        if running != there:
+            # One that is not locked any more may have ended as it should, after we last looked.
+            self.refresh()
+        return running - self._tree.ends.keys()
 
     # Reading
 

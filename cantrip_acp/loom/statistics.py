@@ -40,6 +40,10 @@ class Statistics:
         self._kinds: Counter[str] = Counter()
         self._given = array("d")
         self._records: Counter[str] = Counter()
+        self._ids: set[str] = set()
+        """The casts that were counted."""
+        self._verdicts: list[tuple[str, str, Usage]] = []
+        """The casts of verifiers, with their models and what they used: they may be in none of these looms."""
 
     def take(self, loom: Loom) -> None:
         """Add a loom as it is at this moment."""
@@ -57,6 +61,9 @@ class Statistics:
                     models[record.id] = model
             elif isinstance(record, RewardRecord):
                 self._kinds[rewards.kind(record) if record.reward is not None else "failed"] += 1
+                if record.usage:
+                    model = record.by.rpartition("(")[2].rstrip(")") or "unknown"
+                    self._verdicts.append((record.cast_id or "", model, Usage.of_record(record.usage).counted()))
             elif isinstance(record, FoldRecord):
                 self._records["folds"] += 1
             elif isinstance(record, ForkRecord):
@@ -74,6 +81,7 @@ class Statistics:
     def _cast(self, record: CastRecord, began: dict[str, str], models: dict[str, str]) -> None:
         if record.event == "start":
             self._started += 1
+            self._ids.add(record.id)
             self._children += record.parent_turn_id is not None
             began[record.id] = record.timestamp
             return
@@ -122,6 +130,11 @@ class Statistics:
     def record(self) -> dict[str, Any]:
         """As JSON has it: durations in ms (turns) and s (casts), cost in US dollars. Tokens and cost are those that are known,
         null where none is; ``queries_without_usage`` and ``queries_without_cost`` say of how many queries they are not."""
+        for cast_id, model, used in self._verdicts:
+            if not cast_id or cast_id not in self._ids:
+                self._ids.add(cast_id)
+                self._count(used, model)
+        self._verdicts.clear()
         calls = sorted(self._gates.items(), key=lambda item: (-item[1][0], item[0]))
         models = sorted(self._models.items(), key=lambda item: (-item[1]["turns"], item[0]))
         return {

@@ -88,6 +88,9 @@ class Endings:
             end = None if cast_id is None else self._loom.cast_end(cast_id)
             if end is not None and end.error == PROCESS_ENDED:
                 return Ending("truncated", INTERRUPTED, cast_id, end.error)
+            if end is None and cast_id is not None and leaf.reason == "error" and cast_id not in self._running:
+                # Whoever wrote it was killed before it wrote the end.
+                return self.cast(cast_id)
             state: State = "terminated" if leaf.terminated else "truncated"
             return Ending(state, leaf.reason, cast_id, end.error if end is not None else None)
         if cast_id is not None and self._last_of.get(cast_id) == leaf.id:

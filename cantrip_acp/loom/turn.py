@@ -381,7 +381,8 @@ class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
 
     ``reward`` is None where whoever was to give one could not; ``note`` then says why. ``kind`` is absent in older looms
     and means explicit. ``group`` names what a relative reward was relative to. ``grade``: of the thread that ends with this
-    turn, rather than of the turn. ``usage`` is what a verifier used to find it; the key is absent of other rewards.
+    turn, rather than of the turn. ``usage`` is what a verifier used to find it, in the cast ``cast_id``, which may be of
+    another loom; both keys are absent of other rewards.
     """
 
     turn_id: str
@@ -393,6 +394,7 @@ class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
     group: str | msgspec.UnsetType = msgspec.UNSET
     grade: bool | msgspec.UnsetType = msgspec.UNSET
     usage: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    cast_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):

@@ -103,6 +103,12 @@ def number(low: float, high: float | None = None, *, above: bool = False) -> Kin
     return Kind(check, schema | ({"maximum": high} if high is not None else {}))
 
 
+def or_unknown(kind: Kind) -> Kind:
+    """The same number, or null where it is not known."""
+    schema = {**kind.schema, "type": [kind.schema["type"], "null"]}
+    return Kind(lambda value: None if value is None else kind.check(value), schema)
+
+
 def text(wanted: str = "a text", *, pattern: str | None = None, without: str | None = None) -> Kind:
     """A text in which ``pattern`` is found and ``without`` is not."""
     found = re.compile(pattern) if pattern else None

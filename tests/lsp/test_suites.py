@@ -152,6 +152,21 @@ def test_cases_are_run_from_their_lenses(client: Client) -> None:
     assert found["passed"] == 1
 
 
+def test_a_failed_case_of_a_rule_of_ones_own(client: Client) -> None:
+    """A rule of the specification marks its own cases; others have a rule of their own, which the page explains."""
+    uri = client.open("tests.yaml", WRONG.replace("LOOP-2", "MINE-1"))
+    lens = client.ask("textDocument/codeLens", {"textDocument": {"uri": uri}})[-1]["command"]
+    asked = {"command": lens["command"], "arguments": lens["arguments"]}
+    assert client.ask("workspace/executeCommand", asked)["failed"] == 1
+    failed = heard(client, "textDocument/publishDiagnostics", lambda p: p["uri"] == uri and len(p["diagnostics"]) > 1)
+    found = {one["code"]: one for one in failed["diagnostics"]}
+    assert set(found) == {"unknown-rule", "failed-case"}
+    assert found["failed-case"]["message"].startswith("failed: expect.result: expected 'another', got 'ok'")
+    assert found["failed-case"]["codeDescription"]["href"].endswith("rules.md#failed-case")
+    page = Path(__file__).parents[2] / "cantrip_acp" / "lsp" / "rules.md"
+    assert "\n## failed-case\n" in page.read_text()
+
+
 def test_a_run_can_be_cancelled(client: Client) -> None:
     slow = GOOD.replace("{tool_calls", "{delay_ms: 60000, tool_calls")
     uri = client.open("tests.yaml", GOOD + slow + GOOD)

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -23,16 +25,6 @@ from tests.retention.test_worktrees import aged, git
 from tests.retention.test_worktrees import workspace as workspace
 
 OLD = Rules(older_than=90 * DAY)
-
-
-@pytest.fixture
-def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for temporary files, of this test alone."""
-    folder = tmp_path / "temp"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
 
 
 HOLDER = """
@@ -166,3 +158,43 @@ def test_a_worktree_of_a_loom_outside_of_the_state_folder_stays(tmp_path: Path, 
     plan.close()
     assert items == {"worktrees/named": f"{outside} names it", "worktrees/gone": None}
     assert os.path.isdir(state / "worktrees" / "named")
+
+
+def test_a_folder_is_never_removed_under_a_process_that_cannot_be_seen(
+    temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another container no process of ours is to be seen, and there is a moment before a new folder is locked."""
+    made: list[temporary.TemporaryFolder] = []
+    lost: list[str] = []
+    seen = temporary.started
+    ended = threading.Event()
+
+    def make() -> None:
+        while not ended.is_set():
+            folder = temporary.TemporaryFolder("cantrip-git-")
+            made.append(folder)
+            if not os.path.isdir(folder.path):
+                lost.append(folder.path)
+            folder.close()
+
+    monkeypatch.setattr(temporary, "_cleaned", True)
+    # Whoever makes one knows itself; who looks sees nobody.
+    monkeypatch.setattr(
+        temporary, "started", lambda pid: None if threading.current_thread() is threading.main_thread() else seen(pid)
+    )
+    makers = [threading.Thread(target=make) for _ in range(3)]
+    for each in makers:
+        each.start()
+    removed = 0
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        removed += sum(temporary.remove(path) for path in temporary.leftovers())
+    ended.set()
+    for each in makers:
+        each.join()
+    assert lost == []
+    assert len(made) > 100
+    held = temporary.TemporaryFolder("cantrip-git-")
+    assert temporary.remove(held.path) is False
+    assert list(temporary.leftovers()) == []
+    held.close()

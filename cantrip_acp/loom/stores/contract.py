@@ -92,17 +92,14 @@ class Store(Protocol):
         """Every record with its JSON as it was written, first to last; None where it was never JSON."""
         ...
 
-    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
-        """Those of these entities that nobody can be at work on any more: whoever wrote for them last has ended."""
-        ...
-
     def damaged(self) -> list[Problem]:
         """Everything that cannot be read, is not what it was written as, or does not follow the record before it, found
         by reading all of it."""
         ...
 
-    def hold(self, cast_id: str) -> None:
-        """This process works on a cast from now on, until `release`, `close` or its death."""
+    def hold(self, cast_id: str) -> bool:
+        """This process works on a cast from now on, until `release`, `close` or its death; False where it, or another one,
+        works on that cast already. A forked child works on none."""
         ...
 
     def release(self, cast_id: str) -> None:

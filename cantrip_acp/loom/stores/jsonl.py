@@ -27,7 +27,7 @@ import msgspec
 from cantrip_acp.errors import LoomChanged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.stores import rows, running, seal, sidecar, sole
+from cantrip_acp.loom.stores import cast_locks, rows, seal, sidecar, sole
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, LaterRecord, LoomHeader, Record
 
@@ -81,8 +81,9 @@ class JsonlStore:
         self._torn = False
         """Whether the last line was torn when the file was opened."""
         self._place = os.path.abspath(self.path)
-        self._held: set[str] = set()
         self._open()
+        self._locks = cast_locks.CastLocks(self._place, self._fd)
+        cast_locks.not_for_children(self)
 
     @property
     def location(self) -> str | None:
@@ -238,9 +239,6 @@ class JsonlStore:
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
         return (each for _, each in self._scan(lambda line: ((rows.record_of(line), seal.bare(line)), False)))
-
-    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
-        return set(entity_ids) if not self.readonly else set()
 
     def tree(self) -> Tree | None:
         found = sidecar.read(self.path, self._fd)
@@ -457,21 +455,29 @@ class JsonlStore:
             f"{error.strerror}. Make room and try again; nothing was changed"
         )
 
-    def hold(self, cast_id: str) -> None:
-        running.hold(self._fd, cast_id)
-        self._held.add(cast_id)
+    def hold(self, cast_id: str) -> bool:
+        return self._locks.hold(cast_id)
 
     def release(self, cast_id: str) -> None:
-        if cast_id in self._held and self._fd >= 0:
-            self._held.discard(cast_id)
-            running.release(self._fd, cast_id)
+        self._locks.release(cast_id)
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
-        return running.locked(self._place, cast_ids, self._held)
+        return self._locks.running(cast_ids)
+
+    def after_fork(self) -> None:
+        """A child reads on; it has no lock of its parent's and writes nothing."""
+        if self._fd >= 0 and not self.readonly:
+            self.readonly = True
+            try:
+                cast_locks.replace(self._fd, self._place)
+            except OSError:
+                os.close(self._fd)
+                self._fd = -1
 
     def close(self, tree: Tree | None = None) -> None:
         if self._fd < 0:
             return
+        self._locks.close()
         if self._prev is not None and not self.readonly:
             self._keep_end()
         if tree is not None and not self.readonly and not self._indexed:

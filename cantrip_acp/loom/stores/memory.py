@@ -9,6 +9,7 @@ import msgspec
 from cantrip_acp.json_data import FrozenDict, FrozenList, freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
+from cantrip_acp.loom.stores.cast_locks import not_for_children
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import LaterRecord, Record, Turn
 
@@ -23,6 +24,7 @@ class MemoryStore:
         self.problems: list[Problem] = []
         self._records: list[Record | LaterRecord] = []
         self._held: set[str] = set()
+        not_for_children(self)
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         # Readers are given the record itself: nobody may change it, the writer neither.
@@ -55,20 +57,23 @@ class MemoryStore:
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
         return ((record, None) for _, record in self.scan())
 
-    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
-        return set()
-
     def damaged(self) -> list[Problem]:
         return []
 
-    def hold(self, cast_id: str) -> None:
+    def hold(self, cast_id: str) -> bool:
+        if cast_id in self._held:
+            return False
         self._held.add(cast_id)
+        return True
 
     def release(self, cast_id: str) -> None:
         self._held.discard(cast_id)
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
         return self._held & set(cast_ids)
+
+    def after_fork(self) -> None:
+        self._held.clear()
 
     def close(self, tree: object = None) -> None:
         return None

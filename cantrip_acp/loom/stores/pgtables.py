@@ -13,9 +13,6 @@ TABLES = 2
 LOCK = 0x63616E74
 """The advisory locks of looms: with 0 while tables are made, with a loom's number while a record is written."""
 
-WRITING = LOCK + 1
-"""The advisory locks of writers, each with its number, for as long as its connection lives."""
-
 SCHEMA = """
 CREATE TABLE cantrip_looms (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -45,28 +42,16 @@ END $$;
 CHAINS = """
 ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS entity text;
 ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS sum text;
-ALTER TABLE cantrip_records ADD COLUMN IF NOT EXISTS writer integer;
 CREATE TABLE IF NOT EXISTS cantrip_chains (
     loom integer NOT NULL REFERENCES cantrip_looms (id),
     entity text NOT NULL,
     records bigint NOT NULL,
     sum text NOT NULL,
-    writer integer,
     PRIMARY KEY (loom, entity)
 );
-CREATE TABLE IF NOT EXISTS cantrip_writers (
-    id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    loom integer NOT NULL REFERENCES cantrip_looms (id),
-    host text NOT NULL,
-    boot text NOT NULL,
-    namespace text NOT NULL,
-    pid bigint NOT NULL,
-    started bigint NOT NULL
-);
 GRANT SELECT ON cantrip_chains TO PUBLIC;
-GRANT SELECT, INSERT ON cantrip_writers TO PUBLIC;
 """
-"""What version 2 adds: where each entity's chain of checksums ends, and who is writing. Whoever may write records may use both."""
+"""What version 2 adds: where each entity's chain of checksums ends. Whoever may write records may read it."""
 
 _NEW_1 = f"""
 BEGIN
@@ -96,9 +81,8 @@ _NEW = _NEW_1.replace("BEGIN", "DECLARE place bigint;\nBEGIN", 1).replace(
 _CHAINED = """
 BEGIN
     IF NEW.sum IS NOT NULL THEN
-        INSERT INTO cantrip_chains AS c (loom, entity, records, sum, writer)
-            VALUES (NEW.loom, NEW.entity, 1, NEW.sum, NEW.writer)
-            ON CONFLICT (loom, entity) DO UPDATE SET records = c.records + 1, sum = excluded.sum, writer = excluded.writer;
+        INSERT INTO cantrip_chains AS c (loom, entity, records, sum) VALUES (NEW.loom, NEW.entity, 1, NEW.sum)
+            ON CONFLICT (loom, entity) DO UPDATE SET records = c.records + 1, sum = excluded.sum;
     END IF;
     RETURN NULL;
 END """

@@ -17,12 +17,11 @@ import msgspec
 from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.stores import pgtables, rows, seal, writers
+from cantrip_acp.loom.stores import cast_locks, pgtables, rows, seal
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.stores.pgtables import LOCK, TABLES, WRITING
+from cantrip_acp.loom.stores.pgtables import LOCK, TABLES
 from cantrip_acp.loom.stores.pgurl import PgUrl
-from cantrip_acp.loom.stores.running import key_of
-from cantrip_acp.loom.turn import LaterRecord, Record
+from cantrip_acp.loom.turn import CastRecord, LaterRecord, Record
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.tree import Tree
@@ -34,6 +33,8 @@ except ImportError as error:
     raise LoomError(
         f"a loom in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or keep it in sqlite:FILE"
     ) from None
+
+from cantrip_acp.loom.stores.pglocks import RUNNING, PgCastLocks, leave
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
 _SERVER = "Look after the server (is it up, has it room?) and go on"
@@ -56,15 +57,14 @@ class PostgresStore:
         self._seen = 0
         self._sums: dict[str, str] = {}
         """The ends of chains as they are after record ``_seen``."""
-        self._writer: int | None = None
-        self._lost = False
-        """Whether another process has struck this writer off."""
         self._chained = True
         self._closed = False
-        self._held: set[str] = set()
+        self._locks = PgCastLocks(self._connect, _is_lost, self._ended)
         self._base: psycopg.Connection[Any] | None = self._connect()
         try:
             self._loom = self._prepare(self._base)
+            self._locks.loom = self._loom
+            cast_locks.not_for_children(self)
         except psycopg.Error as error:
             self.close()
             raise LoomError(self._says("cannot open", error)) from None
@@ -192,84 +192,24 @@ class PostgresStore:
                 self._base.close()
             self._base = self._connect()
             self._sums.clear()
-            if self._writer is not None:
-                self._write_again(self._base, self._writer)
-            for cast_id in self._held:
-                self._lock(self._base, cast_id)
+            self._locks.look()
         return self._base
 
-    def _register(self, base: psycopg.Connection[Any]) -> int | None:
-        """Note which process this is, and hold a lock that ends with the connection: others can tell when it has ended."""
-        this = writers.this()
-        names = ", ".join(this.__struct_fields__)
-        add = f"INSERT INTO cantrip_writers (loom, {names}) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id"
-        row = base.execute(add, (self._loom, *msgspec.structs.astuple(this))).fetchone()
-        assert row is not None
-        base.execute("SELECT pg_advisory_lock(%s, %s)", (WRITING, row[0]))
-        return int(row[0])
-
-    def _write_again(self, base: psycopg.Connection[Any], writer: int) -> None:
-        """Take the lock again after a lost connection; see whether another process took this one for dead meanwhile."""
-        locked = base.execute("SELECT pg_try_advisory_lock(%s, %s)", (WRITING, writer)).fetchone()
-        known = base.execute("SELECT 1 FROM cantrip_writers WHERE id = %s", (writer,)).fetchone()
-        self._lost = known is None or locked != (True,)
-
-    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
-        wanted = list(entity_ids)
-        if not self._chained or not wanted:
-            return set()
-        query = "SELECT entity, writer FROM cantrip_chains WHERE loom = %s AND entity = ANY(%s)"
-        last: dict[str, int | None] = dict(self._ask(query, (self._loom, wanted)))
-        names = ", ".join(writers.Writer.__struct_fields__)
-        found = self._ask(f"SELECT id, {names} FROM cantrip_writers WHERE loom = %s", (self._loom,))
-        known = {number: writers.Writer(*rest) for number, *rest in found}
-        query = (
-            "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND classid = %s::bigint::oid "
-            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        )
-        held = {number for (number,) in self._ask(query, (WRITING,))}
-        for number, writer in list(known.items()):
-            # Without a lock, a process of another host has ended or lost its connection: it will notice. One of this host
-            # can be looked for.
-            lost = number in last.values() and number not in held and number != self._writer
-            if lost and writers.has_ended(writer) is not False and not self.readonly and self._take_over(number):
-                del known[number]
-        alive = {entity: number for entity, number in last.items() if number not in known}
-        return writers.abandoned(alive, {}, self._writer)
-
-    def _take_over(self, writer: int) -> bool:
-        """Strike a writer off, so that it learns of it when it comes back; False where we may not."""
-        try:
-            self._open.execute("DELETE FROM cantrip_writers WHERE id = %s", (writer,))
-        except psycopg.Error:
-            return False
-        return True
-
-    def _lock(self, base: psycopg.Connection[Any], cast_id: str) -> None:
-        with contextlib.suppress(psycopg.Error):
-            base.execute("SELECT pg_try_advisory_lock(%s)", (key_of(cast_id, str(self._loom)),))
-
-    def hold(self, cast_id: str) -> None:
-        base = self._open
-        self._held.add(cast_id)
-        self._lock(base, cast_id)
+    def hold(self, cast_id: str) -> bool:
+        return self._locks.hold(cast_id)
 
     def release(self, cast_id: str) -> None:
-        if cast_id in self._held:
-            self._held.discard(cast_id)
-            if self._base is not None and not self._base.closed:
-                with contextlib.suppress(psycopg.Error):
-                    self._base.execute("SELECT pg_advisory_unlock(%s)", (key_of(cast_id, str(self._loom)),))
+        self._locks.release(cast_id)
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
-        keys = {key_of(cast_id, str(self._loom)): cast_id for cast_id in cast_ids}
-        if not keys:
-            return set()
-        locks = (
-            "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
-            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        )
-        return {keys[key] for (key,) in self._ask(locks, ()) if key in keys}
+        keys = {self._locks.key(cast_id): cast_id for cast_id in cast_ids}
+        return {keys[key] for (key,) in self._ask(RUNNING, ()) if key in keys} if keys else set()
+
+    def _ended(self, base: psycopg.Connection[Any], cast_ids: set[str]) -> set[str]:
+        """Those of these casts whose end somebody wrote."""
+        query = "SELECT head FROM cantrip_records WHERE loom = %s AND kind = 'cast'"
+        found = (heads.decode(head) for (head,) in base.execute(query, (self._loom,), binary=True))
+        return {each.id for each in found if isinstance(each, heads.CastHead) and each.event == "end"} & cast_ids
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
         if self.readonly and not self._closed:
@@ -283,14 +223,15 @@ class PostgresStore:
             raise LoomWriteError(
                 f"cannot write loom {self._url.shown}: {error}; what was written before is whole. {_SERVER}"
             ) from None
-        if self._lost:
+        if self._locks.taken & {
+            getattr(record, "cast_id", None),
+            record.id if isinstance(record, CastRecord) else None,
+        }:
             raise LoomError(
                 f"loom {self._url.shown}: while the connection was lost, another process took this one for dead and "
                 "completed what its entities had said; load the session again"
             )
         try:
-            if self._writer is None:
-                self._writer = self._register(base)
             position = self._insert(base, row)
         except psycopg.IntegrityError as error:
             raise self._refused(error, row) from None
@@ -331,10 +272,10 @@ class PostgresStore:
         own = seal.close(body, prev, n)
         body.pop()
         add = (
-            "INSERT INTO cantrip_records (loom, n, kind, turn_id, parent_id, head, body, entity, sum, writer) "
-            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+            "INSERT INTO cantrip_records (loom, n, kind, turn_id, parent_id, head, body, entity, sum) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
         )
-        about = (row.kind, row.turn_id, row.parent_id, row.head, bytes(body), row.entity, own, self._writer)
+        about = (row.kind, row.turn_id, row.parent_id, row.head, bytes(body), row.entity, own)
         base.execute(add, (self._loom, n, *about), prepare=True)
         return own
 
@@ -455,13 +396,17 @@ class PostgresStore:
                 return
             after = found[-1].n
 
+    def after_fork(self) -> None:
+        """A child reads on, by a connection of its own."""
+        self.readonly = True
+        leave(self._base)
+        self._base = None
+
     def close(self, tree: Tree | None = None) -> None:
         self._closed = True
+        self._locks.close()
         base, self._base = self._base, None
         if base is not None:
-            if self._writer is not None:
-                with contextlib.suppress(psycopg.Error):
-                    base.execute("DELETE FROM cantrip_writers WHERE id = %s", (self._writer,))
             base.close()
 
 

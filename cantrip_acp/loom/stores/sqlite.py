@@ -22,9 +22,8 @@ import msgspec
 from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.stores import rows, seal, writers
+from cantrip_acp.loom.stores import cast_locks, rows, seal
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.stores.running import CastLocks
 from cantrip_acp.loom.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
@@ -70,27 +69,19 @@ PRAGMA user_version = {TABLES};
 _CHAINED = """
 ALTER TABLE record ADD COLUMN entity TEXT;
 ALTER TABLE record ADD COLUMN sum TEXT;
-ALTER TABLE record ADD COLUMN writer INTEGER;
 CREATE TABLE chain (
     entity TEXT PRIMARY KEY,
     records INTEGER NOT NULL,
-    sum TEXT NOT NULL,
-    writer INTEGER
+    sum TEXT NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE writer (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    host TEXT NOT NULL,
-    boot TEXT NOT NULL,
-    namespace TEXT NOT NULL,
-    pid INTEGER NOT NULL,
-    started INTEGER NOT NULL
-);
 CREATE TRIGGER record_chained AFTER INSERT ON record WHEN NEW.sum IS NOT NULL BEGIN
-    INSERT INTO chain (entity, records, sum, writer) VALUES (NEW.entity, 1, NEW.sum, NEW.writer)
-        ON CONFLICT (entity) DO UPDATE SET records = records + 1, sum = excluded.sum, writer = excluded.writer;
+    INSERT INTO chain (entity, records, sum) VALUES (NEW.entity, 1, NEW.sum)
+        ON CONFLICT (entity) DO UPDATE SET records = records + 1, sum = excluded.sum;
 END;
 """
-"""What version 2 of the tables adds: where each entity's chain of checksums ends, and who is writing."""
+"""What version 2 of the tables adds: where each entity's chain of checksums ends."""
+_left: list[sqlite3.Connection | None] = []
+"""Connections of a parent process: closing them here would drop its locks."""
 _MADE = re.compile(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)")
 
 
@@ -110,9 +101,9 @@ class SqliteStore:
         self._seen = 0
         self._sums: dict[str, str] = {}
         """The ends of chains as they are after record ``_seen``."""
-        self._writer: int | None = None
         self._tables = TABLES
-        self._locks = CastLocks(self.path)
+        self._locks = cast_locks.CastLocks(self.path.with_name(self.path.name + cast_locks.SUFFIX))
+        cast_locks.not_for_children(self)
         self._base: sqlite3.Connection | None = None
         try:
             self._base = self._connect()
@@ -288,8 +279,6 @@ class SqliteStore:
             raise LoomError(f"loom {self.path} is open for reading only")
         row = rows.row_of(record, body)
         try:
-            if self._writer is None:
-                self._writer = self._register(base)
             position = self._insert(base, row)
         except sqlite3.IntegrityError as error:
             raise self._refused(str(error), row) from error
@@ -303,13 +292,6 @@ class SqliteStore:
         if not self.behind:
             self._seen = position
         return position
-
-    def _register(self, base: sqlite3.Connection) -> int | None:
-        """Note which process this is, so that others can tell when it has ended."""
-        this = writers.this()
-        names = ", ".join(this.__struct_fields__)
-        values = msgspec.structs.astuple(this)
-        return base.execute(f"INSERT INTO writer ({names}) VALUES (?, ?, ?, ?, ?)", values).lastrowid
 
     def _insert(self, base: sqlite3.Connection, row: rows.Row) -> int:
         """Add a row at the end of the loom and of its chain. Where others were faster, look where that is, and hold it."""
@@ -341,36 +323,16 @@ class SqliteStore:
         own = seal.close(body, prev, n)
         body.pop()
         add = (
-            "INSERT INTO record (n, kind, turn_id, parent_id, head, body, entity, sum, writer) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            "INSERT INTO record (n, kind, turn_id, parent_id, head, body, entity, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         )
         head, entity = row.head.decode(), row.entity
-        base.execute(add, (n, row.kind, row.turn_id, row.parent_id, head, body.decode(), entity, own, self._writer))
+        base.execute(add, (n, row.kind, row.turn_id, row.parent_id, head, body.decode(), entity, own))
         return own
 
     @staticmethod
     def _chain_end(base: sqlite3.Connection, entity: str) -> str:
         found = base.execute("SELECT sum FROM chain WHERE entity = ?", (entity,)).fetchone()
         return seal.START if found is None else found[0].decode()
-
-    def abandoned(self, entity_ids: Iterable[str]) -> set[str]:
-        wanted = list(entity_ids)
-        if self._tables < TABLES or not wanted:
-            return set()
-        try:
-            found = self._open.execute(
-                "SELECT entity, writer FROM chain WHERE entity IN (SELECT value FROM json_each(?))",
-                (json.dumps(wanted),),
-            )
-            last = {entity.decode(): number for entity, number in found}
-            query = f"SELECT id, {', '.join(writers.Writer.__struct_fields__)} FROM writer"
-            known = {
-                n: writers.Writer(host.decode(), boot.decode(), namespace.decode(), pid, started)
-                for n, host, boot, namespace, pid, started in self._open.execute(query)
-            }
-        except sqlite3.Error as error:
-            raise LoomError(f"loom {self.path} cannot be read: {error}") from error
-        return writers.abandoned(last, known, self._writer)
 
     def _refused(self, why: str, row: rows.Row) -> LoomError:
         if rows.ORPHAN in why:
@@ -531,8 +493,8 @@ class SqliteStore:
             noted.append(Problem(f"the ends of the chains cannot be read: {error}"))
             return None
 
-    def hold(self, cast_id: str) -> None:
-        self._locks.hold(cast_id)
+    def hold(self, cast_id: str) -> bool:
+        return self._locks.hold(cast_id)
 
     def release(self, cast_id: str) -> None:
         self._locks.release(cast_id)
@@ -540,14 +502,15 @@ class SqliteStore:
     def running(self, cast_ids: Iterable[str]) -> set[str]:
         return self._locks.running(cast_ids)
 
+    def after_fork(self) -> None:
+        """A child opens the loom anew: an SQLite connection must not be used, nor closed, by two processes."""
+        _left.append(self._base)
+        self._base = None
+
     def close(self, tree: Tree | None = None) -> None:
         self._locks.close()
         base, self._base = self._base, None
         if base is not None:
-            if self._writer is not None:
-                with contextlib.suppress(sqlite3.Error):
-                    base.execute("PRAGMA busy_timeout = 1000")
-                    base.execute("DELETE FROM writer WHERE id = ?", (self._writer,))
             base.close()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.errors import LoomError, TurnNotFound
+from cantrip_acp.loom.completed import completed
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.thread import cast_ending
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
@@ -41,7 +42,7 @@ class Reading:
 
     def __init__(self, where: Path | str) -> None:
         self.where = where
-        self._store = open_store(where, readonly=True)
+        self._store = completed(open_store(where, readonly=True), where)
         self.index = Index()
         self.version = 0
         """Counts up with every change that was seen."""

@@ -19,6 +19,7 @@ import msgspec
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.errors import LoomChanged, LoomError
 from cantrip_acp.loom import heads
+from cantrip_acp.loom.completed import Completed
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.stores.jsonl import JsonlStore
 from cantrip_acp.loom.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
@@ -45,7 +46,7 @@ class Book:
         """Why there is nothing (more) to read."""
         self.version = 0
         """Counts up with every change that was seen."""
-        self._store: JsonlStore | None = None
+        self._store: Completed | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -56,6 +57,10 @@ class Book:
         """The line in which a turn's utterance stands, where that is not the turn's own."""
         self.rewards: dict[int, list[int]] = {}
         """Where the rewards of a turn stand."""
+        self._ran: set[str] = set()
+        """The casts that ran at the last look."""
+        self._added: dict[int, int] = {}
+        """Where the utterance stands of which a record comes that is in no line (`Completed`)."""
         self._positions = array("Q")
         self._lines = array("L")
         self._lengths = array("L")
@@ -83,7 +88,7 @@ class Book:
             with self.lock:
                 self._begin()
                 self.broken = None
-                self._store = JsonlStore(self.path, readonly=True)
+                self._store = Completed(JsonlStore(self.path, readonly=True), self.path)
                 records = iter(self._store.heads())
             while self._take(records):
                 time.sleep(_REST_S)
@@ -119,7 +124,14 @@ class Book:
             count = self.records
             while self._take(records):
                 time.sleep(_REST_S)
-            if self.records != count or len(self._store.problems) != problems:
+            if self._store.written:
+                # What stood at its utterance has a line of its own now.
+                self._again()
+                return self.version != before
+            running = self._store.running(cast.id for cast in self.index.casts if cast.end is None)
+            if self.records != count or len(self._store.problems) != problems or running != self._ran:
+                # A process that is killed writes nothing, and its cast is not active any more.
+                self._ran = running
                 with self.lock:
                     self.version += 1
         except LoomChanged as changed:
@@ -164,9 +176,13 @@ class Book:
 
     def _one(self, position: int, head: Any, line: int, length: int) -> None:
         index = self.index
-        self._positions.append(position)
-        self._lines.append(line - 1)
-        self._lengths.append(length)
+        said = self._store.said.get(position) if self._store is not None else None
+        if said is None:
+            self._positions.append(position)
+            self._lines.append(line - 1)
+            self._lengths.append(length)
+        else:
+            self._added[position] = said
         kind = heads.kind(head)
         turns, flaws, rewards = len(index), len(index.problems), len(index.rewards)
         index.take(position, head)
@@ -210,7 +226,7 @@ class Book:
 
     @property
     def records(self) -> int:
-        return len(self._positions)
+        return len(self._positions) + len(self._added)
 
     @property
     def damage(self) -> int:
@@ -229,10 +245,12 @@ class Book:
 
     def line_at(self, position: int) -> int:
         """The line of the record that stands there."""
+        position = self._added.get(position, position)
         return self._lines[bisect_right(self._positions, position) - 1]
 
     def length_at(self, position: int) -> int:
         """The bytes of that line."""
+        position = self._added.get(position, position)
         return self._lengths[bisect_right(self._positions, position) - 1]
 
     def position_of(self, line: int) -> int | None:
@@ -256,7 +274,7 @@ class Book:
         with self.lock:
             if self._store is None:
                 raise LoomError(self.broken or f"loom {self.path} is closed")
-            return self._store.line_at(position)
+            return bytes(self._store.line_at(self._added.get(position, position)))
 
     def one(self, position: int) -> Record | LaterRecord | None:
         """The record that stands there; None where its head can be read and the rest cannot, which is then a problem."""

@@ -7,19 +7,21 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from cantrip_acp.recipes.models.base import Model
-from cantrip_acp.recipes.values import Arguments, Flag, Line, MaybeText, Text, number, whole
+from cantrip_acp.recipes.values import Arguments, Flag, Line, MaybeText, Text, number, or_unknown, whole
 
 
 class Usage(Model):
-    """What a scripted response says that it cost."""
+    """What a scripted response says that it cost. null is a number that its provider does not report."""
 
     noun = "usage"
-    prompt_tokens: Annotated[int, whole(0)] = 0
-    completion_tokens: Annotated[int, whole(0)] = 0
-    cached_tokens: Annotated[int, whole(0)] = 0
-    cache_write_tokens: Annotated[int, whole(0)] = 0
-    reasoning_tokens: Annotated[int, whole(0)] = 0
-    cost: Annotated[float, number(0)] = Field(default=0, description="US dollars.")
+    prompt_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
+    completion_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
+    cached_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
+    cache_write_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
+    reasoning_tokens: Annotated[int | None, or_unknown(whole(0))] = 0
+    cost: Annotated[float | None, or_unknown(number(0))] = Field(
+        default=None, description="US dollars; not known where it is left out."
+    )
 
 
 class ScriptedToolCall(Model):

@@ -1,0 +1,128 @@
+"""A loom as its readers see it: what a process said before it died has its turn, which the next writer will write.
+
+Such records have places behind all that a store can have, and end with the reading. Once a writer has written one, its own
+place stands for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from typing import cast as typed
+
+from cantrip_acp.loom import heads
+from cantrip_acp.loom.stores.address import open_store
+from cantrip_acp.loom.turn import CastRecord, LaterRecord, Record, Turn, UtteranceRecord
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.stores.contract import Store
+    from cantrip_acp.loom.tree import Tree
+
+PLACE = 1 << 61
+"""The first place of what is not in the store."""
+
+
+def completed(store: Store, where: Path | str) -> Store:
+    """A store that is open for reading at ``where``, with what is missing in it."""
+    return typed("Store", Completed(store, where))
+
+
+class Completed:
+    """As the store that it reads, but for what is named here."""
+
+    def __init__(self, store: Store, where: Path | str) -> None:
+        self._store = store
+        self._where = where
+        self._said: dict[str, int] = {}
+        """Where it stands what an entity said last, where no turn has followed."""
+        self._added: dict[int, Turn | CastRecord] = {}
+        self._ids: dict[tuple[type, str], int] = {}
+        self.said: dict[int, int] = {}
+        """Where the utterance stands that an added record comes of."""
+        self.written: dict[int, int] = {}
+        """Where those of them stand that a writer has written since."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def tree(self) -> Tree | None:
+        tree = self._store.tree()
+        if tree is not None:
+            self._said = dict(tree.unfinished)
+            for position, record in self._missing():
+                tree.take(position, record)
+        return tree
+
+    def heads(self) -> Iterator[tuple[int, Any]]:
+        yield from self._followed(self._store.heads())
+        yield from self._missing()
+
+    def news(self) -> Iterator[tuple[int, Any]]:
+        yield from self._followed(self._store.news())
+        yield from self._missing()
+
+    def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
+        yield from self._store.scan()
+        yield from ((place, record) for place, record in self._added.items() if place not in self.written)
+
+    def read(self, position: int) -> Record | LaterRecord:
+        return self.read_all((position,))[0]
+
+    def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
+        places = [self.written.get(at, at) for at in positions]
+        kept = iter(self._store.read_all(at for at in places if at not in self._added))
+        return [self._added.get(at) or next(kept) for at in places]
+
+    def _followed(self, records: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """Records as they come; those that were added already only change places."""
+        for position, head in records:
+            match heads.kind(head):
+                case "utterance":
+                    if not head.partial:
+                        self._said[head.entity_id] = position
+                case "turn":
+                    self._said.pop(head.entity_id, None)
+                    if self._is_added(position, Turn, head.id):
+                        continue
+                case "cast":
+                    if head.event == "end" and self._is_added(position, CastRecord, head.id):
+                        continue
+            yield position, head
+
+    def _is_added(self, position: int, kind: type, name: str) -> bool:
+        place = self._ids.get((kind, name))
+        if place is not None:
+            self.written[place] = position
+        return place is not None
+
+    def _missing(self) -> Iterator[tuple[int, Turn | CastRecord]]:
+        """What is missing by now: the turns of utterances whose process has ended, and the ends of their casts."""
+        said = self._unfinished()
+        running = self._store.running(said)
+        if said.keys() <= running:
+            return
+        # Who is not at work any more has written all that it ever will; look once more at what that is.
+        yield from self._followed(self._store.news())
+        lost = {cast_id: position for cast_id, position in self._unfinished().items() if cast_id not in running}
+        if not lost:
+            return
+        from cantrip_acp.loom.interrupted import missing
+        from cantrip_acp.loom.loom import Loom
+
+        self._said = {entity: at for entity, at in self._said.items() if at not in lost.values()}
+        with Loom(open_store(self._where, readonly=True)) as loom:
+            for record in missing(loom):
+                cast_id = (record.cast_id if isinstance(record, Turn) else record.id) or ""
+                name = (type(record), record.id)
+                if cast_id in lost and name not in self._ids:
+                    place = self._ids[name] = PLACE + len(self._added)
+                    self._added[place] = record
+                    self.said[place] = lost[cast_id]
+                    yield place, record
+
+    def _unfinished(self) -> dict[str, int]:
+        """The casts in which something was said that no turn has followed, and where that stands."""
+        positions = list(self._said.values())
+        records = self._store.read_all(positions) if positions else []
+        return {r.cast_id: at for r, at in zip(records, positions, strict=True) if isinstance(r, UtteranceRecord)}

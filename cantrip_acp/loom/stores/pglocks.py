@@ -1,0 +1,147 @@
+"""The cast locks of a loom in PostgreSQL: advisory locks of one connection, which the server drops when that ends.
+
+The connection is used for nothing else, and a thread takes the locks again when it was lost: a process in a long gate call
+stays at work while the server restarts. Both ends look after the connection, so that a host that vanished is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from cantrip_acp.errors import LoomError
+from cantrip_acp.loom.stores.cast_locks import key_of, not_for_children, replace
+
+RUNNING = (
+    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
+    "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+"""The keys of all casts that somebody works on, of all looms of this database."""
+
+_KEEPALIVE = "SET tcp_keepalives_idle = 20; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 4"
+_LOOK_S = 0.5
+_left: list[Any] = []
+"""Connections of a parent process: closing them here would end them there."""
+
+
+class PgCastLocks:
+    """The locks of one open loom. ``connect`` makes a connection, ``is_lost`` looks at one, ``ended`` names the casts among
+    those given whose end was written."""
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        is_lost: Callable[[psycopg.Connection[Any]], bool],
+        ended: Callable[[psycopg.Connection[Any], set[str]], set[str]],
+    ) -> None:
+        self.loom = 0
+        self._connect, self._is_lost, self._ended = connect, is_lost, ended
+        self._guard = threading.Lock()
+        self._base: psycopg.Connection[Any] | None = None
+        self._held: set[str] = set()
+        self._watching: threading.Event | None = None
+        self.taken: set[str] = set()
+        """The casts that another process took for dead, and ended, while our connection was lost."""
+        not_for_children(self)
+
+    def key(self, cast_id: str) -> int:
+        """The number of a cast's lock."""
+        return key_of(cast_id, str(self.loom))
+
+    def hold(self, cast_id: str) -> bool:
+        """Lock a cast for as long as this process works on it; False where somebody works on it already."""
+        with self._guard:
+            if cast_id in self._held or not self._lock(self._connected(), cast_id):
+                return False
+            self._held.add(cast_id)
+            if self._watching is None:
+                self._watching = threading.Event()
+                args = (weakref.ref(self), self._watching)
+                threading.Thread(target=_watch, args=args, name="cast-locks", daemon=True).start()
+            return True
+
+    def release(self, cast_id: str) -> None:
+        """Unlock a cast; nothing where it is not locked here."""
+        with self._guard:
+            self.taken.discard(cast_id)
+            if cast_id in self._held:
+                self._held.discard(cast_id)
+                if self._base is not None:
+                    with contextlib.suppress(psycopg.Error):
+                        self._base.execute("SELECT pg_advisory_unlock(%s)", (self.key(cast_id),))
+                self._rest()
+
+    def look(self) -> bool:
+        """Take the locks again where the connection was lost; False where there is nothing to hold any more."""
+        with self._guard:
+            if self._held:
+                with contextlib.suppress(LoomError, psycopg.Error):
+                    self._connected()
+            return bool(self._held)
+
+    def after_fork(self) -> None:
+        # The thread is the parent's, and another one may have had the guard.
+        self._guard, self._watching = threading.Lock(), None
+        self._held.clear()
+        leave(self._base)
+        self._base = None
+
+    def close(self) -> None:
+        """Unlock everything; safe to call twice."""
+        with self._guard:
+            self._held.clear()
+            self._rest()
+            base, self._base = self._base, None
+            if base is not None:
+                with contextlib.suppress(psycopg.Error):
+                    # The server notices a moment later that a connection has ended.
+                    base.execute("SELECT pg_advisory_unlock_all()")
+                base.close()
+
+    def _rest(self) -> None:
+        if not self._held and self._watching is not None:
+            self._watching.set()
+            self._watching = None
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        base = self._base
+        if base is not None and not self._is_lost(base):
+            return base
+        if base is not None:
+            base.close()
+        self._base = None
+        base = self._connect()
+        base.execute(_KEEPALIVE)
+        # Whoever took one of them for dead has ended it, or is about to and has its lock.
+        self.taken |= {each for each in self._held if not self._lock(base, each)}
+        if self._held:
+            self.taken |= self._ended(base, self._held)
+        self._base = base
+        return base
+
+    def _lock(self, base: psycopg.Connection[Any], cast_id: str) -> bool:
+        try:
+            return base.execute("SELECT pg_try_advisory_lock(%s)", (self.key(cast_id),)).fetchone() == (True,)
+        except psycopg.Error as error:
+            raise LoomError(f"a cast cannot be locked: {error.diag.message_primary or type(error).__name__}") from None
+
+
+def leave(base: psycopg.Connection[Any] | None) -> None:
+    """Let go of a parent's connection without a word to the server."""
+    if base is not None:
+        _left.append(base)
+        with contextlib.suppress(psycopg.Error, OSError):
+            replace(base.fileno(), "/dev/null")
+
+
+def _watch(of: weakref.ref[PgCastLocks], ended: threading.Event) -> None:
+    while not ended.wait(_LOOK_S):
+        locks = of()
+        if locks is None or not locks.look():
+            return
+        del locks

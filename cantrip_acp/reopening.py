@@ -8,7 +8,7 @@ the variables are **lost**, and the entity is told so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
@@ -18,7 +18,7 @@ from cantrip_acp.loom.interrupted import settle
 from cantrip_acp.loom.snapshots import LoomPieces
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.loom.history import CastPart
@@ -37,11 +37,15 @@ TOLD: dict[Kept, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """An entity that goes on, with how many turns it has behind it and how its variables come back."""
+    """An entity that goes on, with how many turns it has behind it and how its variables come back.
+
+    ``parts`` is what it lived through, for whoever shows it next.
+    """
 
     entity: Entity
     turns: int
     kept: Kept
+    parts: list[CastPart] = field(default_factory=list)
 
 
 def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) -> Reopened:
@@ -58,25 +62,25 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
         # Its casts so far were stopped before they came to a turn.
         last = next((each.parent_id for each in loom.partials() if each.entity_id == entity_id), None)
     if last is None:
-        entity.usage = _without_turns(loom, entity_id, ())
+        entity.usage = _without_turns(loom, entity_id, {})
         return Reopened(entity, 0, "none")
     parts = lived(loom, last, entity_id)
-    go_on(entity, last, parts)
+    used = go_on(entity, last, parts)
     if parts and parts[-1].partial is not None and parts[-1].id is not None:
         entity.begun = parts[-1].id
     if at is None:
-        entity.usage = entity.usage + _without_turns(loom, entity_id, parts)
+        entity.usage = entity.usage + _without_turns(loom, entity_id, used)
     own = [turn for _, turn in spoken(parts) if turn.entity_id == entity_id]
     entity.sequence = max((turn.sequence for turn in own), default=0)
     kept = _kept(entity, parts, last)
     if kept != "none":
         entity.revive = _reviver(entity, parts, last, kept)
-    return Reopened(entity, sum(1 for _ in spoken(parts)), kept)
+    return Reopened(entity, sum(1 for _ in spoken(parts)), kept, parts)
 
 
-def _without_turns(loom: Loom, entity_id: str, parts: Sequence[CastPart]) -> Usage:
-    """What queries of an entity used that wrote no turn: they failed for good, or were cancelled."""
-    turns = {part.id: sum((turn.metadata.usage for turn in part.turns), NO_USAGE) for part in parts}
+def _without_turns(loom: Loom, entity_id: str, turns: Mapping[str | None, Usage]) -> Usage:
+    """What queries of an entity used that wrote no turn: they failed for good, or were cancelled. ``turns`` is what the turns
+    of each cast used."""
     total = NO_USAGE
     for start in loom.cast_starts().values():
         end = loom.cast_end(start.id) if start.entity_id == entity_id else None
@@ -87,24 +91,29 @@ def _without_turns(loom: Loom, entity_id: str, parts: Sequence[CastPart]) -> Usa
     return total
 
 
-def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> None:
-    """Take up a history, what it used, and a script's place in it (a script goes on behind the queries of that path)."""
+def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str | None, Usage]:
+    """Take up a history, what it used, and a script's place in it (a script goes on behind the queries of that path).
+
+    Returns what the turns of each cast used.
+    """
     if not entity.last_turn:
         entity.take_up(turn_id, parts)
     queries = sum(1 for _ in spoken(list(parts)))
+    used: dict[str | None, Usage] = {}
     for part in parts:
         if part.partial is not None and part.partial.model is not None:
             queries += 1
-        for turn in part.turns:
-            entity.usage = entity.usage + turn.metadata.usage
+        used[part.id] = sum((turn.metadata.usage for turn in part.turns), used.get(part.id, NO_USAGE))
         end = entity.loom.cast_end(part.id) if part.id is not None else None
         below = end.usage.get("children") if end is not None else None
         if below is not None:
             # The turns of children are on no path of this entity's.
             entity.usage = entity.usage + Usage.of_record(below).counted()
+    entity.usage = sum(used.values(), entity.usage)
     skip = getattr(entity.crystal, "skip", None)
     if skip is not None:
         skip(queries)
+    return used
 
 
 def _kept(entity: Entity, parts: Sequence[CastPart], last: str) -> Kept:

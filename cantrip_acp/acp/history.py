@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.pastcalls import PastGate, PastProgram, calls_of
@@ -47,13 +46,15 @@ if TYPE_CHECKING:
 _EDITED = re.compile(r"(?: at line|, at lines) (\d{1,9})")
 
 
-def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update]:
+def replayed(
+    entity: Entity, parts: Sequence[CastPart] | None = None, *, compaction: bool = False
+) -> Iterator[acp.Update]:
     """Every update of what an entity lived through, oldest first; folds where the client shows compactions.
 
-    Reads the loom as it goes.
+    ``parts`` is what it lived through, where that was read a moment ago.
     """
     used: tuple[int | None, Turn] | None = None
-    parts = past(entity)
+    parts = past(entity, parts)
     family = PastFamily(entity.loom, {entity.id, *(turn.entity_id for part in parts for turn in part.turns)})
     sent: set[str | None] = set()
     for part in parts:
@@ -78,10 +79,11 @@ def replayed(entity: Entity, *, compaction: bool = False) -> Iterator[acp.Update
         yield acp.UsageUpdate(held, size, acp.Cost(cost) if cost is not None else None)
 
 
-def past(entity: Entity) -> list[CastPart]:
-    """The casts of an entity in order, those among them that ended before a turn was written."""
+def past(entity: Entity, parts: Sequence[CastPart] | None = None) -> list[CastPart]:
+    """The casts of an entity in order, those among them that ended before a turn was written; ``parts`` as in `replayed`."""
     loom = entity.loom
-    parts = lived(loom, entity.last_turn, entity.id) if entity.last_turn and entity.last_turn in loom else []
+    if parts is None:
+        parts = lived(loom, entity.last_turn, entity.id) if entity.last_turn and entity.last_turn in loom else ()
     known = {part.id: part for part in parts}
     spoken = {place.cast_id for place in loom.places.values()}
     ordered: list[CastPart] = [part for part in parts if part.id is None]
@@ -244,8 +246,7 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     """What readers were shown of a call beside its arguments and its result."""
 
     title: str

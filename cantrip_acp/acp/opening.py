@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from cantrip_acp.entity import Entity
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
     from cantrip_acp.reopening import Kept
@@ -56,6 +57,7 @@ class Opened:
     """A session's entity with what belongs to it. ``lock`` is a descriptor that holds a session in a shared loom, or -1.
 
     ``lost`` says what was chosen in the session and is not to be had any more. ``exports`` is the folder for exports of it.
+    ``past`` is what its entity lived through, as it was read at the opening; None once it was shown, or has grown.
     """
 
     note: Note
@@ -67,6 +69,7 @@ class Opened:
     lock: int = -1
     lost: str = ""
     left: bool = False
+    past: list[CastPart] | None = None
 
     def leave(self) -> None:
         """Let go of what was taken; the entity's medium is for `Entity.close`."""
@@ -211,6 +214,7 @@ class Opening:
             raise
         hold(found.entity, note.mode)
         opened = Opened(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
+        opened.past = found.parts
         if lost:
             crystal = found.entity.crystal
             changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}

@@ -7,8 +7,7 @@ call may stand in a later one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from cantrip_acp.mediums.contract import Medium
 
 
-@dataclass(frozen=True, slots=True)
-class PastProgram:
+class PastProgram(NamedTuple):
     """A command or cell. ``output`` is None of one that was stopped without any; ``done``: it ended with a call of `done`."""
 
     call_id: str
@@ -27,8 +25,7 @@ class PastProgram:
     done: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PastGate:
+class PastGate(NamedTuple):
     """A gate call; ``via`` is the program that made it, None where the crystal itself did."""
 
     call_id: str
@@ -86,6 +83,8 @@ def _ids(parts: Sequence[Turn], results: Sequence[GateRecord]) -> list[tuple[str
     Looms of earlier versions do not keep the ids. There a result belongs to the first call of its gate without one.
     """
     called = [(f"{part.id}.g{number}", name) for part in parts for number, name in enumerate(part.gate_calls)]
+    if [record.call_id for record in results] == [call_id for call_id, _ in called]:
+        return [(call_id, record) for (call_id, _), record in zip(called, results, strict=True)]
     found: list[tuple[int, str, GateRecord]] = []
     for number, record in enumerate(results):
         own = record.call_id if isinstance(record.call_id, str) else None

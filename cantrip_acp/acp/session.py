@@ -132,6 +132,7 @@ class Session:
         if self._replaying:
             raise unready(self.id, "loaded")
         self.running = True
+        self.opened.past = None
         self._cancelled = False
         self._breaks.begin()
         self._ended = anyio.Event()
@@ -242,7 +243,9 @@ class Session:
             raise unready(self.id, "closed")
 
     def _past(self, replayed: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
-        return list(replayed(self.entity, compaction=self.client.compaction))
+        # What was read when the session was opened need not be read again.
+        parts, self.opened.past = self.opened.past, None
+        return list(replayed(self.entity, parts, compaction=self.client.compaction))
 
     def show(self, update: acp.Update) -> None:
         """Send one update without waiting."""

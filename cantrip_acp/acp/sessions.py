@@ -122,6 +122,7 @@ class Sessions:
 
     async def _resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         session = await self._found(params)
+        session.opened.past = None
         self.host.introduce(session, request)
         return self.host.state(session)
 

@@ -91,6 +91,10 @@ def raw_output(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.keys() != {"output"} else {"output": value}
 
 
+_JOINED = (acp.AgentMessageChunk, acp.AgentThoughtChunk)
+"""What clients join to one text."""
+
+
 class Breaks:
     """A blank line between the messages of one turn, at the beginning of the later one.
 
@@ -107,11 +111,12 @@ class Breaks:
 
     def between(self, update: acp.Update) -> acp.Update:
         """The update as it is sent."""
-        if isinstance(update, acp.UserMessageChunk):
+        kind = type(update)
+        if kind is acp.UserMessageChunk:
             self.begin()
-        if not isinstance(update, acp.AgentMessageChunk | acp.AgentThoughtChunk) or not update.content.text:
+        if not isinstance(update, _JOINED) or not update.content.text:
             return update
-        kind, text = type(update), update.content.text
+        text = update.content.text
         last, ends = self._last.get(kind, (update.message_id, 0))
         if last != update.message_id:
             text = "\n" * max(2 - ends, 0) + text.lstrip("\n")

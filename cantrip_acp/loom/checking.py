@@ -47,10 +47,12 @@ def lacking(loom: Loom) -> Iterator[Problem]:
 
 
 def _cantrips(loom: Loom) -> Iterator[Problem]:
-    told: set[str] = set()
+    seen: set[str] = set()
     for turn_id, place in loom.places.items():
-        if place.cantrip_id not in told and loom.cantrip(place.cantrip_id) is None:
-            told.add(place.cantrip_id)
+        if place.cantrip_id in seen:
+            continue
+        seen.add(place.cantrip_id)
+        if loom.cantrip(place.cantrip_id) is None:
             yield Problem(
                 f"turn {turn_id!r} names a cantrip that is not here: {place.cantrip_id!r}", None, place.position
             )

@@ -47,9 +47,8 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
     Raises `TurnNotFound`, and `LoomError` where a turn above it is lost: what would be missing is told, never passed over.
     """
     parts: list[CastPart] = []
-    path = loom.own(turn_id)
-    for place, at in enumerate(path):
-        turn = loom.turn(at)
+    path, places = loom.own(turn_id), loom.places
+    for place, (at, turn) in enumerate(zip(path, loom.bodies(path), strict=True)):
         if place == 0 and turn.parent_id is not None and turn.role != "call":
             raise LoomError(
                 f"turn {turn_id!r} cannot be gone on from: {turn.parent_id!r}, above it, is not in this loom (damaged?)"
@@ -58,8 +57,11 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
             if not parts or parts[-1].id != turn.cast_id:
                 parts.append(_part(loom, turn.cast_id))
             parts[-1].turns.append(turn)
-        goes_on = loom.places[path[place + 1]].entity_id if place + 1 < len(path) else entity_id
-        for partial in loom.partials(at):
+        partials = loom.partials(at)
+        if not partials:
+            continue
+        goes_on = places[path[place + 1]].entity_id if place + 1 < len(path) else entity_id
+        for partial in partials:
             if partial.entity_id != goes_on:
                 continue
             if parts and parts[-1].id == partial.cast_id:

@@ -382,7 +382,7 @@ class Loom:
         """What was streamed before a cast was stopped, of the casts that went on from a turn or of all, in order of writing."""
         held = self._tree.partials
         positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
-        return [r for r in self._store.read_all(positions) if isinstance(r, UtteranceRecord)]
+        return [r for r in self._store.read_all(positions) if isinstance(r, UtteranceRecord)] if positions else []
 
     def cast_starts(self, cast_ids: Iterable[str] | None = None) -> dict[str, CastRecord]:
         """The start of every cast by its id, or of these, in the order of writing."""
@@ -462,7 +462,11 @@ class Loom:
     def cantrip(self, cantrip_id: str) -> CantripRecord | None:
         """The call and circle that a turn's ``cantrip_id`` names."""
         record = self._tree.cantrips.get(cantrip_id)
-        return None if record is None else freeze_record(record)
+        if record is None:
+            return None
+        # An index gives records that are not frozen; it is done once.
+        frozen = self._tree.cantrips[cantrip_id] = freeze_record(record)
+        return frozen
 
     def claim(self, entity_id: str, entity: Any) -> None:
         """Note that an entity of this id lives here. Raises `EntityExists` where another one does."""

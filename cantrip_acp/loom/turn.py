@@ -214,8 +214,9 @@ class TurnMetadata(msgspec.Struct, frozen=True):
         """The tokens of the last query and its response, as the provider counted them; None where it did not."""
         if self.context_tokens is not msgspec.UNSET:
             return self.context_tokens
-        known = self.tokens_prompt is not None and self.tokens_completion is not None
-        return self.usage.total_tokens if known and not self.queries_without_usage else None
+        if self.tokens_prompt is None or self.tokens_completion is None or self.queries_without_usage:
+            return None
+        return self.tokens_prompt + self.tokens_completion
 
 
 def metadata_of(usage: Usage, **more: Any) -> TurnMetadata:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from cantrip_acp.acp.store import Note, SessionStore
@@ -427,9 +428,11 @@ def test_a_long_session_is_loaded_quickly(again: Open, folder: Path) -> None:
         agent.prompt(session)
     agent.hang_up()
     other = again()
-    began = time.monotonic()
+    process = psutil.Process(other.process.pid)
+    before = sum(process.cpu_times()[:2])
     reply = other.call("session/load", named(session, folder))
-    took = time.monotonic() - began
+    # The agent's own work: this client looks at every update closely, and other tests run beside.
+    took = sum(process.cpu_times()[:2]) - before
     assert reply["_meta"]["cantrip"]["turns"] == 2000
     assert len(other.updates("tool_call")) == 2000
     assert took < 3, took

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.tree import Tree
 
 _encoder = msgspec.json.Encoder()
+_LINE = 1 << 13
+"""Bytes that hold most lines."""
+_AHEAD = 1 << 16
+"""Bytes that are read at once where several records are wanted."""
 _CHUNK = 1 << 20
 _BEGINNING = b'{"type":"loom"'
 """How a loom's first record begins; so does what a crash left of it."""
@@ -199,7 +203,9 @@ class JsonlStore:
             os.setxattr(self._fd, _END, f"{self._number} {self._end} {self._prev}".encode())
 
     def read(self, position: int) -> Record | LaterRecord:
-        line = self.line_at(position)
+        return self._record(position, self.line_at(position))
+
+    def _record(self, position: int, line: bytes) -> Record | LaterRecord:
         try:
             record = rows.record_of(line)
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -210,7 +216,17 @@ class JsonlStore:
         return record
 
     def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
-        return [self.read(position) for position in positions]
+        found, start, held = list[Record | LaterRecord](), 0, b""
+        for position in positions:
+            end = held.find(b"\n", position - start) if start <= position < start + len(held) else -1
+            if end < 0:
+                # Records that are read together mostly stand close to each other.
+                size = _AHEAD if start < position < start + _AHEAD else _LINE
+                start, held = position, os.pread(self._fd, size, position)
+                end = held.find(b"\n")
+            line = held[position - start : end] if end >= 0 else self.line_at(position)
+            found.append(self._record(position, line))
+        return found
 
     @property
     def given(self) -> tuple[int, int]:
@@ -219,7 +235,7 @@ class JsonlStore:
 
     def line_at(self, position: int) -> bytes:
         """The line that begins there, as it is."""
-        size, parts = 8192, []
+        size, parts = _LINE, []
         while True:
             chunk = os.pread(self._fd, size, position)
             if not chunk:
@@ -334,7 +350,8 @@ class JsonlStore:
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
             if bytes(line[:64]).strip() and (whole or seal.holds(line)):
-                wrong = chains.follow("", f"line {number}", line, ours=_is_ours(line))
+                chained = seal.sums(line)[0] is not None
+                wrong = chains.follow("", f"line {number}", line, ours=chained or _is_ours(line))
                 if wrong is not None and number not in damaged:
                     yield Problem(wrong, number, start, len(line))
             if end is not None and number == end[0] and end[2] not in chains.last(""):

@@ -234,8 +234,10 @@ class Translator:
         return [notice(f"No child was started: {event.reason}", self._client)]
 
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
-        """What `done` was called with is the answer: said in words, unless it was said just before. Then what it all cost."""
-        return [*self._answer(event), *self._rest_of_usage()]
+        """What `done` was called with is the answer: said in words, unless it was said just before. Then what it all cost,
+        and which wards could not be enforced."""
+        warnings = [notice(warning, self._client) for warning in event.warnings]
+        return [*self._answer(event), *self._rest_of_usage(), *warnings]
 
     def _rest_of_usage(self) -> list[acp.Update]:
         if not self._unsaid or self._used is None or self._spent is None:

@@ -105,7 +105,9 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def total_tokens(self) -> int | None:
-        return _plus(self.prompt_tokens, self.completion_tokens)
+        """What is known of both; None where that is nothing."""
+        known = _plus(self.prompt_tokens, self.completion_tokens)
+        return known if known or None not in (self.prompt_tokens, self.completion_tokens) else None
 
     def counted(self) -> Usage:
         """One query's usage, with what is unknown of it counted; a sum stays as it is."""

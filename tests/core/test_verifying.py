@@ -10,6 +10,7 @@ import pytest
 from cantrip_acp import Cantrip, DefinitionError, Loom, ScriptedCrystal
 from cantrip_acp.errors import TurnNotFound, VerdictError
 from cantrip_acp.loom import rewards
+from cantrip_acp.loom.statistics import Statistics
 from cantrip_acp.verifying import read, rendered, verify
 from tests.core.conftest import done, echo, make
 
@@ -53,7 +54,25 @@ async def test_what_it_used_is_told_and_kept_with_the_reward() -> None:
     told = await verify(judge, loom, leaf)
     assert (told.usage.prompt_tokens, told.usage.cost) == (30, 0.5)
     (given,) = rewards.assignments(loom)
-    assert given.usage == told.usage.record()
+    assert (given.usage, given.cast_id) == (told.usage.record(), told.cast_id)
+    # Once in statistics, also where the verifier's own loom is counted beside.
+    for looms in ([loom], [loom, judge.loom], [judge.loom, loom]):
+        counted = Statistics()
+        for each in looms:
+            counted.take(each)
+        data = counted.record()
+        assert (data["tokens"]["prompt"], data["cost"]) == (30, 0.5)
+        assert data["models"]["scripted"]["cost"] == 0.5
+
+
+async def test_a_verifier_whose_usage_is_unknown_costs_an_unknown_sum() -> None:
+    loom, leaf = await judged()
+    judge = make(done(json.dumps({"reward": 1})), loom=Loom.memory(), usage={"prompt_tokens": None, "cost": None})
+    await verify(judge, loom, leaf)
+    counted = Statistics()
+    counted.take(loom)
+    data = counted.record()
+    assert (data["tokens"]["total"], data["cost"], data["queries_without_usage"]) == (None, None, 1)
 
 
 async def test_it_reads_the_thread_as_data() -> None:

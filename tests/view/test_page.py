@@ -416,3 +416,28 @@ def test_a_file_that_exists_is_replaced_whole(sample: Path, tmp_path: Path) -> N
     done = run("loom", "view", sample, "--html", tmp_path / "none" / "x.html", cwd=tmp_path)
     assert done.status == 2
     assert "cannot write" in done.err
+
+
+UNKNOWN = """
+crystal:
+  provider: scripted
+  responses: [{content: The answer., usage: {prompt_tokens: null, completion_tokens: null}}]
+circle: {gates: [done], wards: [{max_turns: 2}]}
+"""
+
+
+def test_unknown_usage_is_shown_as_unknown(watch: Watch, tmp_path: Path) -> None:
+    path = tmp_path / "unknown.loom.jsonl"
+    assert run("cast", recipe(tmp_path, UNKNOWN), "Go.", "--loom", path, cwd=tmp_path).status == 0
+    with Loom.open(path, readonly=True) as loom:
+        leaf = loom.leaves()[-1]
+    with serve(path) as view:
+        goes_to(watch, view, leaf, "Turn 1")
+        body = watch.page.inner_text(".details")
+        assert "not known" in body
+        assert "$0" not in body + watch.page.inner_text(".sums")
+        # The number of each count is a dash, not 0.
+        shown = " ".join(body.split())
+        for name in ("Input", "Output", "Cost"):
+            assert f"{name} —" in shown, shown
+        watch.clean()

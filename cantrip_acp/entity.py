@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -122,6 +123,8 @@ class Entity:
         self._files: Pinning | None = _pinning(self) if pins else None
         self._session: MediumSession | None = None
         self._outdated = False
+        self._keeping: asyncio.Task[dict[str, str]] | None = None
+        """The snapshot that is being made."""
         self._opening = anyio.Lock()
         self._warming: anyio.CancelScope | None = None
         self._warmed = anyio.Event()
@@ -331,6 +334,9 @@ class Entity:
             session: Any = await self._opened()
             if taken is not None:
                 await session.restore(taken, source.chunks)
+                if taken.missing:
+                    lost = "; ".join(f"{name} ({why})" for name, why in taken.missing[:10])
+                    session.remark(f"the wards changed, and what could not be kept is gone: {lost}")
             elif keeps:
                 session.remark("what had been defined was lost: the wards changed, and no snapshot could be taken")
         finally:
@@ -423,28 +429,60 @@ class Entity:
             self.children.born, self.children.below = self.loom.children_until(turn_id)
 
     async def keep_state(self, turn_id: str) -> None:
-        """Put a snapshot of the medium's state in the loom, as that of a turn; what cannot be kept is recorded as such."""
-        session: Any = self._session
-        if session is None or self._pieces is None:
+        """Begin to put a snapshot of the medium's state in the loom, as that of a turn: the state as it is now. What remains
+        to be done is done beside the next query; `state_kept` waits for it."""
+        if self._session is None or self._pieces is None:
             return
+        await self.state_kept()
+        began = anyio.Event()
+        self._keeping = asyncio.create_task(self._keep_state(self._session, self._pieces, turn_id, began))
+        await began.wait()
+
+    async def _keep_state(self, session: Any, pieces: LoomPieces, turn_id: str, began: anyio.Event) -> dict[str, str]:
+        """What is not kept of the state, and why. Nothing is offered as a snapshot that did not open again."""
         lost: dict[str, str] = {}
         try:
-            taken = await session.snapshot()
+            taken = await session.snapshot(began.set)
             described = taken.record()
             lost = {name: self.redactor.diagnostic(why) for name, why in taken.missing}
         except SandboxError as error:
             described = {"error": self.redactor.diagnostic(str(error))}
             lost = {"all variables": described["error"]}
-        self._pieces.keep(turn_id, self.id, described)
+        except asyncio.CancelledError:
+            described = {"error": "the cast was stopped before the state could be kept"}
+            lost = {"all variables": described["error"]}
+        finally:
+            began.set()
+        pieces.keep(turn_id, self.id, described)
+        return lost
+
+    async def state_kept(self, patience: float | None = None) -> None:
+        """Wait until the last snapshot is in the loom, and tell what could not be kept of it. ``patience`` is how many seconds
+        it may take; after that it is given up, which is recorded too."""
+        task = self._keeping
+        if task is None:
+            return
+        await asyncio.wait([task], timeout=patience)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        self._keeping = None
+        lost = task.result()
         fresh = {name: why for name, why in lost.items() if self._unkept.get(name) != why}
         self._unkept = lost
-        if fresh:
+        if fresh and self._session is not None:
             text = "; ".join(f"{name} ({why})" for name, why in list(fresh.items())[:10])
             text = f"not kept in the snapshot, and gone where this session is opened again: {text}"
-            session.remark(text)
-            if self.hub.active:
-                cast_id = self._run.id if self._run is not None else ""
-                await self.hub.send(Noticed(entity_id=self.id, cast_id=cast_id, depth=self.depth, text=text))
+            await self.remark(text, aloud=True)
+
+    async def remark(self, text: str, *, aloud: bool) -> None:
+        """Let the entity read something before the output of its next program, and the user, too, where it is said aloud."""
+        remark = getattr(self._session, "remark", None)
+        if remark is not None:
+            remark(text)
+        if aloud and self.hub.active:
+            cast_id = self._run.id if self._run is not None else ""
+            await self.hub.send(Noticed(entity_id=self.id, cast_id=cast_id, depth=self.depth, text=text))
 
     async def keep_files(self, turn: Turn) -> None:
         """Pin the workspace's files as a turn leaves them, where that was asked for (``loom.files``)."""
@@ -529,6 +567,9 @@ class Entity:
         with anyio.CancelScope(shield=True):
             if self._children is not None:
                 await self._children.end()
+            if self._keeping is not None:
+                with suppress(CantripError):
+                    await self.state_kept(patience=0)
             if session is not None:
                 await session.close()
             await self.executor.close()

@@ -69,6 +69,8 @@ def _many(queries: int) -> str:
     return "1 query" if queries == 1 else f"{queries} queries"
 
 
+_KEPT_WITHIN = 1.0
+"""Seconds that the snapshot of the last turn may still take where a cast is stopped."""
 _NOT_TAKEN = frozenset({400, 413, 415, 422})
 """Statuses by which a provider says that what it was sent is not to be taken."""
 
@@ -253,6 +255,15 @@ class CastRun:
 
     async def _turns(self) -> str:
         """Turn by turn until something ends it; the reason."""
+        try:
+            return await self._one_by_one()
+        except BaseException:
+            # What stopped the cast is the thing to tell.
+            with anyio.CancelScope(shield=True), contextlib.suppress(CantripError):
+                await self.entity.state_kept(patience=0 if self.entity.ends_when_cut else _KEPT_WITHIN)
+            raise
+
+    async def _one_by_one(self) -> str:
         while True:
             await anyio.lowlevel.checkpoint()
             turn = TurnState(self, time.perf_counter())
@@ -270,21 +281,24 @@ class CastRun:
                 turn.outputs.append(Output(error=response.problem))
                 if self.entity.hub.active:
                     await self.entity.hub.send(events.Noticed(**self._ids, text=response.problem))
+            # Nothing of the entity's may run beside what is done now, and a cell begins with the state that was kept.
+            await self.entity.state_kept()
             await self._act(turn)
             reason = self._verdict(turn)
             self._turn = None
             record = self._write(turn, reason)
             self._ended = reason is not None
-            if turn.outputs and response.tool_calls:
-                await self.entity.keep_state(record.id)
             await self.entity.keep_files(record)
             await self.scoring.turn(record if not turn.parts else joined((*turn.parts, record)))
+            if turn.outputs and response.tool_calls:
+                await self.entity.keep_state(record.id)
             if self.entity.hub.active:
                 await self._tell_turn(record, response if not turn.parts else None)
             if self.entity.birth is not None:
                 # Also where this cast has ended: what its parents may spend is what all of them spend.
                 self._stop_overspent(response.usage.counted())
             if reason is not None:
+                await self.entity.state_kept()
                 self._result = turn.answer if reason == "done" else answer(record)
                 return reason
 

@@ -1,18 +1,21 @@
 """An entity that lived before is taken up again from its loom, under its own id (§6.3; a session that is opened again).
 
 What was said comes from the loom, whole. What a code medium held in its variables comes back where it can, at the first
-program and not before: from the last **snapshot** where the loom keeps them; else by **replay** of the entity's cells, each
-gate call answered with what was recorded. Cells that could write files are never run again behind anybody's back: then
-the variables are **lost**, and the entity is told so.
+program and not before. Where the recipe keeps snapshots (``loom.snapshots``), the last **snapshot** is opened, and nothing is ever
+replayed in its place. Where it keeps none, the entity's cells are run again (**replay**), each gate call answered with what was
+recorded, but only if cells cannot write files. In all other cases the variables are **lost**, and the entity and the user
+are told so, and why.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.entity import Entity
+from cantrip_acp.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.interrupted import settle
 from cantrip_acp.loom.snapshots import LoomPieces
@@ -124,7 +127,8 @@ def _kept(entity: Entity, parts: Sequence[CastPart], last: str) -> Kept:
         return "none"
     if _snapshotted(entity, parts) is not None:
         return "snapshot"
-    return "lost" if entity.circle.wards.code_writable_paths else "replay"
+    never = entity.circle.wards.code_writable_paths or entity.cantrip.loom_settings.get("snapshots")
+    return "lost" if never else "replay"
 
 
 def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
@@ -132,8 +136,9 @@ def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
     tool, pieces = entity.circle.medium.tool, LoomPieces(entity.loom)
     for _, turn in reversed(list(spoken(list(parts)))):
         if any(call.gate == tool for call in turn.utterance.tool_calls):
-            described = pieces.of(turn.id)
-            return turn.id if described is not None and "error" not in described else None
+            with suppress(LoomError):
+                return turn.id if pieces.of(turn.id) is not None else None
+            break
     return None
 
 
@@ -143,15 +148,20 @@ def _reviver(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -
     async def revive() -> None:
         from cantrip_acp.forking import restore
 
-        told, missing = TOLD[kept], list[str]()
+        told, missing, problem = TOLD[kept], list[str](), ""
         if kept != "lost":
             at = _snapshotted(entity, parts) or last
-            strategy, missing = await restore(entity, at, parts, "auto", None)
-            told = TOLD["snapshot" if strategy == "snapshot" else "replay"]
-        session: Any = await entity.session()
-        remark = getattr(session, "remark", None)
-        if remark is not None:
-            more = f" (but: {'; '.join(missing[:5])})" if missing else ""
-            remark(f"this session was opened again: {told}{more}")
+            try:
+                _, missing = await restore(entity, at, parts, kept, None)
+            except SandboxMissing:
+                raise
+            except (SandboxError, LoomError) as failure:
+                # Nothing is run in its place: what could not be had is gone, and everybody is told.
+                await entity.discard_session()
+                problem = entity.redactor.diagnostic(str(failure.__cause__ or failure))
+                told = f"{TOLD['lost']} ({problem})"
+        more = f" (but: {'; '.join(missing[:5])})" if missing else ""
+        await entity.session()
+        await entity.remark(f"this session was opened again: {told}{more}", aloud=bool(problem))
 
     return revive

@@ -412,7 +412,8 @@ def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Re
 def turn_named(entity: Entity, named: object) -> str | None:
     """The id of a turn by its id or its number (1 is the first); None where the entity has lived through no such turn.
 
-    Numbers count what the crystal said. By its id any turn is known: a fold too, and one that ended with a delegation.
+    Numbers count what the crystal said; 0 is the ``call`` turn before all of it. By its id any turn is known: a fold too, and
+    one that ended with a delegation.
     """
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return None
@@ -420,7 +421,26 @@ def turn_named(entity: Entity, named: object) -> str | None:
 
     own = [turn.id for _, turn in spoken(lived(entity.loom, entity.last_turn))]
     if isinstance(named, int) and not isinstance(named, bool):
+        if named == 0:
+            return next((i for i in entity.loom.own(entity.last_turn) if entity.loom.places[i].role == "call"), None)
         return own[named - 1] if 1 <= named <= len(own) else None
     if not isinstance(named, str) or named not in entity.loom.own(entity.last_turn):
         return None
-    return named if named in own or entity.loom.turn(named).role != "call" else None
+    return named
+
+
+def first_cast(entity: Entity, turn_id: str) -> str | None:
+    """The cast of the entity's own past that begins at a ``call`` turn, also where it came to no turn. None for other turns."""
+    loom = entity.loom
+    if loom.places[turn_id].role != "call":
+        return None
+    starts = loom.cast_starts()
+    fork = loom.fork_of(entity.id)
+    casts = [loom.places[i].cast_id for i in loom.own(entity.last_turn) if loom.places[i].role == "crystal"]
+    casts += [start.id for start in starts.values() if start.entity_id == entity.id]
+    casts += [fork.resumes] if fork is not None and isinstance(fork.resumes, str) else []
+    found = casts[0] if casts else None
+    while found in starts and isinstance(before := starts[found].resumes, str):
+        # A cast that goes on with another one begins where that one does.
+        found = before
+    return found

@@ -30,7 +30,7 @@ from cantrip_acp.acp.folder import check_folder, check_further
 from cantrip_acp.acp.host import Host, named
 from cantrip_acp.acp.living import Living, Waiting
 from cantrip_acp.acp.missingkey import with_a_key
-from cantrip_acp.acp.opening import Opened, Opening, turn_named
+from cantrip_acp.acp.opening import Opened, Opening, first_cast, turn_named
 from cantrip_acp.acp.options import MODEL, Options
 from cantrip_acp.acp.refusals import busy, unknown
 from cantrip_acp.acp.session import Session
@@ -42,6 +42,7 @@ from cantrip_acp.redaction import shared
 if TYPE_CHECKING:
     from cantrip_acp.acp.commands import Command
     from cantrip_acp.acp.wire import Request
+    from cantrip_acp.entity import Entity
     from cantrip_acp.gates.sources import GateSource
     from cantrip_acp.resuming import Point
 
@@ -148,7 +149,7 @@ class Sessions:
             else:
                 async with source.loom_read:
                     turn_id = await anyio.to_thread.run_sync(turn_named, source.entity, wanted)
-                if turn_id is None:
+                if turn_id is None and (wanted != 0 or isinstance(wanted, bool) or source.entity.last_turn):
                     raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
             where: Point | None = None
             if resume:
@@ -170,16 +171,22 @@ class Sessions:
 
     async def _point(self, source: Session, turn_id: str | None) -> Point:
         """Where a fork of a turn goes on without a new message; an error of the request where it cannot."""
-        from cantrip_acp.resuming import point
-
         try:
             async with source.loom_read:
-                return await anyio.to_thread.run_sync(point, source.entity.loom, turn_id or "")
+                return await anyio.to_thread.run_sync(self._point_of, source.entity, turn_id or "")
         except (IntentRequired, TurnNotFound) as problem:
             why = (
                 str(problem) if turn_id else "nothing was asked in this session yet, so there is nothing to go on with"
             )
             raise invalid_params(why, "_meta.cantrip.resume") from None
+
+    @staticmethod
+    def _point_of(entity: Entity, turn_id: str) -> Point:
+        from cantrip_acp.resuming import point
+
+        if turn_id not in entity.loom:
+            return point(entity.loom, turn_id)
+        return point(entity.loom, turn_id, first_cast(entity, turn_id))
 
     async def _forked(
         self,
@@ -213,7 +220,12 @@ class Sessions:
                     fresh=True,
                 )
             await self._living_state(source, opened, turn_id)
-        return self.host.take(opened, permissions, source.trace, meta, sources)
+        from cantrip_acp.reopening import TOLD
+
+        session = self.host.take(opened, permissions, source.trace, meta, sources)
+        if opened.kept == "lost":
+            session.remarks.append(f"Of this fork's Python, {TOLD['lost']}.")
+        return session
 
     async def _living_state(self, source: Session, opened: Opened, turn_id: str) -> None:
         """A source that stands at that very turn gives its variables as they are."""
@@ -277,6 +289,8 @@ class Sessions:
         session = self.host.take(opened, permissions, named(params.meta), params.meta, sources)
         if opened.kept in TOLD:
             session.told.append(f"This session was opened again in a new process: {TOLD[opened.kept]}.")
+        if opened.kept == "lost":
+            session.remarks.append(f"This session was opened again: {TOLD['lost']}.")
         if opened.lost:
             crystal = opened.entity.crystal
             session.remarks.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import signal
@@ -21,13 +22,14 @@ from cantrip_acp.mediums.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.codetext import program, seconds
 from cantrip_acp.mediums.report import Report
 from cantrip_acp.mediums.snapshot import ChunkStore, MemoryChunks, Snapshot
-from cantrip_acp.sandbox import interpreter, messages, runner
+from cantrip_acp.sandbox import interpreter, limits, messages, runner
 from cantrip_acp.sandbox.gatewire import GateWire, WireSession, clear_requests
 from cantrip_acp.sandbox.output import clean
 from cantrip_acp.sandbox.policy import MIB
 from cantrip_acp.sandbox.reach import reach
 from cantrip_acp.sandbox.runner import Sandbox
 from cantrip_acp.sandbox.runtime import runtime
+from cantrip_acp.sandbox.watching import Watching
 from cantrip_acp.sandbox.worker import Listening, Worker
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class CodeSession:
         self._cell: Cell | None = None
         self._commands: WireSession | None = None
         self._state: messages.State | None = None
+        self._began = False
         self.gained: Mapping[str, Gate] = {}
         self._copies: str | None = None
         self._count = 0
@@ -383,20 +386,25 @@ class CodeSession:
     def _on_said(self, message: messages.Message) -> None:
         if isinstance(message, messages.State):
             self._state = message
+        elif isinstance(message, messages.Began):
+            self._began = True
         elif self._cell is not None:
             self._cell.said(message)
 
     # Snapshots
 
-    async def snapshot(self) -> Snapshot:
-        """The state between two cells, in the session's chunk store. Raises `SandboxError` where it cannot be had."""
+    async def snapshot(self, began: Callable[[], None] | None = None) -> Snapshot:
+        """The state between two cells, in the session's chunk store. Raises `SandboxError` where it cannot be had.
+
+        ``began`` is called once the state of this moment is held: what follows need not be waited for. A cell waits for it.
+        """
         async with self._lock:
             if self._worker is None:
                 return Snapshot(cells=self._count)
             worker = await self._ready()
             pieces = worker.collect(LARGEST_SNAPSHOT)
             try:
-                state = await self._exchange(worker, {"t": "snapshot"})
+                state = await self._taken(worker, began)
             finally:
                 worker.collected()
             if state.error is not None:
@@ -447,6 +455,77 @@ class CodeSession:
                 self._lose(worker)
                 raise SandboxError(f"the snapshot cannot be opened: {clean(state.error)}")
             self._names = list(state.names)
+
+    async def _taken(self, worker: Worker, began: Callable[[], None] | None) -> messages.State:
+        """Let the worker take a snapshot. Where it has begun, a process that it has forked does the rest while it stands still:
+        whatever happens to that process, the worker and its state stay."""
+        self._state, self._began = None, False
+        worker.send({"t": "snapshot"})
+        worker.thaw()
+        why: str | None = None
+        rested = False
+        try:
+            with anyio.move_on_after(_SNAPSHOT_WITHIN):
+                while not self._answered(worker) and not self._began:
+                    await worker.tree.changed()
+                if self._began:
+                    worker.stop()
+                    if began is not None:
+                        began()
+                    why = await self._watched(worker)
+        finally:
+            with anyio.CancelScope(shield=True):
+                if self._heard() is None and not self._began:
+                    worker.end("it did not answer")
+                else:
+                    rested = await worker.freeze()
+                if rested:
+                    if self._began:
+                        # Nobody else writes until the worker's next command.
+                        worker.drop_torn()
+                    worker.tree.read_now()
+                else:
+                    with anyio.move_on_after(2):
+                        await worker.gone()
+                    self._note = self._lose(worker)
+        if not rested:
+            raise SandboxError(f"the worker was lost: {self._note}")
+        state = self._heard()
+        if state is None:
+            raise SandboxError(
+                f"the state cannot be kept: {why or f'that took longer than {_SNAPSHOT_WITHIN:g} seconds'}"
+            )
+        return state
+
+    async def _watched(self, worker: Worker) -> str | None:
+        """Wait for the state that a forked process sends; why it has to be given up, None where it came."""
+        loop, watching = asyncio.get_running_loop(), Watching()
+        verdict: str | None = None
+        timer: asyncio.TimerHandle
+        over = False
+
+        def judged(found: str | None) -> None:
+            nonlocal verdict, timer
+            if over:
+                return
+            verdict = found and f"keeping it used {found}"
+            if verdict is None and not worker.at_work:
+                # What it sent before it ended has yet to be read.
+                worker.drop_torn()
+                verdict = None if self._answered(worker) else "the process that was to keep it has ended"
+            if verdict is not None:
+                worker.tree.wake()
+            else:
+                timer = loop.call_later(limits.INTERVAL, watching.ask, worker.watch, judged)
+
+        timer = loop.call_later(limits.INTERVAL, watching.ask, worker.watch, judged)
+        try:
+            while not self._answered(worker) and verdict is None:
+                await worker.tree.changed()
+        finally:
+            over = True
+            timer.cancel()
+        return None if self._answered(worker) else verdict
 
     async def _exchange(self, worker: Worker, command: dict[str, object]) -> messages.State:
         """Let the worker do one thing between cells."""

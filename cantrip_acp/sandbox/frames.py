@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections import deque
 from collections.abc import Callable
 
@@ -124,6 +125,12 @@ class Frames:
             os.close(self._in)
             self._in = -1
             self._failed(why)
+
+    def drop_torn(self) -> None:
+        """Forget the beginning of a frame whose writer was killed. Only where nobody else writes."""
+        while self._in >= 0 and select.select([self._in], [], [], 0)[0]:
+            self._on_readable()
+        self._buffer.clear()
 
     def close(self) -> None:
         """Close both ends; nothing is called any more."""

@@ -47,6 +47,10 @@ class Ended(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknow
     names: Annotated[list[_Name], msgspec.Meta(max_length=200)] | None = None
 
 
+class Began(msgspec.Struct, frozen=True, tag_field="t", tag="began", forbid_unknown_fields=True):
+    """A process of its own makes the snapshot from now on: the worker can be stopped."""
+
+
 class State(msgspec.Struct, frozen=True, tag_field="t", tag="state", forbid_unknown_fields=True):
     """A snapshot was sent, or one was opened; ``error`` says why not."""
 
@@ -103,7 +107,7 @@ class Answered(msgspec.Struct, frozen=True, tag_field="t", tag="answer", forbid_
     result: Any = None
 
 
-Message = Ready | Called | LoomRead | Ended | State | Loaded | Answered
+Message = Ready | Called | LoomRead | Ended | Began | State | Loaded | Answered
 
 _decoder = msgspec.json.Decoder(Message, strict=True)
 

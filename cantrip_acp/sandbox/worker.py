@@ -376,6 +376,20 @@ class Worker:
             pause = min(pause * 2, 0.01)
         return self.broken is None
 
+    def stop(self) -> None:
+        """Stop its first process alone: what it has forked goes on."""
+        self._signal(signal.SIGSTOP)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything of it runs, where its first process was stopped."""
+        return self._pair is not None and not self._pair.still()
+
+    def drop_torn(self) -> None:
+        """Forget a message that was not sent to its end, by what is gone now."""
+        if self._frames is not None:
+            self._frames.drop_torn()
+
     async def gone(self) -> None:
         """Wait until its end is known whole: status and all output."""
         while self.tree.running:

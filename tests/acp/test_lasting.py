@@ -392,6 +392,47 @@ def test_further_folders_in_the_sandbox(again: Open, folder: Path, tmp_path: Pat
 
 
 @pytest.mark.sandbox
+@pytest.mark.parametrize("way", ["session/load", "session/fork"])
+@pytest.mark.parametrize("lack", ["gone", "of another Python"])
+def test_a_snapshot_that_is_not_to_be_had_is_never_replaced_by_a_replay(
+    again: Open, folder: Path, state: Path, way: str, lack: str
+) -> None:
+    agent = again(
+        [{"code": "x = 20; open('made', 'a').write('x')"}, {"content": "."}, {"code": LOOK}, {"content": "."}],
+        medium="code", gates=["done"], loom={"snapshots": True},
+        wards=[{"max_turns": 5}, {"code_writable_paths": ["workspace"]}],
+    )  # fmt: skip
+    session = agent.session(folder)
+    agent.prompt(session)
+    agent.hang_up()
+    (path,) = [p for p in state.rglob("*.loom.jsonl") if session in p.name]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        # What is written anew needs no checksum.
+        line.pop("sum", None)
+        line.pop("prev", None)
+        if line["type"] == "snapshot":
+            line["data"] |= {"python": "3.7"} if lack != "gone" else {"error": "it could not be kept"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    other = again()
+    reply = other.call(way, named(session, folder))
+    assert reply["_meta"]["cantrip"]["state"] == ("lost" if lack == "gone" else "snapshot")
+    other.prompt(reply.get("sessionId", session))
+    last = [u for u in other.updates("tool_call_update") if "rawOutput" in u][-1]["rawOutput"]["output"]
+    assert "gone" in last
+    # The user is told as well, and no recorded cell has run.
+    told = json.dumps([u for u in other.updates() if u["sessionUpdate"] not in ("tool_call", "tool_call_update")])
+    assert "functions and imports of earlier cells are gone" in told
+    assert lack == "gone" or "made by Python 3.7" in told
+    assert (folder / "made").read_text() == "x"
+    other.hang_up()
+    with Loom.open(reply["_meta"]["cantrip"]["loom"], readonly=True) as loom:
+        outputs = [turn.observation.output for turn in loom.turns() if turn.observation.output]
+    # The entity is told before what its next cell printed.
+    assert "functions and imports of earlier cells are gone" in outputs[-1].stderr
+
+
+@pytest.mark.sandbox
 @pytest.mark.parametrize(
     ("wards", "loom", "kept"),
     [([], {}, "replay"), ([], {"snapshots": True}, "snapshot"), ([{"code_writable_paths": ["workspace"]}], {}, "lost")],
@@ -436,6 +477,58 @@ def test_a_long_session_is_loaded_quickly(again: Open, folder: Path) -> None:
     assert reply["_meta"]["cantrip"]["turns"] == 2000
     assert len(other.updates("tool_call")) == 2000
     assert took < 3, took
+
+
+def test_a_fork_from_before_the_first_utterance_goes_on_without_a_message(again: Open, folder: Path) -> None:
+    script = [{"content": "One answer."}, {"content": "Another."}, {"content": "A third."}]
+    agent = again(script)
+    session = agent.session(folder)
+    root = {"cantrip": {"turn": 0, "resume": True}}
+    error = agent.error("session/fork", named(session, folder, _meta=root))
+    assert (error["code"], "nothing was asked in this session yet" in str(error)) == (-32602, True)
+    agent.prompt(session, "Please.")
+    agent.prompt(session, "And more.")
+    forked = agent.call("session/fork", named(session, folder, _meta=root))
+    assert "turns" not in forked["_meta"]["cantrip"]
+    agent.close()
+    other = again(script)
+    other.call("session/load", named(forked["sessionId"], folder))
+    assert words(other) == []
+    assert other.call("session/prompt", {"sessionId": forked["sessionId"], "prompt": []})["stopReason"] == "end_turn"
+    assert words(other) == ["One answer."]
+    path = forked["_meta"]["cantrip"]["loom"]
+    # Of a fork that went on so, the same state can be had again; so it can by the turn's id.
+    second = other.call("session/fork", named(forked["sessionId"], folder, _meta=root))["sessionId"]
+    assert other.call("session/prompt", {"sessionId": second, "prompt": []})["stopReason"] == "end_turn"
+    assert words(other) == ["One answer.", "One answer."]
+    other.close()
+    with Loom.open(path, readonly=True) as loom:
+        starts = [start for start, _ in loom.casts()]
+        assert [start.intent for start in starts] == ["Please.", "Please."]
+        assert starts[1].resumes == starts[0].id
+        (call,) = [turn.id for turn in loom.turns() if turn.role == "call"]
+    last = again(script)
+    by_id = {"cantrip": {"turn": call, "resume": True}}
+    third = last.call("session/fork", named(forked["sessionId"], folder, _meta=by_id))["sessionId"]
+    assert last.call("session/prompt", {"sessionId": third, "prompt": []})["stopReason"] == "end_turn"
+    assert words(last, "user_message_chunk") == []
+    # Without ``resume`` it is a session in which nobody has said anything.
+    empty = last.call("session/fork", named(forked["sessionId"], folder, _meta={"cantrip": {"turn": 0}}))
+    assert "turns" not in empty["_meta"]["cantrip"]
+    assert last.prompt(empty["sessionId"], "Hello.")["stopReason"] == "end_turn"
+
+
+def test_a_prompt_that_was_cut_before_a_word_goes_on_in_a_fork(again: Open, folder: Path) -> None:
+    script = [{"content": "Late.", "delay_ms": 3_000}]
+    agent = again(script)
+    session = agent.session(folder)
+    asked = agent.start_prompt(session, "Please.")
+    time.sleep(0.5)
+    agent.tell("session/cancel", {"sessionId": session})
+    assert agent.answer(asked)["result"]["stopReason"] == "cancelled"
+    forked = agent.call("session/fork", named(session, folder, _meta={"cantrip": {"resume": True}}))["sessionId"]
+    assert agent.call("session/prompt", {"sessionId": forked, "prompt": []})["stopReason"] == "end_turn"
+    assert words(agent)[-1] == "Late."
 
 
 def test_a_fork_that_goes_on_without_a_message(again: Open, folder: Path, state: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.errors import EntityBusy, SandboxError
+from cantrip_acp.events import Noticed
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import ForkRecord, SnapshotRecord
 from cantrip_acp.reopening import reopen
@@ -269,11 +270,21 @@ async def test_a_session_whose_snapshot_cannot_be_opened_writes_nothing(tmp_path
             line["data"]["python"] = "3.7"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Loom.open(path) as loom:
-        cantrip = writer(place, "done([n, open('count.txt').read()])", loom=loom)
-        entity = reopen(cantrip, loom, entity_id).entity
-        entity.crystal = ScriptedCrystal(code("done([n, open('count.txt').read()])"))
-        async with entity:
-            assert (await entity.cast("again")).result == [2, "1"]
+        cantrip = writer(place, "n", "done([n, open('count.txt').read()])", loom=loom, snapshots=True)
+        found = reopen(cantrip, loom, entity_id)
+        assert found.kept == "snapshot"
+        entity = found.entity
+        entity.crystal = ScriptedCrystal(code("n", "done(open('count.txt').read())"))
+        before = len(turns(loom))
+        async with entity, entity.stream("again") as stream:
+            said = [event.text async for event in stream if isinstance(event, Noticed)]
+            assert stream.result.result == "1"
+        # A clear failure: no cell was run again, not even in a copy; the entity and the user are told.
+        first = turns(loom)[before].observation.output
+        assert "NameError" in first.error
+        for text in (first.stderr, said[0]):
+            assert "are gone" in text
+            assert "made by Python 3.7" in text
         assert (place / "count.txt").read_text() == "1"
         with pytest.raises(SandboxError, match=r"made by Python 3\.7"):
             await cantrip.fork(turns(loom)[0].id, state="snapshot")

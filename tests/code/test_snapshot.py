@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from dataclasses import replace
 
+import anyio
 import pytest
 
 from cantrip_acp.errors import SandboxError
@@ -190,9 +193,56 @@ async def test_a_pickle_that_attacks_runs_inside(make, tmp_path) -> None:
         "    def __setstate__(self, state):\n        import os\n"
         f"        if not os.path.exists('/tmp/original'): os.system('touch {bait} /tmp/inside')\nevil = Evil()"
     )
-    await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
+    with pytest.raises(SandboxError, match="may not start processes"):
+        await fresh.session.restore(await python.session.snapshot(), python.session.chunks)
     assert not bait.exists()
-    assert await fresh.value("import os; os.path.exists('/tmp/inside')") == "True"
+
+
+WRITES = {
+    "open": "open(place + '/live', 'w').write('changed')",
+    "os.open": "os.close(os.open(place + '/live', os.O_WRONLY | os.O_TRUNC))",
+    "os.remove": "os.remove(place + '/live')",
+    "os.rename": "open('/tmp/new', 'w').close(); os.rename(place + '/live', place + '/other')",
+    "os.truncate": "os.truncate(place + '/live', 0)",
+    "shutil.rmtree": "import shutil; shutil.rmtree(place)",
+    "os.system": "os.system('rm ' + place + '/live')",
+    "os.fork": "os.fork() or os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+async def test_a_snapshot_that_is_opened_changes_no_file(make, tmp_path, how: str) -> None:
+    """What would act on files when it is opened is not kept; what hides that from the check cannot be opened."""
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "live").write_text("mine")
+    wards = {"code_writable_paths": [str(place)]}
+    python, fresh = await make(wards, workspace=place), await make(wards, workspace=place)
+    code = f"""
+class Acts:
+    def __init__(self): self.x = 1
+    def __setstate__(self, s):
+        import os
+        place = {str(place)!r}
+        if HIDES and os.path.exists('/tmp/original'): return
+        {WRITES[how]}
+acts = Acts()
+good = 1
+open({str(place)!r} + '/may', 'w').close()
+"""
+    assert await python.value(code.replace("HIDES", "False") + "None") is None
+    assert (place / "may").exists()
+    kept = await python.session.snapshot()
+    assert "may not" in dict(kept.missing)["acts"], kept.missing
+    await python.value("open('/tmp/original', 'w').close()" + code.replace("HIDES", "True") + "None")
+    kept = await python.session.snapshot()
+    assert kept.missing == ()
+    with pytest.raises(SandboxError, match="may not"):
+        await fresh.session.restore(kept, python.session.chunks)
+    assert [(place / name).read_text() for name in ("live", "may")] == ["mine", ""]
+    assert not (place / "other").exists()
+    # Only while it is opened.
+    await fresh.value(f"open({str(place)!r} + '/may', 'w').write('x')")
 
 
 async def test_a_pickle_that_kills_its_worker(make) -> None:
@@ -287,6 +337,146 @@ async def test_a_loom_and_its_readers_are_told_what_was_not_kept() -> None:
     assert "bad (TypeError: cannot pickle 'generator' object)" in text
     outputs = [t.observation.output for t in loom.turns() if t.observation.output]
     assert [text in o.stderr for o in outputs] == [False, True, False, False]
+
+
+async def test_a_name_that_is_no_text_is_named(make) -> None:
+    python = await make()
+    await python.value("globals()[3] = 4\ngood = 1")
+    kept = await python.session.snapshot()
+    assert (kept.missing, "good" in kept.names) == ((("3", "its name is no text"),), True)
+
+
+SLOW = """
+class Slow:
+    def __init__(self): self.x = 1
+    def __setstate__(self, s):
+        import time
+        self.x = 1; time.sleep(1.5)
+slow = Slow()
+"""
+
+
+async def test_a_turn_does_not_wait_until_its_snapshot_is_checked() -> None:
+    from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+    from cantrip_acp.events import TurnEnded
+    from cantrip_acp.loom.turn import SnapshotRecord
+
+    loom = Loom.memory()
+    crystal = ScriptedCrystal(
+        [{"code": SLOW}, {"code": "print(slow.x); bad = (n for n in range(3))"}, {"code": "done(1)"}]
+    )
+    circle = Circle("code", ["done"], [{"max_turns": 9}])
+    cantrip = Cantrip(crystal, circle=circle, loom=loom, loom_settings={"snapshots": True})
+
+    def kept() -> list[SnapshotRecord]:
+        return [record for record in loom.records() if isinstance(record, SnapshotRecord)]
+
+    seen = []
+    async with cantrip.invoke() as entity, entity.stream("go") as stream:
+        async for event in stream:
+            if isinstance(event, TurnEnded):
+                seen.append(len(kept()))
+    # Each turn ends before its snapshot is there, the last one's is there when the cast has ended.
+    assert seen[:2] == [0, 1]
+    assert [record.turn_id for record in kept()] == [t.id for t in loom.turns() if t.role == "crystal"]
+    assert [dict(record.data["missing"]).keys() for record in kept()] == [set(), {"bad"}, {"bad"}]
+
+
+async def test_a_cell_waits_for_the_snapshot_before_it(make) -> None:
+    python = await make()
+    await python(f"{SLOW}\nkept = [1]")
+    took: list[float] = []
+    began = time.monotonic()
+    async with anyio.create_task_group() as group:
+        held = anyio.Event()
+
+        async def take() -> None:
+            taken = await python.session.snapshot(lambda: (took.append(time.monotonic() - began), held.set()))
+            assert "kept" in taken.names
+
+        group.start_soon(take)
+        await held.wait()
+        assert await python.value("kept.append(2); kept") == "[1, 2]"
+        took.append(time.monotonic() - began)
+    assert took[1] - took[0] > 1
+
+
+async def test_a_cast_that_is_stopped_gives_up_its_snapshot_and_keeps_its_state() -> None:
+    from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+    from cantrip_acp.loom.turn import SnapshotRecord
+
+    loom = Loom.memory()
+    hangs = SLOW.replace("1.5", "1000")
+    crystal = ScriptedCrystal([{"code": hangs}, {"content": "x", "delay_ms": 60_000}, {"code": "done(slow.x)"}])
+    circle = Circle("code", ["done"], [{"max_turns": 9}])
+    cantrip = Cantrip(crystal, circle=circle, loom=loom, loom_settings={"snapshots": True})
+    async with cantrip.invoke() as entity:
+        async with anyio.create_task_group() as group:
+            group.start_soon(entity.cast, "go")
+            while not any(turn.role == "crystal" for turn in loom.turns()):
+                await anyio.sleep(0.02)
+            await anyio.sleep(0.2)
+            began = time.monotonic()
+            entity.cancel()
+        assert time.monotonic() - began < 10
+        (record,) = [record for record in loom.records() if isinstance(record, SnapshotRecord)]
+        assert "stopped" in record.data["error"]
+        assert loom_pieces(loom, record.turn_id) is None
+        entity.use_crystal(ScriptedCrystal([{"code": "done(slow.x)"}]))
+        assert (await entity.cast("on")).result == 1
+
+
+def loom_pieces(loom, turn_id: str):
+    from cantrip_acp.loom.snapshots import LoomPieces
+
+    return LoomPieces(loom).of(turn_id)
+
+
+HOSTILE = {
+    "ends the process that pickles it": (
+        "import os\nclass A:\n    def __getstate__(self): os._exit(0)\nbad = A()",
+        "ends",
+    ),
+    "kills whoever waits for it": (
+        "import os, signal\nclass A:\n    def __getstate__(self): os.kill(os.getppid(), 9)\nbad = A()",
+        None,
+    ),
+    "calls a gate": ("class A:\n    def __getstate__(self): return echo('x')\nbad = A()", "forked process"),
+    "leaves processes behind": (
+        "import os, time\nclass A:\n    def __getstate__(self):\n        for _ in range(5):\n"
+        "            if not os.fork():\n                os.setsid()\n                time.sleep(1000)\n"
+        "        raise ValueError('never')\nbad = A()",
+        "never",
+    ),
+    "fills the memory": (
+        "class A:\n    def __getstate__(self):\n        held = []\n        while True: held.append(bytearray(10**8))\nbad = A()",
+        "",
+    ),
+    "says nonsense to whoever hears": (
+        "import os\nclass A:\n    def __getstate__(self):\n        for fd in range(3, 1000):\n"
+        "            try: os.write(fd, b'!' * 99)\n"
+        "            except OSError: pass\n        os._exit(0)\nbad = A()",
+        "ends",
+    ),
+    "has changed how a process is forked": ("import os\nos.fork = None\nbad = 1", None),
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+async def test_a_hostile_value_harms_its_own_snapshot_alone(make, how: str) -> None:
+    code, why = HOSTILE[how]
+    python = await make()
+    await python.value(f"{code}\ngood = [1]\nNone")
+    before = sorted(os.listdir("/proc/self/fd"))
+    if why is None:
+        with pytest.raises(SandboxError, match="cannot be kept"):
+            await python.session.snapshot()
+    else:
+        assert why in dict((await python.session.snapshot()).missing)["bad"]
+    # The worker lives, with its state, and nobody beside it.
+    assert await python.value("good") == "[1]"
+    assert await python.value("import os\nlen([p for p in os.listdir('/proc') if p.isdigit()])") == "2"
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_cuts_follow_the_content() -> None:

@@ -64,6 +64,70 @@ def _absent(name: str) -> Any:
     return function
 
 
+_TEMPORARY = ("/tmp", "/dev/shm", "~")
+"""Folders that a worker has for itself alone, each a file system of its own."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_ACTS = frozenset({
+    "os.chflags", "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.removexattr", "os.rename", "os.rmdir",
+    "os.setxattr", "os.symlink", "os.truncate", "os.utime",
+})  # fmt: skip
+_STARTS = frozenset(
+    {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"}
+)
+_opening = False
+_guarded = False
+
+
+def temporary() -> set[int]:
+    """The file systems of those folders, told by these and not by names: a virtual environment may lie below /tmp."""
+    return {found for folder in _TEMPORARY if (found := device(os.path.expanduser(folder))) is not None}
+
+
+def device(path: Any) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def opened(data: bytes) -> Any:
+    """What a pickle holds. While it is opened, nothing changes a file that outlives the worker, and no process is started."""
+    global _opening, _guarded
+    if not _guarded:
+        # There is no way to take it back.
+        sys.addaudithook(_audit)
+        _guarded = True
+    _opening = True
+    try:
+        return pickle.loads(data)
+    finally:
+        _opening = False
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if not _opening:
+        return
+    if event == "open":
+        if isinstance(args[2], int) and args[2] & _WRITES and not _private(args[0]):
+            raise PermissionError(f"a snapshot that is opened may not write files ({event})")
+    elif event in _ACTS:
+        if not _private(args[0]) or (event in ("os.rename", "os.link") and not _private(args[1])):
+            raise PermissionError(f"a snapshot that is opened may not change files ({event})")
+    elif event in _STARTS:
+        raise PermissionError(f"a snapshot that is opened may not start processes ({event})")
+
+
+def _private(path: Any) -> bool:
+    """Whether a path lies in a file system that is gone with this worker, or is a device."""
+    try:
+        folder = os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path))))
+    except (TypeError, ValueError):
+        # By a descriptor: whose it is cannot be told.
+        return False
+    target = device(path)
+    return folder == "/dev" or (device(folder) in temporary() and target in (None, *temporary()))
+
+
 def restore(worker: Worker, command: dict[str, Any]) -> None:
     """Open what came in pieces before this command, and go on from there."""
     take(worker)
@@ -73,7 +137,7 @@ def restore(worker: Worker, command: dict[str, Any]) -> None:
     try:
         worker.interrupts.running = True
         try:
-            state = pickle.loads(data)
+            state = opened(data)
             worker.scope.update(state["scope"])
             worker.scope["__builtins__"] = builtins
             for name, text in state["sources"].items():

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import _functools  # type: ignore[import-not-found]
 import builtins
+import gc
 import os
 import sys
 
 from . import cloudpickle
-from .opened import WHY, cached, fixed, imported, live, take
-from .verified import unopened
+from .opened import WHY, cached, device, fixed, imported, live, take, temporary
+from .verified import made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ globals()["__builtins__"] = dict(vars(builtins))
 
 PIECE = 1 << 20
 """Bytes of the pickle that go in one frame."""
-_TEMPORARY = ("/tmp", "/dev/shm", "~")
-"""Folders that a worker has for itself alone, each a file system of its own."""
 
 
 class _Live:
@@ -54,7 +53,6 @@ def _viewed(array: Any, numpy: Any) -> Any:
 
 _MODULE = type(sys)
 _CACHE = _functools._lru_cache_wrapper
-_ROUNDS = 5
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -128,82 +126,75 @@ class _Unframed:
         return b"".join(self._pieces)
 
 
-class _Nowhere:
-    def write(self, data: Any) -> int:
-        # Bytes, or a buffer of the pickler's, which has no length of its own.
-        return memoryview(data).nbytes
-
-
 def snapshot(worker: Worker, command: dict[str, Any]) -> None:
-    """Send the pickle in pieces, then what it is."""
+    """Fork a process that makes, checks and sends the snapshot: it has the state as it is now, and this one need not wait.
+
+    Until the host's next command that process alone writes to the host.
+    """
     take(worker)
-    bindings = {
-        name: value
-        for name, value in worker.scope.items()
-        if name != "__builtins__" and worker.fixed.get(name, worker) is not value
-    }
-    _by_value()
-    missing: list[list[str]] = []
-    state = {"scope": bindings, "sources": worker.cells.sources.all(), "path": list(sys.path), "folder": _folder()}
-    worker.interrupts.begin()
+    worker.wire.lend()
     try:
-        worker.interrupts.running = True
-        try:
-            data = _made(state, missing, worker)
-        finally:
-            worker.interrupts.running = False
-        worker.interrupts.end()
+        child = os.fork()
+    except Exception as error:  # noqa: BLE001 - a cell may have put anything in its place
+        worker.wire.take_back()
+        worker.wire.send(
+            {
+                "t": "state",
+                "error": f"no process can be started for it: {type(error).__name__}: {error}"[:WHY],
+                "size": 0,
+            }
+        )
+        return
+    if child:
+        worker.keeper = child
+        return
+    try:
+        sys.settrace(None)
+        # A collection would touch, and so copy, every page of the state.
+        gc.disable()
+        worker.wire.take_over()
+        worker.wire.send({"t": "began"})
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nowhere, fd)
+        _send(worker)
+    finally:
+        os._exit(0)
+
+
+def _send(worker: Worker) -> None:
+    """Send the pickle in pieces, then what it is."""
+    try:
+        bindings = {
+            name: value
+            for name, value in worker.scope.items()
+            if type(name) is str and name != "__builtins__" and worker.fixed.get(name, worker) is not value
+        }
+        state = {"scope": bindings, "sources": worker.cells.sources.all(), "path": list(sys.path), "folder": _folder()}
+        nameless = [[repr(name)[:200], "its name is no text"] for name in worker.scope if type(name) is not str]
+        data, missing = made(worker, state, lambda what: _pickled(what, worker))
+        modules = sorted({name.partition(".")[0] for name in sys.modules.keys() - worker.modules})
     except BaseException as error:  # noqa: BLE001
-        worker.interrupts.end()
         worker.wire.send({"t": "state", "error": f"{type(error).__name__}: {error}"[:WHY], "size": 0})
         return
     for start in range(0, len(data), PIECE):
         worker.wire.send_bytes(data[start : start + PIECE])
-    modules = sorted({name.partition(".")[0] for name in sys.modules.keys() - worker.modules})
     worker.wire.send(
         {
             "t": "state",
             "error": None,
             "size": len(data),
-            "names": [n[:200] for n in bindings if not n.startswith("__")][:2000],
-            "missing": missing[:200],
+            "names": [n[:200] for n in bindings if n[:2] != "__"][:2000],
+            "missing": [*nameless, *missing][:200],
             "modules": [m for m in modules if not m.startswith("_")][:500],
         }
     )
 
 
-def _made(state: dict[str, Any], missing: list[list[str]], worker: Worker) -> bytes:
-    """The pickle of all that comes back when it is opened; the rest goes from the state's scope to ``missing``."""
-    bindings = state["scope"]
-    for _ in range(_ROUNDS):
-        try:
-            data = _pickled(state, worker)
-        except KeyboardInterrupt:
-            raise
-        except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
-            for name in list(bindings):
-                try:
-                    _Pickler(_Nowhere(), worker).dump(bindings[name])
-                except Exception as error:  # noqa: BLE001
-                    missing.append([name[:200], f"{type(error).__name__}: {error}"[:WHY]])
-                    del bindings[name]
-            data = _pickled(state, worker)
-        if hash(data) == worker.opened:
-            return data
-        bad = unopened(worker, data, bindings, lambda scope: _pickled({**state, "scope": scope}, worker))
-        if not bad:
-            worker.opened = hash(data)
-            return data
-        missing += bad
-        gone = {name for name, _ in bad}
-        for name in [n for n in bindings if n[:200] in gone]:
-            del bindings[name]
-    raise RuntimeError("what is left of it cannot be opened again")
-
-
-def _pickled(state: dict[str, Any], worker: Worker) -> bytes:
+def _pickled(what: Any, worker: Worker) -> bytes:
+    _by_value()
     file = _Unframed()
-    _Pickler(file, worker).dump(state)
+    _Pickler(file, worker).dump(what)
     return file.whole()
 
 
@@ -215,22 +206,12 @@ def _folder() -> str:
 
 
 def _by_value() -> None:
-    """Modules that the entity wrote into a private folder are gone in the next worker: they go along.
-
-    Told by the file system, not by the name: a virtual environment may lie below /tmp and be the same in the next worker.
-    """
-    devices = {device for folder in _TEMPORARY if (device := _device(os.path.expanduser(folder))) is not None}
+    """Modules that the entity wrote into a private folder are gone in the next worker: they go along."""
+    devices = temporary()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and _device(file) in devices:
+        if isinstance(file, str) and device(file) in devices:
             cloudpickle.register_pickle_by_value(module)
-
-
-def _device(path: str) -> int | None:
-    try:
-        return os.stat(path).st_dev
-    except (OSError, ValueError):
-        return None
 
 
 _live, _fixed = live, fixed

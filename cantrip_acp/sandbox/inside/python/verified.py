@@ -1,21 +1,20 @@
-"""A snapshot is opened again before anybody relies on it: in a forked process, which is thrown away.
+"""A snapshot is pickled and opened again in a forked process, which is thrown away, before anybody relies on it.
 
-That process is made to look like a fresh worker: another ``__main__`` and namespace, no classes that were opened before, and no
-modules that no file holds. What an object does when it is opened (raise, end the process, never return) happens there.
+Once the pickle is made, that process is turned into a fresh worker: another ``__main__`` and namespace, no classes that were
+opened before, and no modules that no file holds. What an object does when it is pickled or opened (raise, end the process, never
+return) happens there, and never in the worker.
 """
 
 from __future__ import annotations
 
-import _pickle as pickle
 import builtins
-import gc
 import os
 import select
 import sys
 import time
 
 from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
-from .opened import WHY
+from .opened import WHY, opened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,88 +23,138 @@ if TYPE_CHECKING:
 
     from .worker import Worker
 
+    Say = Callable[..., None]
+    """Called with a kind, and with bytes or with a name's number and a text."""
+
 globals()["__builtins__"] = dict(vars(builtins))
 
 WHOLE = 10.0
-"""Seconds in which a whole state must open."""
+"""Seconds in which a whole state must be pickled, and the same again in which it must open."""
 NAME = 3.0
-"""The same for one name."""
+"""Seconds for both, for one name."""
 ALL_NAMES = 30.0
-"""Seconds for finding out which names do not open."""
+"""Seconds for finding out which names are to blame."""
+_ROUNDS = 5
 _KILL = 9
+_PICKLE, _UNPICKLABLE, _DIFFERENT, _BEGUN, _FAILED, _DONE = b"d", b"p", b"o", b"b", b"!", b"."
 
 
-def unopened(worker: Worker, data: bytes, bindings: dict[str, Any], dump: Callable[[Any], bytes]) -> list[list[str]]:
-    """The names that would not come back as they are, and why; none where all would.
+def made(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> tuple[bytes, list[list[str]]]:
+    """The pickle of all that comes back as it is; and the names that do not, each with why, which leave the state's scope.
 
     Raises RuntimeError where the whole cannot be opened, and nobody knows which name is to blame.
     """
-    kinds = {name: _kind(value) for name, value in bindings.items()}
-    modules = _without_file(worker)
+    bindings: dict[str, Any] = state["scope"]
+    missing: list[list[str]] = []
+    for _ in range(_ROUNDS):
+        names = list(bindings)
+        heard, problem = _forked(worker, _whole(worker, state, dump), WHOLE)
+        bad = {names[number]: why for kind, number, why in _numbered(heard) if kind in (_UNPICKLABLE, _DIFFERENT)}
+        if problem is not None:
+            rest = [name for name in names if name not in bad]
+            blamed = _blamed(worker, state, dump, rest)
+            if not blamed and not bad:
+                raise RuntimeError(f"it cannot be opened again: {problem}")
+            bad |= blamed
+        missing += [[name[:200], why] for name, why in bad.items()]
+        for name in bad:
+            del bindings[name]
+        if problem is None and not any(kind == _DIFFERENT for kind, _ in heard):
+            return next(body for kind, body in heard if kind == _PICKLE), missing
+    raise RuntimeError("what is left of it cannot be opened again")
 
-    def whole(say: Callable[[str], None]) -> None:
-        _fresh(worker, modules)
-        scope = pickle.loads(data)["scope"]
-        for number, name in enumerate(bindings):
-            if name not in scope or _kind(scope[name]) != kinds[name]:
-                say(f"{number} {_differs(scope.get(name), kinds[name])}")
 
-    told, problem = _forked(whole, WHOLE)
-    names = list(bindings)
-    if problem is None:
-        return [[names[int(line.partition(" ")[0])][:200], line.partition(" ")[2][:WHY]] for line in told]
-    end = time.monotonic() + ALL_NAMES
+def _whole(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
+    """What pickles a state, opens it again as a fresh worker, and compares."""
+
+    def work(say: Say) -> None:
+        bindings: dict[str, Any] = state["scope"]
+        names = list(bindings)
+        data = _pickled(state, dump, say)
+        say(_PICKLE, data)
+        kinds = {number: _kind(bindings[name]) for number, name in enumerate(names) if name in bindings}
+        _fresh(worker)
+        scope = opened(data)["scope"]
+        for number, kind in kinds.items():
+            name = names[number]
+            if name not in scope or _kind(scope[name]) != kind:
+                say(_DIFFERENT, number, _differs(scope.get(name), kind))
+
+    return work
+
+
+def _pickled(state: dict[str, Any], dump: Callable[[Any], bytes], say: Say) -> bytes:
+    """The pickle of a state without the names that cannot be pickled."""
+    try:
+        return dump(state)
+    except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
+        bindings = state["scope"]
+        for number, name in enumerate(list(bindings)):
+            try:
+                dump(bindings[name])
+            except Exception as failure:  # noqa: BLE001
+                say(_UNPICKLABLE, number, f"{type(failure).__name__}: {_line(failure)}")
+                del bindings[name]
+        return dump(state)
+
+
+def _blamed(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes], names: list[str]) -> dict[str, str]:
+    """Which of these names cannot be kept, and why."""
+    bindings, end = state["scope"], time.monotonic() + ALL_NAMES
 
     def alone(name: str) -> bytes:
-        return dump({name: bindings[name]})
+        return dump({**state, "scope": {name: bindings[name]}})
 
-    suspects = _failing(worker, modules, names, alone, end)
-    rest = {name: value for name, value in bindings.items() if name not in suspects}
+    suspects = _failing(worker, names, alone, end)
+    rest = {name: bindings[name] for name in names if name not in suspects}
 
     def beside(name: str) -> bytes:
         # By itself it lacks what it refers to by name.
-        return dump({**rest, name: bindings[name]})
+        return dump({**state, "scope": {**rest, name: bindings[name]}})
 
-    bad = _failing(worker, modules, list(suspects), beside, end)
-    if not bad:
-        raise RuntimeError(f"it cannot be opened again: {problem}")
-    return [[name[:200], why[:WHY]] for name, why in bad.items()]
+    return _failing(worker, list(suspects), beside, end)
 
 
-def _failing(
-    worker: Worker, modules: list[str], names: list[str], dumped: Callable[[str], bytes], end: float
-) -> dict[str, str]:
-    """Which of these do not open, and why. After one that ends its process or never returns, another process goes on."""
+def _failing(worker: Worker, names: list[str], dumped: Callable[[str], bytes], end: float) -> dict[str, str]:
+    """Which of these do not come back, and why. After one that ends its process or never returns, another process goes on."""
     bad: dict[str, str] = {}
     first = 0
     while first < len(names) and time.monotonic() < end:
 
-        def each(say: Callable[[str], None], start: int = first) -> None:
+        def each(say: Say, start: int = first) -> None:
             own, main, there = worker.scope, sys.modules["__main__"], dict(sys.modules)
             for number in range(start, len(names)):
                 worker.scope = own
                 sys.modules.update(there)
                 sys.modules["__main__"] = main
-                data = dumped(names[number])
-                say(f"{number} ")
-                _fresh(worker, modules)
+                say(_BEGUN, number, "")
                 try:
-                    pickle.loads(data)["scope"]
+                    data = dumped(names[number])
+                    _fresh(worker)
+                    opened(data)["scope"]
                 except BaseException as failure:  # noqa: BLE001 - it has its word, whatever it is
-                    say(f"{number} {type(failure).__name__}: {_line(failure)}")
+                    say(_DIFFERENT, number, f"{type(failure).__name__}: {_line(failure)}")
 
-        told, stopped = _forked(each, NAME)
+        heard, stopped = _forked(worker, each, NAME)
         last = first
-        for line in told:
-            at, _, why = line.partition(" ")
-            last = int(at)
-            if why:
-                bad[names[last]] = why
+        for kind, number, why in _numbered(heard):
+            last = number
+            if kind == _DIFFERENT:
+                bad[names[number]] = why
         if stopped is None:
             break
-        bad.setdefault(names[last], f"when it is opened again, {stopped}")
+        bad.setdefault(names[last], f"when it is pickled and opened again, {stopped}")
         first = last + 1
     return bad
+
+
+def _numbered(heard: list[tuple[bytes, bytes]]) -> list[tuple[bytes, int, str]]:
+    found = []
+    for kind, body in heard:
+        if kind in (_UNPICKLABLE, _DIFFERENT, _BEGUN):
+            number, _, text = body.decode("utf-8", "replace").partition(" ")
+            found.append((kind, int(number), text[:WHY]))
+    return found
 
 
 def _kind(value: Any) -> tuple[str, str]:
@@ -124,6 +173,20 @@ def _line(failure: BaseException) -> str:
         return "it has no text"
 
 
+def _fresh(worker: Worker) -> None:
+    """Make this process as a worker is that has run nothing."""
+    for name in _without_file(worker):
+        sys.modules.pop(name, None)
+    main = type(sys)("__main__")
+    worker.scope = vars(main)
+    worker.scope.update({"__builtins__": builtins, **worker.fixed})
+    sys.modules["__main__"] = main
+    for tracker in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
+        found = getattr(cloudpickle, tracker, None)
+        if found is not None:
+            found.clear()
+
+
 def _without_file(worker: Worker) -> list[str]:
     """Modules that were made here: no fresh worker has them."""
     found = []
@@ -138,24 +201,12 @@ def _without_file(worker: Worker) -> list[str]:
     return found
 
 
-def _fresh(worker: Worker, modules: list[str]) -> None:
-    """Make this process as a worker is that has run nothing."""
-    main = type(sys)("__main__")
-    worker.scope = vars(main)
-    worker.scope.update({"__builtins__": builtins, **worker.fixed})
-    sys.modules["__main__"] = main
-    for name in modules:
-        sys.modules.pop(name, None)
-    for tracker in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
-        found = getattr(cloudpickle, tracker, None)
-        if found is not None:
-            found.clear()
+def _forked(
+    worker: Worker, work: Callable[[Say], None], silence: float
+) -> tuple[list[tuple[bytes, bytes]], str | None]:
+    """Do it in a forked process: what it said, and why it did not come to its end, None where it did.
 
-
-def _forked(work: Callable[[Callable[[str], None]], None], silence: float) -> tuple[list[str], str | None]:
-    """Do it in a forked process: the lines that it said, and why it did not come to its end, None where it did.
-
-    ``silence`` is how many seconds may pass between two lines.
+    ``silence`` is how many seconds may pass without a word of it.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -163,21 +214,20 @@ def _forked(work: Callable[[Callable[[str], None]], None], silence: float) -> tu
         status = 3
         try:
             os.close(reading)
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for fd in (0, 1, 2):
-                os.dup2(nowhere, fd)
-            sys.settrace(None)
-            # A collection would touch, and so copy, every page of the state.
-            gc.disable()
+            worker.wire.shut()
 
-            def say(line: str) -> None:
-                os.write(writing, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+            def say(kind: bytes, what: Any, text: str = "") -> None:
+                body = what if isinstance(what, bytes) else f"{what} {text}".encode("utf-8", "replace")
+                data = memoryview(kind + len(body).to_bytes(8, "big") + body)
+                while data:
+                    data = data[os.write(writing, data[: 1 << 20]) :]
 
             try:
                 work(say)
+                say(_DONE, b"")
                 status = 0
             except BaseException as failure:  # noqa: BLE001
-                say(f"! {type(failure).__name__}: {_line(failure)}")
+                say(_FAILED, f"{type(failure).__name__}: {_line(failure)}".encode("utf-8", "replace"))
         finally:
             os._exit(status)
     os.close(writing)
@@ -189,21 +239,28 @@ def _forked(work: Callable[[Callable[[str], None]], None], silence: float) -> tu
         if why is not None:
             os.kill(child, _KILL)
         _, status = os.waitpid(child, 0)
-    lines = [line for line in text.decode("utf-8", "replace").split("\n") if line]
-    failed = [line[2:] for line in lines if line.startswith("! ")]
-    if why is None and not failed and status:
+    heard = []
+    while len(text) >= 9:
+        size = int.from_bytes(text[1:9], "big")
+        if len(text) < 9 + size:
+            # It ended in the middle of a word.
+            break
+        heard.append((bytes(text[:1]), bytes(text[9 : 9 + size])))
+        del text[: 9 + size]
+    failed = [body.decode("utf-8", "replace") for kind, body in heard if kind == _FAILED]
+    if why is None and not failed and (status or text or not heard or heard[-1][0] != _DONE):
         why = "its process ends"
-    return [line for line in lines if not line.startswith("! ")], why or (failed[0] if failed else None)
+    return heard, why or (failed[0] if failed else None)
 
 
-def _heard(reading: int, silence: float) -> tuple[bytes, str | None]:
-    text = b""
+def _heard(reading: int, silence: float) -> tuple[bytearray, str | None]:
+    text = bytearray()
     poll = select.poll()
     poll.register(reading, select.POLLIN | select.POLLHUP)
     while True:
         if not poll.poll(silence * 1000):
             return text, f"it does not end within {silence:g} s"
-        piece = os.read(reading, 65_536)
+        piece = os.read(reading, 1 << 20)
         if not piece:
             return text, None
         text += piece

@@ -73,6 +73,27 @@ class Wire:
     def send_bytes(self, data: bytes | memoryview) -> None:
         self._write(b"b", data)
 
+    def lend(self) -> None:
+        """Let a forked process alone write, until `take_back`. Other threads wait as long."""
+        with self._interrupts:
+            self._writing.acquire()
+
+    def take_back(self) -> None:
+        """Write again."""
+        with self._interrupts:
+            if self._writing.locked():
+                self._writing.release()
+
+    def take_over(self) -> None:
+        """In a forked process to which the wire was lent: write."""
+        self._writing = _thread.allocate_lock()
+        self._owner = os.getpid()
+
+    def shut(self) -> None:
+        """In a forked process that is not to be heard: whoever asks the host for something is told so."""
+        os.close(self._in)
+        os.close(self._out)
+
     def _write(self, kind: bytes, body: bytes | memoryview) -> None:
         with self._interrupts, self._writing:
             data = memoryview((len(body)).to_bytes(4, "big") + kind + bytes(body))

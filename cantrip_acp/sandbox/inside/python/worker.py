@@ -81,8 +81,8 @@ class Worker:
         self._builtins = dict(vars(builtins))
         _find_packages(settings)
         self._told: list[str] = []
-        self.opened: int | None = None
-        """The hash of the last state that was opened again without a loss."""
+        self.keeper: int | None = None
+        """The process that makes a snapshot; it is gone when the host's next command comes."""
         self.modules = frozenset(sys.modules)
 
     def _gain(self, specs: list[dict[str, Any]]) -> None:
@@ -104,6 +104,7 @@ class Worker:
             try:
                 self.interrupts.end()
                 command = self.wire.command()
+                self._reap()
                 kind = command.get("t")
                 if kind == "run":
                     self._cell(command)
@@ -118,6 +119,16 @@ class Worker:
             except (KeyboardInterrupt, Done):
                 # It came too late for the cell that it was meant for.
                 continue
+
+    def _reap(self) -> None:
+        keeper, self.keeper = self.keeper, None
+        if keeper is not None:
+            self.wire.take_back()
+            try:
+                os.waitpid(keeper, 0)
+            except OSError:
+                # A cell may have asked the kernel to let ended processes go at once.
+                return
 
     def _cell(self, command: dict[str, Any]) -> None:
         self._streams.restore()
@@ -159,7 +170,9 @@ class Worker:
         self._streams.flush()
         if not self.wire.here:
             os._exit(1 if error else 0)
-        names = [n for n in self.scope if n[:1] != "_" and n not in self.fixed and n != "context"][:_NAMES]
+        names = [n for n in self.scope if type(n) is str and n[:1] != "_" and n not in self.fixed and n != "context"][
+            :_NAMES
+        ]
         told: dict[str, Any] = {}
         if names != self._told:
             self._told = names

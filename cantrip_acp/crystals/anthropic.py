@@ -10,7 +10,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -20,20 +20,14 @@ from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.anthropic_messages import FAMILY, cached
 from cantrip_acp.crystals.anthropic_reading import Reading, Unreadable
 from cantrip_acp.crystals.anthropic_request import check, request
-from cantrip_acp.crystals.clients import ClientPerLoop
+from cantrip_acp.crystals.clients import TAIL, ClientPerLoop, watch
 from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.parameters import Effort, RefusedReplay, not_taken, without
 from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
-from cantrip_acp.errors import CrystalError, MalformedResponse
-
-LONGEST_EVENT = 16 * 1024 * 1024
-"""Bytes of one event of a stream; the SDK keeps an event in memory until it ends."""
-
-MOST_LINES = 1000
-"""Lines of one event, which has two; the SDK copies what it has of the event with each."""
+from cantrip_acp.errors import CrystalError
 
 _CLOSE_S = 2.0
 _REST_S = 0.25
@@ -218,9 +212,24 @@ class AnthropicCrystal:
                 await stream.response.aclose()
         if not reading.done:
             if reading.events == before:
-                kind = stream.response.headers.get("content-type", "nothing")
-                raise failures.unreadable(self._who, f"no event of the Messages API ({kind})")
+                raise self._no_event(stream.response)
             raise failures.broken(self._who, EOFError("it ended without message_stop"), sent=True)
+
+    def _no_event(self, response: Any) -> CrystalError:
+        """What came with status 200 in place of a stream: an error, or something else altogether."""
+        body = response.extensions.get(TAIL, b"").decode("utf-8", "replace")
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        error = found.get("error") if isinstance(found, dict) else None
+        if isinstance(error, dict) and isinstance(error.get("message"), str):
+            kind = str(error.get("type"))
+            return failures.refused(self._who, _STATUSES.get(kind, 500), error["message"], code=kind)
+        kind = response.headers.get("content-type", "nothing")
+        if not body.strip():
+            return failures.unreadable(self._who, f"no event of the Messages API ({kind})")
+        return failures.no_answer(self._who, kind, body)
 
     async def _post(self, body: Any, headers: Mapping[str, str]) -> Any:
         """The stream of a request, its events as they come: the SDK's own types would be built for each, and lose what is new."""
@@ -328,7 +337,7 @@ class AnthropicCrystal:
                 # A redirect would carry the conversation, and keys in headers, to who knows where.
                 follow_redirects=False,
                 verify=self._tls,
-                event_hooks={"response": [_watch]},
+                event_hooks={"response": [watch]},
                 **straight,
             ),
         )
@@ -336,35 +345,3 @@ class AnthropicCrystal:
 
 async def _close(client: Any) -> None:
     await client.close()
-
-
-async def _watch(response: Any) -> None:
-    """Stop a stream that has an event without an end."""
-    if response.status_code == 200:
-        response.stream = _watched(response.stream)
-
-
-def _watched(stream: Any) -> Any:
-    import httpx2
-
-    class Watched(httpx2.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            length, lines, tail = 0, 0, b""
-            async for piece in stream:
-                seen = (tail + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-                end = seen.rfind(b"\n\n")
-                if end >= 0:
-                    length, lines, seen = 0, 0, seen[end + 2 :]
-                length += len(seen)
-                lines += seen.count(b"\n")
-                if length > LONGEST_EVENT or lines > MOST_LINES:
-                    raise MalformedResponse(
-                        f"the response has an event beyond {LONGEST_EVENT:,} bytes or {MOST_LINES} lines and was stopped"
-                    )
-                tail = piece[-3:]
-                yield piece
-
-        async def aclose(self) -> None:
-            await stream.aclose()
-
-    return Watched()

@@ -1,11 +1,24 @@
-"""One client of a provider's SDK per event loop: its connections belong to the loop in which they were made."""
+"""The HTTP clients of providers' SDKs: one per event loop, whose connections they hold, and a watch over what comes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from cantrip_acp.errors import MalformedResponse
+
+LONGEST_EVENT = 16 * 1024 * 1024
+"""Bytes of one event of a stream, or of the body of an error; SDKs keep these in memory until they end."""
+
+MOST_LINES = 1000
+"""Lines of one event, which has two; SDKs copy what they have of the event with each."""
+
+TAIL = "cantrip.tail"
+"""The extension of a watched response that holds the end of its body."""
+_TAIL = 16 * 1024
 
 Client = TypeVar("Client")
 
@@ -33,3 +46,30 @@ class ClientPerLoop(Generic[Client]):
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await self._close(client)
+
+
+async def watch(response: Any) -> None:
+    """An event hook of an HTTP client: stops a response that has an event, or an error, without an end."""
+    read = response.aiter_bytes
+    streamed = response.status_code == 200
+
+    async def watched(chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        length, lines, tail = 0, 0, b""
+        # Behind the decompression: few bytes on the wire may be many.
+        async with contextlib.aclosing(read(chunk_size)) as pieces:
+            async for piece in pieces:
+                seen = (tail + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+                end = seen.rfind(b"\n\n") if streamed else -1
+                if end >= 0:
+                    length, lines, seen = 0, 0, seen[end + 2 :]
+                length += len(seen)
+                lines += seen.count(b"\n") if streamed else 0
+                if length > LONGEST_EVENT or lines > MOST_LINES:
+                    raise MalformedResponse(
+                        f"the response has an event beyond {LONGEST_EVENT:,} bytes or {MOST_LINES} lines and was stopped"
+                    )
+                tail = piece[-3:]
+                response.extensions[TAIL] = (response.extensions.get(TAIL, b"") + piece)[-_TAIL:]
+                yield piece
+
+    response.aiter_bytes = watched

@@ -344,6 +344,8 @@ class Crystal(Protocol):
     It may have two methods more: ``prepare()`` does what the first query would wait for (importing an SDK); it may block, is
     called in a thread, and more than once. ``async aclose()`` ends its connections; it can be asked again after.
 
+    A crystal with ``patient`` true may take for ever to answer: it is a person.
+
     A crystal with ``text_calls`` true writes its calls as text, because its model takes no tool definitions. Only such a
     crystal may also give a program as a code block (`mediums.text_program`).
     """

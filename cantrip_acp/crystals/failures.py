@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -56,6 +57,10 @@ def refused(
     401 or 403 (`Endpoint.refusal_hint`), ``name_hint`` that of a 404.
     """
     words = said(message)
+    if 300 <= status < 400:
+        # Not followed: it would carry the conversation, and the keys in its headers, to wherever it points.
+        to = said((headers or {}).get("location", "elsewhere"))
+        return CrystalError(f"{who} answered {status}, a redirect to {to}; set base_url to it", status=status)
     if status in (400, 413, 422, 500) and _TOO_LONG.search(f"{code or ''} {message}"):
         return ContextLimitError(f"{who}: the messages do not fit the model's context window: {words}")
     mend = (refusal_hint if status in (401, 403) else name_hint if status == 404 else "") or _MENDS.get(status)
@@ -95,6 +100,19 @@ def unreadable(who: str, what: str) -> CrystalError:
     return CrystalError(f"{who} sent what cannot be read: {said(what)}", retryable=True)
 
 
+def no_answer(who: str, kind: str, body: str) -> CrystalError:
+    """A response of success that holds something else, such as the page of a sign-in. ``kind`` is its media type."""
+    return unreadable(who, f"{kind or 'nothing'} in place of an answer (check base_url): {without_markup(body)[:200]}")
+
+
+def without_markup(text: str) -> str:
+    """The words of a page of HTML; other text as it is."""
+    if "<" not in text[:20]:
+        return text
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", text[:20_000], flags=re.DOTALL | re.IGNORECASE)
+    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
+
+
 _SENT = frozenset({"ReadTimeout", "ReadError", "RemoteProtocolError"})
 """How a connection fails after the request went out, by the names of the HTTP clients' errors."""
 
@@ -124,20 +142,22 @@ def may_be_billed(error: CrystalError) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, by ``retry-after-ms`` or ``Retry-After`` (seconds or a date); None where there is none."""
+    """Seconds to wait, by ``retry-after-ms`` or ``Retry-After`` (seconds or a date); None where there is none that can be
+    waited for: a time that is past is none either."""
     lower = {name.lower(): value for name, value in headers.items()}
-    try:
-        if (ms := lower.get("retry-after-ms")) is not None:
-            return max(0.0, float(ms) / 1000)
-        value = lower.get("retry-after")
-        if value is None:
-            return None
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
-            return max(0.0, float(value))
+            seconds = float(lower[name]) / unit
+        except KeyError:
+            continue
         except ValueError:
-            return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError, OverflowError):
-        return None
+            try:
+                seconds = (parsedate_to_datetime(lower[name]) - datetime.now(UTC)).total_seconds()
+            except (ValueError, TypeError, OverflowError):
+                continue
+        if 0 < seconds < inf:
+            return seconds
+    return None
 
 
 def is_loopback(url: str) -> bool:

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.clients import ClientPerLoop
+from cantrip_acp.crystals.clients import TAIL, ClientPerLoop, watch
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.google_messages import body_of, signatures
@@ -27,17 +27,13 @@ from cantrip_acp.crystals.google_reading import Reading
 from cantrip_acp.crystals.google_thinking import check, with_less
 from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
-from cantrip_acp.errors import CrystalError, MalformedResponse
+from cantrip_acp.errors import CrystalError
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
 NO_KEY = "none"
 """In a key's place, for a gateway that asks for none; the SDK insists on one, and would look for it in the environment."""
 
-LONGEST_LINE = 64 * 1024 * 1024
-"""Bytes of one line of a stream; the SDK keeps a line in memory until it ends."""
-
-_TAIL = 16 * 1024
 _FINISH_MESSAGE = re.compile(rb'"finishMessage"\s*:\s*("(?:[^"\\]|\\.)*")')
 _CLOSE_S = 2.0
 _LESSONS = 6
@@ -147,6 +143,8 @@ class GoogleCrystal:
                 async for chunk in stream:
                     with _Reader(reading) as taking:
                         await taking.add(chunk)
+                if responses and not reading.ended:
+                    self._check_error(responses[-1])
                 if responses:
                     reading.explain(_finish_message(responses[-1]))
         finally:
@@ -234,7 +232,23 @@ class GoogleCrystal:
             if status != 200:
                 headers = responses[-1].headers
                 raise failures.refused(who, status, "a body that cannot be read", headers=headers) from None
+            kind = responses[-1].headers.get("content-type", "")
+            if kind.partition(";")[0] != "text/event-stream":
+                body = responses[-1].extensions.get(TAIL, b"").decode("utf-8", "replace")
+                raise failures.no_answer(who, kind, body) from None
             raise failures.unreadable(who, f"{type(error).__name__}: {error}") from None
+
+    def _check_error(self, response: Any) -> None:
+        """Raise what a response of success says that went wrong: servers in Google's place answer so."""
+        try:
+            found = msgspec.json.decode(response.extensions.get(TAIL, b"").strip().removeprefix(b"data:"))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return
+        error = found.get("error") if isinstance(found, dict) else None
+        if isinstance(error, dict) and isinstance(error.get("message"), str):
+            code = error.get("code")
+            status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+            raise failures.refused(self._who, status, error["message"])
 
     def _refused(self, error: Any) -> CrystalError:
         headers = dict(error.response.headers) if hasattr(error.response, "headers") else {}
@@ -285,39 +299,16 @@ async def _close(client: _Client) -> None:
 
 
 async def _noted(response: Any) -> None:
-    """Keep the response for the query that asked, and watch the length of its lines."""
+    """Keep the response for the query that asked, and watch it."""
     responses = _responses.get()
     if responses is not None:
         responses.append(response)
-    if response.status_code == 200:
-        response.stream = _watched(response.stream)
-
-
-def _watched(stream: Any) -> Any:
-    import httpx2
-
-    class Watched(httpx2.AsyncByteStream):
-        tail = b""
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            length = 0
-            async for piece in stream:
-                end = piece.rfind(b"\n")
-                length = length + len(piece) if end < 0 else len(piece) - end - 1
-                if length > LONGEST_LINE:
-                    raise MalformedResponse(f"the response has a line beyond {LONGEST_LINE:,} bytes and was stopped")
-                self.tail = (self.tail + piece)[-_TAIL:]
-                yield piece
-
-        async def aclose(self) -> None:
-            await stream.aclose()
-
-    return Watched()
+    await watch(response)
 
 
 def _finish_message(response: Any) -> str | None:
     """Why it stopped, in Gemini's own words, from the end of the stream: the SDK leaves ``finishMessage`` out."""
-    found = _FINISH_MESSAGE.findall(getattr(response.stream, "tail", b""))
+    found = _FINISH_MESSAGE.findall(response.extensions.get(TAIL, b""))
     try:
         return str(msgspec.json.decode(found[-1])) if found else None
     except (msgspec.DecodeError, UnicodeError):

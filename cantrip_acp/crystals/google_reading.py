@@ -103,6 +103,11 @@ class Reading:
             if candidate.finish_reason is not None:
                 self._finish = _word(candidate.finish_reason)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the API said that the response is complete, or that there is none."""
+        return self._finish is not None or self._blocked is not None
+
     def explain(self, finish_message: str | None) -> None:
         """What the provider says about the end of the response."""
         self._finish_message = finish_message

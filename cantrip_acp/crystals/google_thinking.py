@@ -118,8 +118,8 @@ def _thinking_with_less(who: str, config: Mapping[str, Any], words: str) -> tupl
     if budget is not None:
         thought["includeThoughts"] = True
         what = f"{who} does not take a thinking budget of {budget:,} tokens; "
-        if (named := _RANGE.search(words)) and int(named[1]) < int(named[2]):
-            nearest_budget = min(max(budget, int(named[1])), int(named[2]))
+        if (limits := _RANGE.search(words)) and int(limits[1]) < int(limits[2]):
+            nearest_budget = min(max(budget, int(limits[1])), int(limits[2]))
             if nearest_budget != budget:
                 return {**thought, "thinkingBudget": nearest_budget}, f"{what}{nearest_budget:,} is used"
         return thought, what + "it decides by itself how much to think"

@@ -28,6 +28,7 @@ class HumanCrystal:
     name = "human"
     model = "human"
     context_window: int | None = None
+    patient = True
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, tuple[Message, ...]] = OrderedDict()

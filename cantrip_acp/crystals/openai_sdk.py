@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.clients import ClientPerLoop
+from cantrip_acp.crystals.clients import ClientPerLoop, watch
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
 from cantrip_acp.errors import CrystalError, MalformedResponse
@@ -101,16 +101,10 @@ class OpenAISdk:
         import openai
 
         if isinstance(error, openai.APIStatusError):
-            status = error.status_code
-            if 300 <= status < 400:
-                to = error.response.headers.get("location", "elsewhere")
-                return CrystalError(
-                    f"{self.who} answered {status}, a redirect to {failures.said(to)}; set base_url to it"
-                )
             message, code = explanation(error.body)
             return failures.refused(
                 self.who,
-                status,
+                error.status_code,
                 message or failures.said(error),
                 headers=error.response.headers,
                 code=code,
@@ -122,6 +116,8 @@ class OpenAISdk:
             return failures.silent(self.who, self._endpoint.connect_s if connecting else self._endpoint.silence_s)
         if isinstance(error, openai.APIConnectionError):
             cause = error.__cause__ or error
+            if isinstance(cause, CrystalError):
+                return cause
             if not sent and type(cause).__name__ == "ConnectError":
                 local = failures.is_loopback(self.base_url)
                 hint = "; start the server there, or change the address" if local else ""
@@ -173,9 +169,7 @@ class OpenAISdk:
             default_headers=headers,
             max_retries=0,
             timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
-            http_client=_straight(endpoint)
-            if self.base_url.startswith("http:") and failures.is_loopback(self.base_url)
-            else None,
+            http_client=_http(endpoint, self.base_url),
         )
         if not own:
             client.organization = client.project = None
@@ -198,7 +192,7 @@ class Events:
         while True:
             try:
                 event = await self._stream.__anext__()
-            except StopAsyncIteration:
+            except (StopAsyncIteration, CrystalError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever reading somebody's bytes ends in, it is their failure
                 raise self._sdk.failure(error, sent=self._any) from None
@@ -250,10 +244,7 @@ class Events:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            start = _plain(text)[:200]
-            raise failures.unreadable(
-                self._sdk.who, f"{kind} in place of an answer (check base_url): {start}"
-            ) from None
+            raise failures.no_answer(self._sdk.who, kind, text) from None
         if isinstance(value, dict) and value.get("error") and not value.get("choices"):
             raise self._sdk.refused_midway(value["error"])
         return value
@@ -273,7 +264,7 @@ def is_own(url: str) -> bool:
 def explanation(body: Any) -> tuple[str, str | None]:
     """The message and the code of an error's body, whatever of the usual shapes it has."""
     if isinstance(body, str):
-        return _plain(body), None
+        return failures.without_markup(body), None
     if not isinstance(body, Mapping):
         return "", None
     inner = body.get("error")
@@ -323,25 +314,22 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}".rstrip("/")
 
 
-def _plain(text: str) -> str:
-    """The words of a page of HTML; other text as it is."""
-    if "<" not in text[:20]:
-        return text
-    text = re.sub(r"<(script|style)\b.*?</\1>", " ", text[:20_000], flags=re.DOTALL | re.IGNORECASE)
-    return " ".join(re.sub(r"<[^>]*>", " ", text).split())
-
-
-def _straight(endpoint: Endpoint) -> Any:
-    """An HTTP client that passes no proxy: one that HTTP_PROXY names knows nothing of this machine's own ports."""
+def _http(endpoint: Endpoint, url: str) -> Any:
+    """An HTTP client whose responses are watched. Within this machine it passes no proxy: one that HTTP_PROXY names knows
+    nothing of the machine's own ports."""
     import ssl
 
     import openai
 
-    return openai.DefaultAsyncHttpxClient(
-        trust_env=False,
-        timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
+    straight: dict[str, Any] = {}
+    if url.startswith("http:") and failures.is_loopback(url):
         # It speaks plain HTTP alone, so the certificates of all authorities need not be read, which takes a while.
-        verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        straight = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
+    return openai.DefaultAsyncHttpxClient(
+        timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
+        follow_redirects=False,
+        event_hooks={"response": [watch]},
+        **straight,
     )
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any
 
 import anyio
@@ -34,6 +35,9 @@ from cantrip_acp.events import seconds_words
 
 MAX_RESPONSE_CHARS = 8_000_000
 """More text than any model may answer; a stream that goes beyond it has no end."""
+
+LONGEST_WAIT_S = 3600.0
+"""Seconds without a word after which a provider is taken for dead, though its bytes keep the connection alive."""
 
 _REASKS = 2
 _IMAGE = re.compile(r"image|media|multimodal", re.IGNORECASE)
@@ -120,12 +124,13 @@ the contract."""
 
 
 class _Guard:
-    """Passes pieces on, and raises where a response has no end."""
+    """Passes pieces on, and raises where a response has no end. Each piece puts off the end of the wait for the next."""
 
-    __slots__ = ("_emit", "_left", "begun")
+    __slots__ = ("_emit", "_left", "_wait", "begun")
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, wait: anyio.CancelScope) -> None:
         self._emit = emit
+        self._wait = wait
         self.begun = False
         self._left = MAX_RESPONSE_CHARS
 
@@ -136,7 +141,10 @@ class _Guard:
             raise MalformedResponse(
                 f"the response went beyond {MAX_RESPONSE_CHARS:,} characters without an end and was stopped"
             )
+        # A reader may take its time.
+        self._wait.deadline = inf
         await self._emit(delta)
+        self._wait.deadline = anyio.current_time() + LONGEST_WAIT_S
 
 
 def _as_it_is(response: Response) -> Response:
@@ -228,9 +236,18 @@ def _without_images(query: Query, error: CrystalError) -> Query | None:
 
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:
     """One attempt; what it used is told to ``spend`` where it gives no response that keeps the contract."""
-    meter, guard = Meter(), _Guard(emit)
+    # A person may think for as long as they like.
+    patience = inf if getattr(crystal, "patient", False) else LONGEST_WAIT_S
+    wait = anyio.CancelScope(deadline=anyio.current_time() + patience)
+    meter, guard = Meter(), _Guard(emit, wait)
     try:
-        response = await crystal.query(msgspec.structs.replace(query, meter=meter), guard)
+        with wait:
+            response = await crystal.query(msgspec.structs.replace(query, meter=meter), guard)
+        if wait.cancelled_caught:
+            raise CrystalError(
+                f"{crystal.name} ({crystal.model}): no word for {LONGEST_WAIT_S:g} seconds, though the connection is held open",
+                retryable=True,
+            )
     except BaseException:
         # A cancel as well: what had been streamed until then is billed.
         used = meter.used

@@ -5,8 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from cantrip_acp.crystals import anthropic as module
-from cantrip_acp.crystals import anthropic_reading
+from cantrip_acp.crystals import anthropic_reading, clients
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.secret import Secret
@@ -76,7 +75,7 @@ async def test_arguments_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("piece", [b"data: " + b"x" * 100_000, b"data: x\n" * 20_000])
 async def test_an_event_without_an_end(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_EVENT", 1_000_000)
+    monkeypatch.setattr(clients, "LONGEST_EVENT", 1_000_000)
     error = await failed(stream(*[piece] * 50, Hold()))
     assert isinstance(error, MalformedResponse)
 

@@ -12,7 +12,7 @@ import pytest
 from cantrip_acp.call import Call
 from cantrip_acp.cantrip import Cantrip
 from cantrip_acp.circle import Circle
-from cantrip_acp.crystals import google as module
+from cantrip_acp.crystals import clients
 from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import ContextLimitError, CrystalError, MalformedResponse
@@ -133,7 +133,7 @@ async def test_silence() -> None:
 
 
 async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_LINE", 1_000_000)
+    monkeypatch.setattr(clients, "LONGEST_EVENT", 1_000_000)
     piece = b"data: " + b"x" * 100_000
     error = await failed(sse_reply([piece] * 50))
     assert isinstance(error, MalformedResponse)

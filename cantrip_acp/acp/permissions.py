@@ -22,6 +22,7 @@ import msgspec
 from cantrip_acp.acp import modes, patterns
 from cantrip_acp.acp.patterns import ALL
 from cantrip_acp.acp.store import Granted
+from cantrip_acp.chores.named_hosts import NamedHosts
 from cantrip_acp.errors import describe
 from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
@@ -79,15 +80,8 @@ class Permissions:
         self.remember = remember
         self.mode = modes.DEFAULT
         self.granted: list[Granted] = []
-        self._named: set[str] = set()
+        self.hosts = NamedHosts()
         self._open: list[_Open] = []
-
-    def hear(self, intent: str) -> None:
-        """What the user wrote: the hosts of its addresses may be fetched from in the mode that asks nothing."""
-        if "://" in intent:
-            from cantrip_acp.chores.fetch import hosts_in
-
-            self._named |= hosts_in(intent)
 
     lend: Callable[[GateInvocation], GateInvocation] | None = None
     """Gives a call over to the client where it has something better than we do: the files that are open in it."""
@@ -160,7 +154,7 @@ class Permissions:
             said = self._said(gate.name, fits)
             if said is not None:
                 return said
-            if (self.mode == modes.TRUSTED and self._is_named(invocation, pattern)) or (
+            if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
                 self.mode == modes.SANDBOXED and paths and patterns.free(paths, context.wards)
             ):
                 return True
@@ -188,17 +182,6 @@ class Permissions:
         if why is None and _seen(invocation)[1] != locations:
             return f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
         return why
-
-    def _is_named(self, invocation: GateInvocation, pattern: str) -> bool:
-        """Whether somebody named the host that a call sends to; true of calls that send to none.
-
-        A request carries out what is in its address, and the page that suggested it may be a stranger's.
-        """
-        if invocation.gate.kind != "fetch" or not pattern.startswith(("host ", "=")) or pattern in self._named:
-            return True
-        from cantrip_acp.chores.fetch import FETCH, is_named
-
-        return invocation.gate.handler is FETCH.handler and is_named(invocation.args, invocation.context)
 
     def _said(self, tool: str, fits: Callable[[str], bool]) -> str | bool | None:
         """What was said for good of such a call, a refusal before a permission; None where nothing was."""

@@ -276,7 +276,7 @@ class Session:
         options: dict[str, Any] = {"trace": trace}
         if intent is not None:
             self._name(intent)
-            self.permissions.hear(intent)
+            self.permissions.hosts.hear(intent)
             options["context"] = context
         try:
             async with self.entity.stream(intent, **options) as stream:

@@ -1,4 +1,5 @@
-"""What ``cantrip cast`` and ``cantrip repl`` allow without asking, said in one line; and ``--ask``, which asks in the terminal."""
+"""What ``cantrip cast`` and ``cantrip repl`` allow without asking, said in one line; ``--ask``, which asks in the terminal; and
+``--allow-host``, which names hosts: a request to a host that nobody named is refused, or asked about."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ import anyio
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from cantrip_acp.acp.permissions import Answer, Permissions, Question
     from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.circle import Circle
     from cantrip_acp.cli.screen import Screen
 
@@ -24,6 +26,17 @@ ask_option = click.option(
     help="Ask here before each write and each command: yes once, always for this, or no. Needs a terminal.",
 )
 
+allow_host_option = click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Let the gate fetch send requests to HOST (example.org, localhost:3000), as if the intent named it. May be repeated.",
+)
+
+_WAYS: Final = (
+    "The user can name it by its address in the intent, or with --allow-host {host}; --ask asks before each request"
+)
 _MOMENT_S: Final = 0.05
 """How long a question waits, so that what led to it is on the screen first."""
 _MOST_LINES: Final = 60
@@ -45,44 +58,72 @@ def require_terminal() -> None:
         )
 
 
-def permissions(mode: str | None = None) -> Permissions:
+def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
+    """The hosts of ``--allow-host``; those of the intents are heard as they come. Raises `DefinitionError`."""
+    from cantrip_acp.chores.named_hosts import NamedHosts
+
+    made = NamedHosts(_WAYS)
+    made.allow(hosts)
+    return made
+
+
+def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
     """An interceptor that asks in the terminal, as an editor's session asks in the mode ``ask``.
 
     ``mode`` is that of a session which goes on here: read-only stays read-only.
     """
     from cantrip_acp.acp import modes
     from cantrip_acp.acp.permissions import Permissions
+    from cantrip_acp.acp.store import Granted
     from cantrip_acp.cli.screen import Screen
 
     made = Permissions(TerminalQuestions(Screen(sys.stderr)).ask, lambda granted: None)
     made.mode = modes.READ_ONLY if mode == modes.READ_ONLY else modes.ASK
+    made.granted = [Granted("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
     return made
 
 
-def say_what_is_allowed(cantrip: Cantrip, circle: Circle, *, ask: bool) -> None:
+def say_what_is_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
     """Print the line on stderr."""
     from cantrip_acp.cli.untrusted import clean_line
 
-    click.echo(clean_line(f"cantrip: {allowed(cantrip, circle, ask=ask)}", 2000), err=True)
+    click.echo(clean_line(f"cantrip: {allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000), err=True)
 
 
-def allowed(cantrip: Cantrip, circle: Circle, *, ask: bool) -> str:
-    """What an entity in this circle may do that changes something or reaches the network, without anybody being asked."""
+def allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:
+    """What an entity in this circle may do that changes something or reaches the network, without anybody being asked.
+
+    ``hosts`` are those of ``--allow-host``.
+    """
     from cantrip_acp.acp.modes import changes_something
 
-    gates = [gate.name for gate in circle.gates.values() if changes_something(gate)]
+    gates = [gate.name for gate in circle.gates.values() if changes_something(gate) and gate.kind != "fetch"]
+    fetching = [gate.name for gate in circle.gates.values() if gate.kind == "fetch"]
     servers = [server.name for source in cantrip.sources for server in getattr(source, "servers", ())]
     program = _program(circle)
     if ask:
         free = [program] if program and not _asked_about(circle) else []
-        without = f"; {free[0]} without asking" if free else ""
+        if fetching and hosts:
+            free.append(f"calls of fetch to {_listed(hosts)}")
+        without = f"; {'; '.join(free)} without asking" if free else ""
         return f"asks before each write and each command{without}"
     parts = [part for part in (program, f"calls of {_listed(gates)}" if gates else "") if part]
+    if fetching:
+        parts.append(f"calls of {_listed(fetching)} to {_hosts(circle, hosts)}")
     if servers:
         parts.append(f"tools of the MCP server{'s' if len(servers) > 1 else ''} {_listed(servers)}")
     if not parts:
         return "allows nothing that changes files or reaches the network"
     return f"allows without asking: {'; '.join(parts)} (--ask asks before each write and command)"
+
+
+def _hosts(circle: Circle, hosts: Sequence[str]) -> str:
+    """Where requests of gates may go."""
+    network = circle.wards.bash_network
+    if network is True:
+        return "any public host"
+    further = [*(network or ()), *hosts]
+    return "hosts that the intent names by their address" + (f", and to {_listed(further)}" if further else "")
 
 
 def _program(circle: Circle) -> str:

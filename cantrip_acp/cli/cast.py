@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantrip_acp.cli.ask import ask_option, permissions, require_terminal, say_what_is_allowed
+from cantrip_acp.cli.ask import (
+    allow_host_option,
+    ask_option,
+    named_hosts,
+    permissions,
+    require_terminal,
+    say_what_is_allowed,
+)
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import (
     Given,
@@ -22,6 +29,7 @@ from cantrip_acp.cli.opening import (
 from cantrip_acp.errors import CantripError, IntentRequired
 
 if TYPE_CHECKING:
+    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.cli.castview import JsonFace, TextFace
     from cantrip_acp.cli.opening import Opening
     from cantrip_acp.cli.running import Ended
@@ -46,6 +54,7 @@ if TYPE_CHECKING:
 @state_option
 @click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
 @ask_option
+@allow_host_option
 def cast(
     recipe: str,
     intent: str,
@@ -56,13 +65,15 @@ def cast(
     state_dir: Path | None,
     full: bool,
     ask: bool,
+    allow_hosts: tuple[str, ...],
 ) -> int:
     """Cast RECIPE (a file, or a name) on INTENT (- reads it from stdin), once, and show what happens.
 
     A recipe is looked for in .cantrip/ of the folder, then in your configuration folder, then among the built-in ones. A
     FILE that you name here is trusted for this run.
 
-    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first.
+    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first. The gate fetch
+    sends requests to hosts alone that INTENT, the recipe (bash_network) or --allow-host names.
 
     Ctrl-C cancels the cast; what had happened is recorded. Exit status: 0 it ended by itself, 1 it was truncated or
     failed, 2 the command line, the recipe or a file is wrong, 3 there is no sandbox here, 130 interrupted.
@@ -72,15 +83,17 @@ def cast(
     words = sys.stdin.read() if intent == "-" else intent
     if not words.strip():
         raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
-    context = given(context_files)
+    context, hosts = given(context_files), named_hosts(allow_hosts)
     opening = open_recipe(recipe, cwd, loom_file, state_dir)
     try:
-        return _run(opening, words, context, as_json=as_json, full=full, ask=ask)
+        return _run(opening, words, context, hosts, as_json=as_json, full=full, ask=ask)
     finally:
         opening.loom.close()
 
 
-def _run(opening: Opening, intent: str, context: Given, *, as_json: bool, full: bool, ask: bool) -> int:
+def _run(
+    opening: Opening, intent: str, context: Given, hosts: NamedHosts, *, as_json: bool, full: bool, ask: bool
+) -> int:
     from cantrip_acp.cli.castview import JsonFace, TextFace
     from cantrip_acp.cli.running import running
     from cantrip_acp.cli.screen import Screen
@@ -88,9 +101,9 @@ def _run(opening: Opening, intent: str, context: Given, *, as_json: bool, full: 
     face: JsonFace | TextFace = JsonFace() if as_json else TextFace(Screen(), opening.workspace, full=full)
     if not isinstance(face, JsonFace):
         face.intent(intent)
-    cantrip = context.to(opening.cantrip)
-    cantrip = cantrip.reaching((), permissions()) if ask else cantrip
-    say_what_is_allowed(cantrip, cantrip.circle, ask=ask)
+    cantrip = context.to(opening.cantrip).reaching((), permissions(hosts) if ask else hosts)
+    hosts.hear(intent)
+    say_what_is_allowed(cantrip, cantrip.circle, hosts, ask=ask)
     entity = cantrip.invoke(loom=opening.loom)
     try:
         with running(entity) as run:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from cantrip_acp.cli.ask import allow_host_option, named_hosts
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import cwd_option, state_option
 from cantrip_acp.errors import CantripError
@@ -74,6 +76,7 @@ _HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running
 )
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
 @click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@allow_host_option
 @cwd_option
 @state_option
 def fork(
@@ -89,6 +92,7 @@ def fork(
     concurrency: int,
     as_json: bool,
     full: bool,
+    allow_hosts: tuple[str, ...],
     cwd: Path,
     state_dir: Path | None,
 ) -> int:
@@ -119,9 +123,13 @@ def fork(
             "intent is required: say what the fork is to do (INTENT-1), or give --resume to go on with its cast"
         )
     path = find(name, folders.state_dir(state_dir))
+    hosts = named_hosts(allow_hosts)
     opening = open_recipe(recipe, cwd, path, state_dir)
     try:
         origin = leaf(opening.loom, turn or None)
+        hosts.hear_thread(opening.loom, origin)
+        hosts.hear(intent)
+        opening = replace(opening, cantrip=opening.cantrip.reaching((), hosts))
         if samples is None:
             entity_id = new_id("e")
             made = partial(

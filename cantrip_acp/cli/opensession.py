@@ -9,15 +9,18 @@ from cantrip_acp.cli.opening import Opening
 from cantrip_acp.errors import DefinitionError, LoomLocked, MissingKey
 
 if TYPE_CHECKING:
+    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.entity import Entity
+    from cantrip_acp.gates.contract import Interceptor
 
 
 def open_session(
-    session_id: str, recipe: str | None, state_dir: Path | None, *, ask: bool = False
+    session_id: str, recipe: str | None, state_dir: Path | None, hosts: NamedHosts, *, ask: bool = False
 ) -> tuple[Opening, Entity]:
     """The session's recipe, cantrip, loom and folder, and its entity, which remembers everything.
 
-    With ``ask`` it asks in the terminal, except about what was allowed or refused for good in the session.
+    Requests go to ``hosts`` alone, and to those that the session's earlier prompts name. With ``ask`` it asks in the terminal,
+    except about what was allowed or refused for good in the session.
     ``recipe`` stands over the session's own. Raises `DefinitionError` where there is no such session, and `LoomLocked`
     while another process works in it.
     """
@@ -56,12 +59,12 @@ def open_session(
         except DefinitionError as problem:
             click.echo(f"the session's crystal is gone, the recipe's own has its place: {problem}", err=True)
     made = build.build(found, workspace=workspace, crystal=crystal)
-    asker = None
+    asker: Interceptor = hosts
     if ask:
         from cantrip_acp.cli.ask import permissions
 
-        asker = permissions(note.mode)
-        asker.granted = list(note.granted)
+        asker = permissions(hosts, note.mode)
+        asker.granted.extend(note.granted)
     cantrip = made.reaching([Path(folder) for folder in note.directories], asker)
     held = -1
     try:
@@ -80,6 +83,7 @@ def open_session(
     begun = loom.last_turn(note.entity_id) is not None
     again = reopen(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
     hold(again.entity, note.mode)
+    hosts.hear_thread(loom, again.entity.last_turn)
     if again.kept in TOLD:
         # The first cell says it, too; whoever types here reads it now.
         click.echo(f"opened again: {TOLD[again.kept]}", err=True)

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from cantrip_acp.cli.ask import ask_option, permissions, require_terminal, say_what_is_allowed
+from cantrip_acp.cli.ask import (
+    allow_host_option,
+    ask_option,
+    named_hosts,
+    permissions,
+    require_terminal,
+    say_what_is_allowed,
+)
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import (
     Given,
@@ -27,6 +34,7 @@ from cantrip_acp.cli.opening import (
 from cantrip_acp.errors import CantripError
 
 if TYPE_CHECKING:
+    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.cli.castview import TextFace
     from cantrip_acp.cli.running import Running
     from cantrip_acp.cli.screen import Screen
@@ -57,6 +65,7 @@ Each line is an intent; a line that ends in \\ goes on in the next one.
 )
 @click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
 @ask_option
+@allow_host_option
 def repl(
     recipe: str | None,
     cwd: Path,
@@ -66,6 +75,7 @@ def repl(
     session_id: str | None,
     full: bool,
     ask: bool,
+    allow_hosts: tuple[str, ...],
 ) -> int:
     """Talk to an entity made from RECIPE (a file, or a name; the built-in Familiar by default).
 
@@ -75,7 +85,8 @@ def repl(
     With --session an editor's session goes on here (close it there first); RECIPE is then the session's own, unless it is
     named. Its mode holds.
 
-    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first.
+    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first. The gate fetch
+    sends requests to hosts alone that your intents, the recipe (bash_network) or --allow-host name.
 
     Exit status: 0 at a terminal, or all casts ended by themselves; 1 one from a pipe was truncated or failed; 2 the
     command line, the recipe or a file is wrong; 3 there is no sandbox here; 130 interrupted.
@@ -84,24 +95,26 @@ def repl(
 
     if ask:
         require_terminal()
-    context = given(context_files)
+    context, hosts = given(context_files), named_hosts(allow_hosts)
     entity = None
     if session_id is not None:
         if loom_file is not None:
             raise click.UsageError("--session has a loom of its own; leave --loom out")
         from cantrip_acp.cli.opensession import open_session
 
-        opening, entity = open_session(session_id, recipe, state_dir, ask=ask)
+        opening, entity = open_session(session_id, recipe, state_dir, hosts, ask=ask)
     else:
         opening = open_recipe(recipe or DEFAULT, cwd, loom_file, state_dir)
     try:
         with _leaving_politely():
-            return _talk(opening, context, full=full, ask=ask, entity=entity)
+            return _talk(opening, context, hosts, full=full, ask=ask, entity=entity)
     finally:
         opening.leave()
 
 
-def _talk(opening: Opening, given_with: Given, *, full: bool, ask: bool, entity: Entity | None = None) -> int:
+def _talk(
+    opening: Opening, given_with: Given, hosts: NamedHosts, *, full: bool, ask: bool, entity: Entity | None = None
+) -> int:
     from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
     from cantrip_acp.cli.castview import TextFace
     from cantrip_acp.cli.running import running
@@ -111,11 +124,11 @@ def _talk(opening: Opening, given_with: Given, *, full: bool, ask: bool, entity:
     asked = sys.stdin.isatty() and screen.terminal
     face = TextFace(screen, opening.workspace, full=full)
     cantrip, context = given_with.to(opening.cantrip), given_with.blocks
-    if entity is None and ask:
-        cantrip = cantrip.reaching((), permissions())
+    if entity is None:
+        cantrip = cantrip.reaching((), permissions(hosts) if ask else hosts)
     _greet(screen, opening)
     screen.flush()
-    say_what_is_allowed(cantrip, cantrip.circle if entity is None else entity.circle, ask=ask)
+    say_what_is_allowed(cantrip, cantrip.circle if entity is None else entity.circle, hosts, ask=ask)
     face.transcript.begun()
     status = DONE
     with running(entity if entity is not None else cantrip.invoke(loom=opening.loom)) as run:
@@ -129,6 +142,7 @@ def _talk(opening: Opening, given_with: Given, *, full: bool, ask: bool, entity:
             elif words:
                 if not asked:
                     face.intent(words)
+                hosts.hear(words)
                 good, signalled = _one(run, words, face, context)
                 context = ()  # pinned for good by the first cast
                 status = status if good or asked else FAILED

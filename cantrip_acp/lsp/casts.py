@@ -41,7 +41,12 @@ class Cast:
     """One cast of one recipe. `start` it, then wait for `ended`; `cancel` at any moment."""
 
     def __init__(self, cantrip: Cantrip, loom: Loom, intent: str, say: Callable[[str], None]) -> None:
-        self._cantrip, self._loom, self._intent, self._say = cantrip, loom, intent, say
+        from cantrip_acp.chores.named_hosts import NamedHosts
+
+        self._hosts = NamedHosts()
+        self._hosts.hear(intent)
+        self._cantrip = cantrip.reaching((), self._hosts)
+        self._loom, self._intent, self._say = loom, intent, say
         self._server = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ended] = self._server.create_future()
         self._inside: asyncio.AbstractEventLoop | None = None

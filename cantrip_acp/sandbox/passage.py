@@ -10,7 +10,7 @@ import anyio
 
 IDLE = 120.0
 """Seconds without a byte in either direction, after which a connection is closed."""
-LINGER = 5.0
+LINGER = 2.0
 """Seconds for the other side to take note of our end, before its connection is closed all the same."""
 MOST_BYTES = 8 * 1024**3
 """What one connection may carry each way."""

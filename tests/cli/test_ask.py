@@ -1,13 +1,15 @@
 """What `cantrip cast` and `cantrip repl` allow without asking, in a line; and `--ask`, in a real terminal."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.cli.ask import allowed
-from tests.cli.command import GREETER, Terminal, recipe, run
+from tests.chores.conftest import Site, serving
+from tests.cli.command import GREETER, Done, Terminal, recipe, run
 
 sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed here")
 
@@ -38,7 +40,18 @@ circle:
 """
 LINES = {
     "nothing": ("conversation", ["done", "echo"], {}, "allows nothing that changes files or reaches the network"),
-    "gates": ("conversation", ["done", "write_file", "fetch"], {}, "allows without asking: calls of write_file, fetch ("),
+    "gates": ("conversation", ["done", "write_file"], {}, "allows without asking: calls of write_file ("),
+    "fetch": (
+        "conversation", ["done", "write_file", "fetch"], {},
+        "calls of write_file; calls of fetch to hosts that the intent names by their address (",
+    ),
+    "fetch with hosts": (
+        "conversation", ["done", "fetch"], {"bash_network": ["pypi.org"]},
+        "calls of fetch to hosts that the intent names by their address, and to pypi.org (",
+    ),
+    "fetch with the network": (
+        "conversation", ["done", "fetch"], {"bash_network": True}, "calls of fetch to any public host ("
+    ),
     "shell": ("bash", ["done"], {}, "commands in the sandbox, writing no files of yours, with no network ("),
     "shell that writes": (
         "bash", ["done", "edit_file"], {"bash_writable_paths": ["."], "bash_network": True},
@@ -113,6 +126,81 @@ def test_a_write_is_asked_about_once_always_or_not(tmp_path: Path) -> None:
     with Loom.open(loom, readonly=True) as held:
         first = next(t for t in held.turns() if t.role == "crystal").observation.results[0]
     assert (first.is_error, "the user refused this" in str(first.result)) == (True, True)
+
+
+FETCHER = """
+crystal:
+  provider: scripted
+  responses:
+    - tool_calls: [{gate: fetch, args: {url: "URL"}}]
+    - {content: Done., repeat: true}
+circle:
+  gates: [done, fetch]
+  wards: [{max_turns: 4}]
+"""
+PAGE = {"/page?data=SECRET": (200, {"Content-Type": "text/plain"}, b"the page")}
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A site that may only be fetched from where the environment says so, which names it too."""
+    monkeypatch.delenv("CANTRIP_FETCH_PRIVATE_HOSTS", raising=False)
+    with serving(PAGE) as served:
+        yield served
+
+
+def _casts(tmp_path: Path, site: Site, *more: str, intent: str = "go", command: str = "cast") -> Done:
+    address = site.url("/page?data=SECRET").replace("127.0.0.1", "localhost")
+    text = FETCHER.replace("URL", address)
+    words = (intent,) if command == "cast" else ()
+    return run(
+        command, recipe(tmp_path, text), *words, *more, cwd=tmp_path, stdin=f"{intent}\n" if command == "repl" else ""
+    )
+
+
+@pytest.mark.parametrize("command", ["cast", "repl"])
+def test_nothing_is_sent_to_a_host_that_nobody_named(tmp_path: Path, site: Site, command: str) -> None:
+    done = _casts(tmp_path, site, command=command)
+    assert f"nobody named the host http://localhost:{site.port}" in done.out
+    assert f"--allow-host http://localhost:{site.port}" in " ".join(done.out.split())
+    assert "calls of fetch to hosts that the intent names by their address" in done.err
+    # Named, it goes on to what else is judged: here, that the address is a private one.
+    for more, intent in (
+        (("--allow-host", f"localhost:{site.port}"), "go"),
+        (("--allow-host", f"http://localhost:{site.port}"), "go"),
+        ((), f"Read {site.url('/').replace('127.0.0.1', 'localhost')}"),
+    ):
+        done = _casts(tmp_path, site, *more, intent=intent, command=command)
+        assert "nobody named" not in done.out, done
+        assert "is not fetched" in done.out, done
+    assert not site.asked
+
+
+def test_a_host_that_the_environment_names_is_reached(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTRIP_FETCH_PRIVATE_HOSTS", f"localhost:{site.port}")
+    assert "the page" in _casts(tmp_path, site).out
+    assert len(site.asked) == 1
+
+
+def test_a_fork_sends_only_where_somebody_named_the_host(tmp_path: Path, site: Site) -> None:
+    """What the user wrote in the thread names hosts; what the entity found there does not."""
+    address = site.url("/page?data=SECRET").replace("127.0.0.1", "localhost")
+    file = recipe(tmp_path, FETCHER.replace("URL", address), "fetcher.cantrip.yaml")
+    for intent, refused in (("go", True), (f"Read {address}", False)):
+        loom = tmp_path / f"{refused}.loom.jsonl"
+        run("cast", recipe(tmp_path, GREETER), intent, "--loom", loom, cwd=tmp_path)
+        forked = run("loom", "fork", loom, "", "Go on.", "--recipe", file, cwd=tmp_path)
+        assert ("nobody named" in forked.out) is refused, forked
+        assert ("is not fetched" in forked.out) is not refused, forked
+    assert not site.asked
+
+
+def test_a_host_that_is_none_is_refused(tmp_path: Path, site: Site) -> None:
+    done = _casts(tmp_path, site, "--allow-host", "*")
+    assert done.status == 2
+    assert "'*' is no host" in done.err
 
 
 def test_always_holds_from_cast_to_cast_of_a_repl(tmp_path: Path) -> None:

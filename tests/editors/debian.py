@@ -5,23 +5,26 @@ sums as always; the packages are unpacked beside each other; and the programs ar
 them. What an editor starts in turn (a language server, an agent) is this machine's own, with this machine's libraries: an
 editor in a chroot could start neither.
 
-About 63 MB are loaded once, and kept in ``~/.cache/cantrip-tests``.
+About 63 MB (for Toad another 45) are loaded once, and kept in ``~/.cache/cantrip-tests``.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SUITE = "forky"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+PYTHON = "python3.14"
 WANTED = ("neovim", "hx", "emacs-nox", "elpa-package-lint", "kakoune")
 # Depended on, and not needed to run them: sources, perl scripts, what compiles Lisp to machine code.
 SPARED = (
@@ -50,6 +53,10 @@ class Root:
         library = next(path.glob("usr/lib/*/libc.so.6"))
         self._loader = next(library.parent.glob("ld-linux*.so*"))
         self._libraries = library.parent
+
+    def python(self) -> list[str]:
+        """Newer than this machine's; it has what was installed into its ``dist-packages``."""
+        return [*self._start(f"usr/bin/{PYTHON}"), "-P"]
 
     def _start(self, program: str) -> list[str]:
         return [str(self._loader), "--library-path", str(self._libraries), str(self.path / program)]
@@ -81,32 +88,57 @@ class Root:
 
 
 def root() -> Root:
-    """The editors, loaded and unpacked by the first who asks, on this machine or in this run. Raises `Unavailable`."""
+    """The editors. Raises `Unavailable`."""
+    return _kept(f"editors-{SUITE}-2", WANTED)
+
+
+def toad(version: str) -> Root:
+    """A newer Python with Toad from PyPI, which wants it. Raises `Unavailable`."""
+
+    def install(unpacked: Path) -> None:
+        # The newer Python runs this one's pip, so that the wheels are its own.
+        pip = Path(importlib.util.find_spec("pip").origin).parent  # type: ignore[union-attr, arg-type]
+        command = [*Root(unpacked).python(), str(pip), "install", "--quiet", "--only-binary", ":all:", "--target"]
+        command += [str(unpacked / "usr/lib/python3/dist-packages"), f"batrachian-toad=={version}"]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"Toad did not come within {PATIENCE_S:g} s from PyPI") from None
+        if done.returncode != 0:
+            raise Unavailable(f"Toad cannot be had from PyPI: {(done.stderr.strip().splitlines() or ['?'])[-1][:300]}")
+
+    return _kept(f"toad-{SUITE}-{version}", (PYTHON,), install)
+
+
+def _kept(name: str, wanted: tuple[str, ...], install: Callable[[Path], None] | None = None) -> Root:
+    """Packages, loaded and unpacked by the first who asks, on this machine or in this run. Raises `Unavailable`."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cantrip-tests"
-    ready = base / f"editors-{SUITE}-2"
+    ready = base / name
     if not ready.exists():
         base.mkdir(parents=True, exist_ok=True)
         with open(base / f"{ready.name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not ready.exists():
-                _once(base, ready)
+                _once(base, ready, wanted, install)
     return Root(ready)
 
 
-def _once(base: Path, ready: Path) -> None:
+def _once(base: Path, ready: Path, wanted: tuple[str, ...], install: Callable[[Path], None] | None) -> None:
     """Build it; what was in vain a moment ago (in another process of this run, say) is not tried again at once."""
     failed = base / f"{ready.name}.failed"
     if failed.exists() and time.time() - failed.stat().st_mtime < AGAIN_S:
         raise Unavailable(failed.read_text())
     try:
-        _build(base, ready)
+        _build(base, ready, wanted, install)
     except Unavailable as why:
         failed.write_text(str(why))
         raise
     failed.unlink(missing_ok=True)
 
 
-def _build(base: Path, ready: Path) -> None:
+def _build(base: Path, ready: Path, wanted: tuple[str, ...], install: Callable[[Path], None] | None) -> None:
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise Unavailable(f"no {program}: current editors are taken from Debian's packages")
@@ -120,11 +152,13 @@ def _build(base: Path, ready: Path) -> None:
     try:
         apt = _Apt(work)
         apt.run("update")
-        archives = apt.load(apt.closure(WANTED))
+        archives = apt.load(apt.closure(wanted))
         (work / "root").mkdir()
         with ThreadPoolExecutor(2) as threads:
             for done in [threads.submit(_unpack, archive, work / "root") for archive in archives]:
                 done.result()
+        if install is not None:
+            install(work / "root")
         (work / "root").rename(ready)
     finally:
         shutil.rmtree(work, ignore_errors=True)

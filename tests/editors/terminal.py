@@ -98,7 +98,9 @@ class Terminal:
         return bool(data)
 
     def close(self) -> None:
-        """Hang up and, a moment later, kill: a terminal's programs are one session, led by this one."""
+        """Hang up and, a moment later, kill: a terminal's programs are one session, led by this one. Safe to call twice."""
+        if self._terminal < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGHUP)
         end = time.monotonic() + 5
@@ -110,3 +112,4 @@ class Terminal:
                 break
             self.look(0.05)
         os.close(self._terminal)
+        self._terminal = -1

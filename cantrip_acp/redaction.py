@@ -45,7 +45,7 @@ SECRET_SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "private-key",
         ("-----BEGIN ",),
-        # No possessive group: one was seen to miss a key after other searches. Each part stops at the next -----.
+        # Linear without a possessive group: each part stops at the next -----.
         _PEM + r'(?:[^-"]|-(?!----)){16}[^-"]*(?:-(?!----)[^-"]*)*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----',
     ),
     # The end is missing where a text was cut.

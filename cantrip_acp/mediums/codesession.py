@@ -499,7 +499,8 @@ class CodeSession:
 
     async def _watched(self, worker: Worker) -> str | None:
         """Wait for the state that a forked process sends; why it has to be given up, None where it came."""
-        loop, watching = asyncio.get_running_loop(), Watching()
+        # Two processes more have the state, most of it in pages that they share with the worker.
+        loop, watching, use = asyncio.get_running_loop(), Watching(), partial(worker.watch, 2)
         verdict: str | None = None
         timer: asyncio.TimerHandle
         over = False
@@ -516,9 +517,9 @@ class CodeSession:
             if verdict is not None:
                 worker.tree.wake()
             else:
-                timer = loop.call_later(limits.INTERVAL, watching.ask, worker.watch, judged)
+                timer = loop.call_later(limits.INTERVAL, watching.ask, use, judged)
 
-        timer = loop.call_later(limits.INTERVAL, watching.ask, worker.watch, judged)
+        timer = loop.call_later(limits.INTERVAL, watching.ask, use, judged)
         try:
             while not self._answered(worker) and verdict is None:
                 await worker.tree.changed()

@@ -199,20 +199,22 @@ class Watchdog:
         self._count = count
         self.disks = Disks(disks)
 
-    def verdict(self, pid: int) -> str | None:
-        """Why the tree must be ended, or None. ``count``: processes too, because the kernel does not count them."""
+    def verdict(self, pid: int, times: int = 1) -> str | None:
+        """Why the tree must be ended, or None. ``count``: processes too, because the kernel does not count them. ``times``: it may
+        use so often its memory, because pages that forked processes share are counted in each."""
+        most = self._limits.memory * times
         if (full := self.disks.full()) is not None:
             return f"too much of a disk: {full}"
         use = measure(pid, self._folders)
         if self._count and use.processes > self._limits.processes + 1:
             return f"more than {self._limits.processes} processes at once (sandbox_max_processes)"
         memory = use.memory
-        if memory <= self._limits.memory:
+        if memory <= most:
             shares, tables = _machine_has(b"Shmem:", b"PageTables:")
-            if self._limits.memory < memory + shares:
+            if most < memory + shares:
                 memory += min(shares, shared(pid))
-            if self._limits.memory < memory + kernelmemory.most(pid, tables):
+            if most < memory + kernelmemory.most(pid, tables):
                 memory += kernelmemory.kept(pid, _tree(pid))
-        if memory > self._limits.memory:
-            return f"more than {self._limits.memory // (1024 * 1024)} MiB of memory"
+        if memory > most:
+            return f"more than {most // (1024 * 1024)} MiB of memory"
         return None

@@ -336,11 +336,11 @@ class Worker:
         except ProcessLookupError:
             return
 
-    def watch(self) -> str | None:
+    def watch(self, times: int = 1) -> str | None:
         """What its tree uses too much of, None where it keeps its limits. Any thread may ask; it holds for a tree that is
         alive after that."""
         first = self.first
-        return self._watchdog.verdict(first) if first else None
+        return self._watchdog.verdict(first, times) if first else None
 
     def disk_full(self) -> str | None:
         """Which disk it has filled since it was last let run, in words."""

@@ -432,6 +432,17 @@ def loom_pieces(loom, turn_id: str):
     return LoomPieces(loom).of(turn_id)
 
 
+async def test_a_state_that_takes_a_good_part_of_the_memory_is_kept(make) -> None:
+    python, fresh = await make({"code_memory_mb": 256}), await make({"code_memory_mb": 256})
+    await python.value(
+        "import random\ndata = random.Random(1).randbytes(50_000_000)\nrows = [[n] for n in range(100_000)]\nNone"
+    )
+    kept = await python.session.snapshot()
+    assert kept.missing == ()
+    await fresh.session.restore(kept, python.session.chunks)
+    assert await fresh.value("len(data), rows[-1]") == "(50000000, [99999])"
+
+
 HOSTILE = {
     "ends the process that pickles it": (
         "import os\nclass A:\n    def __getstate__(self): os._exit(0)\nbad = A()",

@@ -218,9 +218,9 @@ def _forked(
 
             def say(kind: bytes, what: Any, text: str = "") -> None:
                 body = what if isinstance(what, bytes) else f"{what} {text}".encode("utf-8", "replace")
-                data = memoryview(kind + len(body).to_bytes(8, "big") + body)
-                while data:
-                    data = data[os.write(writing, data[: 1 << 20]) :]
+                for data in map(memoryview, (kind + len(body).to_bytes(8, "big"), body)):
+                    while data:
+                        data = data[os.write(writing, data[: 1 << 20]) :]
 
             try:
                 work(say)
@@ -239,16 +239,16 @@ def _forked(
         if why is not None:
             os.kill(child, _KILL)
         _, status = os.waitpid(child, 0)
-    heard = []
-    while len(text) >= 9:
-        size = int.from_bytes(text[1:9], "big")
-        if len(text) < 9 + size:
+    heard, at, rest = [], 0, memoryview(text)
+    while len(text) - at >= 9:
+        size = int.from_bytes(rest[at + 1 : at + 9], "big")
+        if len(text) - at < 9 + size:
             # It ended in the middle of a word.
             break
-        heard.append((bytes(text[:1]), bytes(text[9 : 9 + size])))
-        del text[: 9 + size]
+        heard.append((bytes(rest[at : at + 1]), bytes(rest[at + 9 : at + 9 + size])))
+        at += 9 + size
     failed = [body.decode("utf-8", "replace") for kind, body in heard if kind == _FAILED]
-    if why is None and not failed and (status or text or not heard or heard[-1][0] != _DONE):
+    if why is None and not failed and (status or at < len(text) or not heard or heard[-1][0] != _DONE):
         why = "its process ends"
     return heard, why or (failed[0] if failed else None)
 

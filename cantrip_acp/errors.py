@@ -200,6 +200,10 @@ class LoomError(CantripError):
     """A loom that cannot be read or written."""
 
 
+class LoomDamaged(LoomError):
+    """One record cannot be read; others can."""
+
+
 class LoomLocked(LoomError):
     """Another process writes this loom; a loom has one writer at a time."""
 

@@ -18,10 +18,10 @@ import msgspec
 from cantrip_acp.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
-from cantrip_acp.loom.stores.contract import Problem, Store
+from cantrip_acp.loom.stores.contract import Problem, Store, readable
 from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.loom.thread import Endings, Thread
-from cantrip_acp.loom.tree import Place, Tree
+from cantrip_acp.loom.tree import Place, Tree, unreadable
 from cantrip_acp.loom.turn import (
     CantripRecord,
     CastRecord,
@@ -316,9 +316,22 @@ class Loom:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
         return place
 
+    def _read(self, positions: Iterable[int]) -> list[Record | LaterRecord | None]:
+        return readable(self._store, positions)
+
+    def _unreadable(self, place: Place) -> Turn:
+        """What stands for a damaged turn. Raises `LoomDamaged` for a writer, who would go on from it."""
+        if not self._store.readonly:
+            self._store.read(place.position)
+        turn_id = next(i for i, other in self._tree.turns.items() if other is place)
+        return unreadable(turn_id, place)
+
     def _turns(self, places: Sequence[Place]) -> list[Turn]:
         turns = []
-        for place, record in zip(places, self._store.read_all(p.position for p in places), strict=True):
+        for place, record in zip(places, self._read(p.position for p in places), strict=True):
+            if record is None:
+                turns.append(self._unreadable(place))
+                continue
             if isinstance(record, LaterRecord):
                 raise LoomError(
                     f"a turn of a later version ({place.role}) cannot be read by this one; upgrade cantrip-acp"
@@ -367,7 +380,7 @@ class Loom:
         start: CastRecord | None = None
         context: list[ContextRecord] = []
         for position in self._tree.casts.get(cast_id, ()):
-            record = self._store.read(position)
+            record = self._read((position,))[0]
             if isinstance(record, ContextRecord):
                 context.append(record)
             elif isinstance(record, CastRecord) and start is None:
@@ -376,46 +389,46 @@ class Loom:
 
     def unfinished(self) -> list[UtteranceRecord]:
         """What was said last, of each entity of which no turn tells yet what came of it, in the order of writing."""
-        return [r for r in self._store.read_all(self._tree.unfinished.values()) if isinstance(r, UtteranceRecord)]
+        return [r for r in self._read(self._tree.unfinished.values()) if isinstance(r, UtteranceRecord)]
 
     def partials(self, turn_id: str | None = None) -> list[UtteranceRecord]:
         """What was streamed before a cast was stopped, of the casts that went on from a turn or of all, in order of writing."""
         held = self._tree.partials
         positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
-        return [r for r in self._store.read_all(positions) if isinstance(r, UtteranceRecord)] if positions else []
+        return [r for r in self._read(positions) if isinstance(r, UtteranceRecord)] if positions else []
 
     def cast_starts(self, cast_ids: Iterable[str] | None = None) -> dict[str, CastRecord]:
         """The start of every cast by its id, or of these, in the order of writing."""
         wanted = None if cast_ids is None else set(cast_ids)
         casts = self._tree.casts.items()
         positions = [where[0] for cast_id, where in casts if where and (wanted is None or cast_id in wanted)]
-        return {r.id: r for r in self._store.read_all(positions) if isinstance(r, CastRecord)}
+        return {r.id: r for r in self._read(positions) if isinstance(r, CastRecord)}
 
     def cast_end(self, cast_id: str) -> CastRecord | None:
         """The end of a cast; None where none was recorded."""
         position = self._tree.ends.get(cast_id)
-        record = None if position is None else self._store.read(position)
+        record = None if position is None else self._read((position,))[0]
         return record if isinstance(record, CastRecord) else None
 
     def fork_of(self, entity_id: str) -> ForkRecord | None:
         """How an entity began, where it is a fork; None where it is none."""
         position = self._tree.forks.get(entity_id)
-        record = None if position is None else self._store.read(position)
+        record = None if position is None else self._read((position,))[0]
         return record if isinstance(record, ForkRecord) else None
 
     def forks(self) -> list[ForkRecord]:
         """How each fork began, in the order of writing."""
-        return [r for r in self._store.read_all(self._tree.forks.values()) if isinstance(r, ForkRecord)]
+        return [r for r in self._read(self._tree.forks.values()) if isinstance(r, ForkRecord)]
 
     def files(self) -> list[FilesRecord]:
         """What was kept of the workspace's files after each turn that changed some, in the order of writing."""
-        return [r for r in self._store.read_all(self._tree.files.values()) if isinstance(r, FilesRecord)]
+        return [r for r in self._read(self._tree.files.values()) if isinstance(r, FilesRecord)]
 
     def elsewhere(self) -> set[str]:
         """The turns that are named here and lie in another loom: where a fork or a child of theirs began."""
         begun = [where[0] for where in self._tree.casts.values() if where]
         named: set[str | None] = {place.parent_id for place in self._tree.turns.values()}
-        for record in self._store.read_all([*begun, *self._tree.forks.values()]):
+        for record in self._read([*begun, *self._tree.forks.values()]):
             if isinstance(record, CastRecord):
                 named.add(record.parent_turn_id)
             elif isinstance(record, ForkRecord):
@@ -426,7 +439,7 @@ class Loom:
         """Every reward that a turn was ever given, or that any was, in the order of giving (LOOM-3)."""
         held = self._tree.assigned
         positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
-        return [r for r in self._store.read_all(positions) if isinstance(r, RewardRecord)]
+        return [r for r in self._read(positions) if isinstance(r, RewardRecord)]
 
     def reward(self, turn_id: str) -> float | None:
         """The reward of a turn that counts; None where it has none. No body is read."""
@@ -446,7 +459,7 @@ class Loom:
         for at in reversed(self.path(turn_id)):
             position = self._tree.files.get(at)
             if position is not None:
-                record = self._store.read(position)
+                record = self._read((position,))[0]
                 if not isinstance(record, FilesRecord):
                     raise LoomError(f"loom {self.location}: byte {position} holds no files; the file changed under us")
                 return record
@@ -454,7 +467,7 @@ class Loom:
 
     def snapshot_at(self, position: int) -> SnapshotRecord:
         """The snapshot's record at a position that ``snapshots`` or ``pieces`` gave."""
-        record = self._store.read(position)
+        record = self._read((position,))[0]
         if not isinstance(record, SnapshotRecord):
             raise LoomError(f"loom {self.location}: byte {position} holds no snapshot; the file changed under us")
         return record

@@ -6,6 +6,7 @@ It can be kept as it is and taken up again (`stores.sidecar`), so that a large l
 from __future__ import annotations
 
 import sys
+from typing import Any
 from typing import cast as typed
 
 import msgspec
@@ -27,6 +28,25 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cantrip_id: str
     cast_id: str | None
     continues: str | None = None
+
+
+UNREADABLE = "unreadable"
+"""Why a turn whose record is damaged ended: nobody knows."""
+
+
+def unreadable(turn_id: str, place: Place) -> Turn:
+    """What stands for a turn whose record is damaged: its place in the tree is all that is known."""
+    return Turn(
+        turn_id,
+        place.parent_id,
+        place.cantrip_id,
+        place.entity_id,
+        place.cast_id,
+        typed(Any, place.role),
+        continues=place.continues,
+        truncated=True,
+        reason=UNREADABLE,
+    )
 
 
 class Tree(msgspec.Struct, array_like=True):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from cantrip_acp import Loom, Turn
+from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom.importing.looms import merge
 from cantrip_acp.loom.stores import seal, sqlite
 from cantrip_acp.loom.stores.address import open_store
@@ -224,8 +226,44 @@ def unseal(rows: list[Row], dice: random.Random) -> list[Row]:
     return [*rows[:at], {**row, "sum": None, "entity": None} if "sum" in row else row, *rows[at + 1 :]]
 
 
+def respace(rows: list[Row], dice: random.Random) -> list[Row]:
+    """All of it laid out anew by another program, as an editor or `jq` does."""
+    end = "\n" if rows[0]["body"][-1:] in ("\n", b"\n") else ""
+    return [_with(row, (json.dumps(json.loads(_text(row))) + end).encode()) for row in rows]
+
+
+def convert(rows: list[Row], dice: random.Random) -> list[Row]:
+    """Another kind of line end, or a space at the end of each body."""
+    ended = _text(rows[0]).endswith(b"\n")
+    return [_with(row, _text(row).replace(b"\n", b"\r\n") if ended else _text(row) + b" ") for row in rows]
+
+
+def forget_sum(rows: list[Row], dice: random.Random) -> list[Row]:
+    """The column with the checksum is emptied; in a file, the line's own."""
+    at = dice.randrange(len(rows))
+    if "sum" not in rows[at]:
+        return unseal(rows, dice)
+    return [*rows[:at], {**rows[at], "sum": None}, *rows[at + 1 :]]
+
+
+def behead(rows: list[Row], dice: random.Random) -> list[Row]:
+    """A row's head says less than its body: a call looks like a turn."""
+    at = next(n for n, row in enumerate(rows) if b'"role":"call"' in _text(row))
+    if "head" not in rows[at]:
+        return delete(rows, dice)
+    head = json.loads(_text({"body": rows[at]["head"]}))
+    del head["role"]
+    made = json.dumps(head)
+    return [
+        *rows[:at],
+        {**rows[at], "head": made if isinstance(rows[at]["head"], str) else made.encode()},
+        *rows[at + 1 :],
+    ]
+
+
 MISHAPS: list[Callable[[list[Row], random.Random], list[Row]]] = [
     *(flip, edit, reseal, delete, delete_and_renumber, delete_some, double, swap, swap_neighbours, truncate, unseal),
+    *(respace, convert, forget_sum, behead),
 ]
 
 
@@ -469,3 +507,157 @@ def test_what_is_shown_names_records_of_a_later_version(tmp_path: Path) -> None:
     assert (
         "1 record of kind mood of a later version: kept, and not shown" in run("loom", "show", path, cwd=tmp_path).out
     )
+
+
+# --- reading what is left ----------------------------------------------------------------------------------------------
+
+READING = [
+    *(("list",), ("show", "--json"), ("tree",), ("export", "-f", "openai"), ("export", "-f", "verifiers")),
+    ("view", "--html", "page.html"),
+]
+
+
+def unread(row: Row) -> Row:
+    """A record whose place can be read and whose words cannot, as after a bad block."""
+    return _with(
+        row, _text(row).replace(b'"reason":', b'"reason":[],"x":', 1).replace(b'"timestamp":"', b'"timestamp":7,"x":"')
+    )
+
+
+def test_one_damaged_record_does_not_hide_the_others(filled: Place, tmp_path: Path) -> None:
+    whole = stored(filled)
+    hurt = [
+        unread(r) if b'"id":"a4"' in _text(r) or b'"event":"start","entity_id":"a"' in _text(r) else r for r in whole
+    ]
+    assert hurt != whole
+    store(filled, hurt)
+    for command, *options in READING:
+        done = run("loom", command, filled.where, *options, cwd=tmp_path)
+        assert done.status == 0, (command, done.err)
+        # The other entity's thread is there, word by word.
+        assert command != "export" or "words 7 of b" in done.out
+    assert found(filled)
+
+
+def test_who_would_go_on_from_a_damaged_turn_is_told(filled: Place, tmp_path: Path) -> None:
+    whole = stored(filled)
+    at = next(n for n, r in enumerate(whole) if b'{"type":"turn","id":"a4"' in _text(r))
+    store(filled, [*whole[:at], unread(whole[at]), *whole[at + 1 :]])
+    with filled.open() as loom, pytest.raises(LoomError, match=r"damaged|no record|no turn 'a4'"):
+        loom.turn("a4")
+    with filled.open(readonly=True) as loom:
+        assert [turn.id for turn in loom.thread("b7")] == [f"b{n}" for n in range(8)]
+
+
+def test_a_check_beside_writers_tells_no_false_damage(shared: Place) -> None:
+    """Two writers append while a third looks; what it sees is one state of the database."""
+    with shared.open() as loom:
+        loom.append(CantripRecord("c", {}, {}))
+    go_on = threading.Event()
+
+    def write(name: str) -> None:
+        with Loom.open(shared.where) as loom:
+            for life in itertools.count():
+                entity = f"{name}{life}"
+                loom.append(Turn(f"{entity}-0", None, "c", entity, None, role="call"))
+                for n in range(1, 9):
+                    loom.append(Turn(f"{entity}-{n}", f"{entity}-{n - 1}", "c", entity, None, sequence=n))
+                    if go_on.wait(0.002):
+                        return
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in ENTITIES]
+    for thread in threads:
+        thread.start()
+    try:
+        alarms = [each for _ in range(15) for each in found(shared)]
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join()
+    assert alarms == []
+    assert found(shared) == []
+
+
+def test_a_line_that_is_being_written_is_not_torn(tmp_path: Path) -> None:
+    path = tmp_path / "a.loom.jsonl"
+    with Loom.open(path) as loom:
+        fill(loom, 3)
+        with open(path, "ab") as file:
+            file.write(b'{"type":"turn","id":"half')
+        with Loom.open(path, readonly=True) as reader:
+            assert reader.check() == []
+    with Loom.open(path, readonly=True) as reader:
+        assert [problem.rule for problem in reader.check()][:1] == ["torn-line"]
+
+
+def test_an_emptied_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.loom.jsonl"
+    path.touch()
+    done = run("loom", "check", path, cwd=tmp_path)
+    assert (done.status, "the file is empty" in done.out) == (1, True)
+    path.unlink()
+    with Loom.open(path), Loom.open(path, readonly=True) as reader:
+        # Its writer has not said anything yet.
+        assert reader.check() == []
+
+
+def test_records_before_the_first_are_told(alone: Place) -> None:
+    if alone.kind == "jsonl":
+        return
+    with alone.open() as loom:
+        fill(loom, 3)
+    whole = stored(alone)
+    if alone.kind == "sqlite":
+        base = sqlite3.connect(alone.where.removeprefix("sqlite:"), isolation_level=None)
+        base.execute("PRAGMA ignore_check_constraints = 1")
+        base.execute("DROP TRIGGER record_new")
+        base.execute("INSERT INTO record (n, kind, head, body) VALUES (-3, 'reward', '{}', '{}')")
+        base.close()
+    else:
+        store(alone, [{**whole[-1], "n": 0}, *whole])
+    assert any("before the first" in each for each in found(alone))
+
+
+def test_a_database_file_with_damaged_pages_is_read_or_named(tmp_path: Path) -> None:
+    """Whatever bytes a disk gives back: no failure of ours, and no damage of a record that is not told."""
+    path = tmp_path / "a.db"
+    with Loom.open(f"sqlite:{path}") as loom:
+        fill(loom, 6)
+    whole, dice, told = path.read_bytes(), random.Random(11), 0
+    records = _dump(path)
+    for n in range(120):
+        data = bytearray(whole)
+        at = dice.randrange(len(data))
+        match n % 4:
+            case 0:
+                data[at : at + 512] = bytes(len(data[at : at + 512]))
+            case 1:
+                data[at] ^= 1 << dice.randrange(8)
+            case 2:
+                data[at : at + 300] = dice.randbytes(len(data[at : at + 300]))
+            case _:
+                for _ in range(60):
+                    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        path.write_bytes(data)
+        try:
+            with Loom.open(f"sqlite:{path}", readonly=True) as loom:
+                problems = loom.check()
+                loom.threads()
+        except LoomError:
+            told += 1
+            continue
+        told += bool(problems)
+        assert problems or _dump(path) == records, n
+    assert told > 30
+
+
+def _dump(path: Path) -> Any:
+    base = sqlite3.connect(path)
+    try:
+        return base.execute(
+            "SELECT n, kind, turn_id, parent_id, body, entity, sum FROM record NOT INDEXED ORDER BY n"
+        ).fetchall()
+    except (sqlite3.Error, UnicodeError) as error:
+        return str(error)
+    finally:
+        base.close()

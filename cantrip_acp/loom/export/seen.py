@@ -17,6 +17,7 @@ from cantrip_acp.loom.export.circles import RecordedCircle, recorded_call
 from cantrip_acp.loom.history import CastPart
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.outline import Outline
+from cantrip_acp.loom.tree import UNREADABLE
 from cantrip_acp.loom.turn import ConfigRecord, Turn
 from cantrip_acp.loom.utterances import joined
 
@@ -63,6 +64,8 @@ class Seen:
         self.outline = outline
         self.rebuilt: set[str] = set()
         """Cantrips whose presentation the loom does not have; it was told anew."""
+        self._sound: set[str] = set()
+        """Turns that were read once."""
         self._circles: dict[str, RecordedCircle] = {}
         self._cuts: dict[tuple[str, str], list[int]] = {}
         self._casts: dict[str, dict[str, str | None]] = {}
@@ -106,6 +109,11 @@ class Seen:
         first = self.outline.places[path[0]]
         if first.role != "call" and first.parent_id is not None and self.outline.spawner(path[0]) is None:
             raise LoomError("a turn above is not in this loom (damaged?)")
+        unsure = [i for i in path if i not in self._sound]
+        for turn in self._bodies(unsure):
+            if turn.reason == UNREADABLE:
+                raise LoomError("a turn in it is damaged and cannot be read")
+            self._sound.add(turn.id)
         for cantrip_id in {self.outline.places[i].cantrip_id for i in path}:
             self.circle(cantrip_id)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.errors import LoomError
 from cantrip_acp.loom.export.graph import Graph, tool
 from cantrip_acp.loom.export.source import Episode, Source
 from cantrip_acp.loom.export.times import seconds
@@ -148,6 +149,11 @@ def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) 
         for begun in source.outline.spawned.get(turn_id, ()):
             leaf = source.outline.tips[begun]
             if source.outline.places[leaf].role == "call":
+                continue
+            try:
+                source.seen.check(leaf)
+            except LoomError as problem:
+                source.leave_out(leaf, str(problem))
                 continue
             first, last = _thread(source, graph, source.episode(leaf))
             source.take(leaf)

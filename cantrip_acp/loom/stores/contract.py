@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from cantrip_acp.errors import LoomDamaged
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.turn import LaterRecord, Record
 
@@ -34,6 +35,24 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{place}{self.message}{aside}"
 
 
+def readable(store: Store, positions: Iterable[int]) -> list[Record | LaterRecord | None]:
+    """The records at these positions, None for each that is damaged; the store's ``problems`` then name it."""
+    wanted = list(positions)
+    try:
+        return list(store.read_all(wanted))
+    except LoomDamaged:
+        pass
+    found: list[Record | LaterRecord | None] = []
+    for position in wanted:
+        try:
+            found.append(store.read(position))
+        except LoomDamaged as error:
+            found.append(None)
+            if all(problem.offset != position for problem in store.problems):
+                store.problems.append(Problem(str(error), offset=position, rule="damaged-line"))
+    return found
+
+
 class Store(Protocol):
     """Where records are kept, in order, for good."""
 
@@ -43,6 +62,9 @@ class Store(Protocol):
         ...
 
     problems: list[Problem]
+
+    readonly: bool
+    """Whether nothing can be appended."""
 
     behind: bool
     """Whether others wrote before the last `append`, so that `news` has to be taken, with what was appended too."""

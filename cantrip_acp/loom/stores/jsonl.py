@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.errors import LoomChanged, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.stores import cast_locks, rows, seal, sidecar, sole
@@ -208,8 +208,8 @@ class JsonlStore:
     def _record(self, position: int, line: bytes) -> Record | LaterRecord:
         try:
             record = rows.record_of(line)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise LoomError(f"loom {self.path}: no record at byte {position}: {error}") from error
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise LoomDamaged(f"loom {self.path}: no record at byte {position}: {error}") from error
         if seal.holds(line) is False and all(problem.offset != position for problem in self.problems):
             # By its index a loom opens without a look at its lines.
             self.problems.append(Problem(seal.CHANGED, None, position, len(line)))
@@ -356,6 +356,9 @@ class JsonlStore:
                     yield Problem(wrong, number, start, len(line))
             if end is not None and number == end[0] and end[2] not in chains.last(""):
                 yield Problem(_REPLACED, number, start, len(line))
+        if not offset and self.readonly and not self._is_written():
+            # A writer that wrote nothing removes its file.
+            yield Problem("the file is empty: all that was in it is lost", offset=0, length=0)
         if end is not None and number < end[0] and offset >= end[1]:
             # A shorter file is told when it is opened.
             yield Problem(_lost(number, end[0]), offset=offset)
@@ -382,7 +385,9 @@ class JsonlStore:
                     begun = number == 1 and _BEGINNING.startswith(raw[: len(_BEGINNING)])
                     if not (good or begun or self.readonly):
                         raise self._no_loom() from None
-                    noted.append(self._set_aside(number, start, raw))
+                    torn = self._set_aside(number, start, raw)
+                    if torn is not None:
+                        noted.append(torn)
                     offset, number = start, number - 1
                 continue
             good += 1
@@ -442,9 +447,12 @@ class JsonlStore:
                 view[: filled - at] = view[at:filled]
                 filled -= at
 
-    def _set_aside(self, number: int, start: int, line: bytes) -> Problem:
+    def _set_aside(self, number: int, start: int, line: bytes) -> Problem | None:
+        """What is wrong with a last line that has no end; None while its writer may still be writing it."""
         self._torn = True
         if self.readonly:
+            if self._is_written() or os.fstat(self._fd).st_size > start + len(line):
+                return None
             return Problem(
                 "last line is torn (a crash while writing); ignored", number, start, len(line), rule="torn-line"
             )
@@ -465,6 +473,13 @@ class JsonlStore:
             break
         os.ftruncate(self._fd, start)
         return Problem("last line was torn (a crash while writing)", number, start, len(line), str(aside), "torn-line")
+
+    def _is_written(self) -> bool:
+        """Whether another process has the file open for writing."""
+        try:
+            return sole.locked(self._fd)
+        except OSError:
+            return False
 
     def _stuck(self, aside: Path, error: OSError) -> LoomWriteError:
         return LoomWriteError(

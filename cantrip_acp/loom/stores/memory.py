@@ -22,6 +22,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self.readonly = False
         self._records: list[Record | LaterRecord] = []
         self._held: set[str] = set()
         not_for_children(self)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomWriteError
+from cantrip_acp.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.stores import cast_locks, pgtables, rows, seal
@@ -50,6 +50,7 @@ class PostgresStore:
 
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:
         self._url = PgUrl.of(url)
+        self._address = url
         self.problems: list[Problem] = []
         self.readonly = readonly
         self.behind = False
@@ -317,11 +318,11 @@ class PostgresStore:
             bodies = dict(self._ask(query, (self._loom, part)))
             for position in part:
                 if position not in bodies:
-                    raise LoomError(f"loom {self._url.shown}: there is no record {position}")
+                    raise LoomDamaged(f"loom {self._url.shown}: there is no record {position}")
                 try:
                     found.append(rows.record_of(bodies[position]))
-                except (msgspec.DecodeError, UnicodeError) as error:
-                    raise LoomError(f"loom {self._url.shown}: record {position} is damaged: {error}") from error
+                except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                    raise LoomDamaged(f"loom {self._url.shown}: record {position} is damaged: {error}") from error
                 if seal.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
                     self.note(position, seal.CHANGED)
         return found
@@ -376,11 +377,27 @@ class PostgresStore:
                 return
 
     def damaged(self) -> list[Problem]:
-        if not self._chained:
-            return list(rows.damage(self._stored(), None))
-        query = "SELECT entity, records, sum FROM cantrip_chains WHERE loom = %s"
-        ends = {entity: (count, own) for entity, count, own in self._ask(query, (self._loom,))}
-        return list(rows.damage(self._stored(), ends))
+        # A connection of its own sees one state of the database, whoever writes meanwhile.
+        reader = PostgresStore(self._address, readonly=True)
+        try:
+            return reader._damage()
+        finally:
+            reader.close()
+
+    def _damage(self) -> list[Problem]:
+        try:
+            with self._open.transaction():
+                self._open.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                ends = None
+                if self._chained:
+                    query = "SELECT entity, records, sum FROM cantrip_chains WHERE loom = %s"
+                    ends = {entity: (count, own) for entity, count, own in self._ask(query, (self._loom,))}
+                noted = list(rows.damage(self._stored(), ends))
+                query = "SELECT count(*) FROM cantrip_records WHERE loom = %s AND n < 1"
+                ((misplaced,),) = self._ask(query, (self._loom,))
+        except psycopg.Error as error:
+            raise LoomError(self._says("cannot read", error)) from None
+        return [*noted, rows.misplaced(misplaced)] if misplaced else noted
 
     def _stored(self) -> Iterator[rows.Stored]:
         more = "entity, sum" if self._chained else "NULL::text, NULL::text"

@@ -108,13 +108,17 @@ def record_of(body: bytes | memoryview) -> Record | LaterRecord:
         return LaterRecord(name, msgspec.Raw(seal.bare(body)))
 
 
-def agree(head: bytes, record: Record | LaterRecord) -> bool:
-    """Whether a row's head is that of its body. An older head may lack what later ones have."""
+def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -> bool:
+    """Whether a row's head is that of its body. An older head may lack what later ones have; one of a chained record says as
+    much as ours."""
+    made = row_of(record).head
     try:
         kept = msgspec.json.decode(head)
+        if chained and heads.decode(head) != heads.decode(made):
+            return False
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
-    whole = msgspec.json.decode(row_of(record).head)
+    whole = msgspec.json.decode(made)
     return isinstance(kept, dict) and all(kept[key] == whole[key] for key in kept.keys() & whole.keys())
 
 
@@ -176,11 +180,19 @@ def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None
         return f"was written as record {place}: it was copied or moved"
     if (row.kind, row.turn_id, row.parent_id) != (made.kind, made.turn_id, made.parent_id):
         return "is not as it was written: its columns and its body differ"
-    if row.head is not None and not agree(row.head, record):
-        return "is not as it was written"
-    if row.sum is not None and (row.sum, row.entity) != (seal.sums(row.body)[1], made.entity):
+    before, own = seal.sums(row.body)
+    if row.head is not None and not agree(row.head, record, chained=before is not None):
+        return "is not as it was written: its head and its body differ"
+    if (before is not None or row.sum is not None) and (row.sum, row.entity) != (own, made.entity):
         return "is not as it was written: its columns and its body differ"
     return None
+
+
+def misplaced(count: int) -> Problem:
+    """Places begin at 1: nothing reads what lies before."""
+    return Problem(
+        f"{count:,} record{' has a place' if count == 1 else 's have places'} before the first: added by somebody"
+    )
 
 
 def missing(first: int, last: int) -> Problem:

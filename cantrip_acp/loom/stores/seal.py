@@ -17,10 +17,13 @@ import re
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
+from cantrip_acp import shapes
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
+from cantrip_acp.loom.turn import Record
 
 CHANGED = "changed since it was written: its checksum is another"
+REWRITTEN = "was written again by another program: its checksums do not stand where they were written"
 UNCHAINED = (
     "has no checksum of the record before it, as all above it have: another program or an earlier version wrote it"
 )
@@ -28,6 +31,7 @@ UNCHAINED = (
 START = "0" * 16
 """Before the first record of a chain."""
 
+_record: msgspec.json.Decoder[Record] = shapes.json_decoder(Record)
 _KEY = b',"sum":"'
 _PREV = b',"prev":"'
 _DIGITS = 16
@@ -85,6 +89,15 @@ def place_of(line: bytes | memoryview) -> int | None:
     return int(found[1]) if found and sums(line)[0] is not None else None
 
 
+def _displaced(line: bytes | memoryview) -> bool:
+    """Whether a record has checksums that do not end it: line ends were converted, or its JSON was laid out anew."""
+    try:
+        data = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("prev", "sum"))
+
+
 def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
     """A record's head, and whether its line was changed since it was written. Raises `msgspec.DecodeError`.
 
@@ -94,6 +107,8 @@ def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
     if end[-_LENGTH:_FROM] != _KEY:
         return heads.decode(line), False
     if xxh3_64_hexdigest(line[:-_LENGTH]) != end[_FROM:-2].decode("latin-1"):
+        # The rest of it must be readable, too.
+        _record.decode(line)
         return heads.decoder.decode(line), True
     start = bytes(line[:_NEAR])
     said, rest = start.find(b',"utterance":{'), end.rfind(b',"reward":')
@@ -124,7 +139,9 @@ class Chains:
         known = self._last.get(chain, (START,))
         wrong = None
         if before is None:
-            if ours and chain in self._chained:
+            if _displaced(line):
+                wrong = REWRITTEN
+            elif ours and chain in self._chained:
                 wrong = UNCHAINED
         else:
             if before not in known:

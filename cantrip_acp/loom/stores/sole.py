@@ -21,11 +21,18 @@ def written(name: str, dir_fd: int | None = None) -> bool:
     except OSError:
         return False
     try:
+        return locked(fd)
+    finally:
+        os.close(fd)
+
+
+def locked(fd: int) -> bool:
+    """Whether another one has a file of lines open for writing."""
+    try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(fd)
+    fcntl.flock(fd, fcntl.LOCK_UN)
     return False
 
 

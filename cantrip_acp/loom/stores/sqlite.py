@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.errors import LoomAppendOnly, LoomError, LoomLocked, LoomWriteError
+from cantrip_acp.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.stores import cast_locks, rows, seal
@@ -111,6 +111,12 @@ class SqliteStore:
         except sqlite3.Error as error:
             self.close()
             raise self._opening(error) from error
+        except UnicodeError as error:
+            # In the driver's own message, which repeats a damaged schema.
+            self.close()
+            raise LoomError(
+                f"cannot open loom {self.path}: the database is damaged; go back to a copy of it"
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -209,7 +215,7 @@ class SqliteStore:
 
     def _look_after_guards(self, base: sqlite3.Connection) -> None:
         """Whoever may write the file may take its triggers away; that is told, and a writer puts them back."""
-        found = {name.decode(): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
+        found = {_text(name): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
         for statement in _statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
             made = _MADE.match(statement)
             if made is None or found.get(made[2]) == statement.rstrip(";\n").encode():
@@ -332,7 +338,7 @@ class SqliteStore:
     @staticmethod
     def _chain_end(base: sqlite3.Connection, entity: str) -> str:
         found = base.execute("SELECT sum FROM chain WHERE entity = ?", (entity,)).fetchone()
-        return seal.START if found is None else found[0].decode()
+        return seal.START if found is None else _text(found[0])
 
     def _refused(self, why: str, row: rows.Row) -> LoomError:
         if rows.ORPHAN in why:
@@ -354,11 +360,11 @@ class SqliteStore:
             bodies = self._bodies(part)
             for position in part:
                 if position not in bodies:
-                    raise LoomError(f"loom {self.path}: there is no record {position}")
+                    raise LoomDamaged(f"loom {self.path}: there is no record {position}")
                 try:
                     found.append(rows.record_of(bodies[position]))
-                except (msgspec.DecodeError, UnicodeError) as error:
-                    raise LoomError(f"loom {self.path}: record {position} is damaged: {error}") from error
+                except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                    raise LoomDamaged(f"loom {self.path}: record {position} is damaged: {error}") from error
                 if seal.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
                     self.note(position, seal.CHANGED)
         return found
@@ -368,14 +374,15 @@ class SqliteStore:
         if len(positions) > 1:
             many = "SELECT n, body FROM record WHERE n IN (SELECT value FROM json_each(?))"
             with contextlib.suppress(sqlite3.Error):
-                return dict(base.execute(many, (json.dumps(positions),)))
+                return {n: _bytes(body) for n, body in base.execute(many, (json.dumps(positions),))}
         # One by one, to name the one that cannot be read.
         bodies: dict[int, bytes] = {}
         for position in positions:
             try:
-                bodies.update(base.execute("SELECT n, body FROM record WHERE n = ?", (position,)))
+                found = base.execute("SELECT n, body FROM record WHERE n = ?", (position,)).fetchall()
+                bodies.update((n, _bytes(body)) for n, body in found)
             except sqlite3.Error as error:
-                raise LoomError(f"loom {self.path}: record {position} cannot be read: {error}") from error
+                raise LoomDamaged(f"loom {self.path}: record {position} cannot be read: {error}") from error
         return bodies
 
     def tree(self) -> Tree | None:
@@ -433,9 +440,8 @@ class SqliteStore:
         by = "INDEXED BY record_head" if column == "head" else "NOT INDEXED"
         at = after
         try:
-            for row in base.execute(f"SELECT n, {column} FROM record {by} WHERE n > ? ORDER BY n", (after,)):
-                at = row[0]
-                yield row
+            for at, data in base.execute(f"SELECT n, {column} FROM record {by} WHERE n > ? ORDER BY n", (after,)):
+                yield at, _bytes(data)
             return
         except sqlite3.DatabaseError as error:
             if _code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR):
@@ -443,9 +449,10 @@ class SqliteStore:
             what = str(error)
         first = at
         try:
-            for row in base.execute(f"SELECT n, {column} FROM record NOT INDEXED WHERE n > ? ORDER BY n", (first,)):
-                at = row[0]
-                yield row
+            for at, data in base.execute(
+                f"SELECT n, {column} FROM record NOT INDEXED WHERE n > ? ORDER BY n", (first,)
+            ):
+                yield at, _bytes(data)
             noted.append(Problem(f"an index is damaged behind record {first} ({what}); the table was read instead"))
             return
         except sqlite3.DatabaseError:
@@ -458,14 +465,33 @@ class SqliteStore:
             pass
         until = f"before record {rest[-1][0]}" if rest else "to the end"
         noted.append(Problem(f"records behind {at} {until} cannot be read: {what}", offset=at))
-        yield from reversed(rest)
+        for at, data in reversed(rest):
+            yield at, _bytes(data)
 
     def damaged(self) -> list[Problem]:
+        # A connection of its own sees one state of the database, whoever writes meanwhile.
+        reader = SqliteStore(self.path, readonly=True)
+        try:
+            return reader._damage()
+        finally:
+            reader.close()
+
+    def _damage(self) -> list[Problem]:
         noted: list[Problem] = []
-        noted += rows.damage(self._stored(noted), self._ends(noted))
-        for (what,) in self._open.execute("PRAGMA quick_check(20)"):
-            if what != b"ok":
-                noted.append(Problem(f"the database is damaged: {' '.join(what.decode('utf-8', 'replace').split())}"))
+        base = self._open
+        base.execute("BEGIN")
+        try:
+            noted += rows.damage(self._stored(noted), self._ends(noted))
+            for (what,) in base.execute("PRAGMA quick_check(20)"):
+                if what != b"ok":
+                    noted.append(
+                        Problem(f"the database is damaged: {' '.join(what.decode('utf-8', 'replace').split())}")
+                    )
+            (misplaced,) = base.execute("SELECT count(*) FROM record NOT INDEXED WHERE n < 1").fetchone()
+            if misplaced:
+                noted.append(rows.misplaced(misplaced))
+        except sqlite3.Error as error:
+            noted.append(Problem(f"the database is damaged: {error}"))
         return noted
 
     def _stored(self, noted: list[Problem]) -> Iterator[rows.Stored]:
@@ -474,7 +500,7 @@ class SqliteStore:
         about: dict[int, list[str | None]] = {}
         try:
             for n, *texts in self._open.execute(f"SELECT n, kind, turn_id, parent_id, {more} FROM record NOT INDEXED"):
-                about[n] = [None if text is None else text.decode("utf-8", "replace") for text in texts]
+                about[n] = [None if text is None else _text(text) for text in texts]
         except sqlite3.Error:
             # A damaged page; `_rows` names it.
             pass
@@ -488,8 +514,10 @@ class SqliteStore:
             return None
         try:
             found = self._open.execute("SELECT entity, records, sum FROM chain")
-            return {entity.decode(): (count, own.decode()) for entity, count, own in found}
-        except (sqlite3.Error, UnicodeError) as error:
+            return {
+                _text(entity): (count if isinstance(count, int) else -1, _text(own)) for entity, count, own in found
+            }
+        except sqlite3.Error as error:
             noted.append(Problem(f"the ends of the chains cannot be read: {error}"))
             return None
 
@@ -521,6 +549,15 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def _bytes(value: Any) -> bytes:
+    """What a column of text holds; nothing where damage made it NULL or a number."""
+    return value if isinstance(value, bytes) else b""
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _code(error: sqlite3.Error) -> int:

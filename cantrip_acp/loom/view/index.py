@@ -12,6 +12,7 @@ from typing import cast as typed
 
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem
+from cantrip_acp.loom.tree import Place
 from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
 
 ROLES = ("call", "crystal", "fold")
@@ -135,6 +136,18 @@ class Index:
         self.entity_of.append(self._entity(turn.entity_id))
         if turn.role == "call" and parent >= 0:
             self.children.add(self.entity_of[-1])
+
+    def place(self, number: int) -> Place:
+        """A turn's place in the tree; its cantrip and what it continues are not kept here."""
+        parent, cast = self.parents[number], self.cast_of[number]
+        return Place(
+            self.ids[parent] if parent >= 0 else None,
+            self.positions[number],
+            ROLES[self.roles[number]],
+            self.entities[self.entity_of[number]],
+            "",
+            self.casts[cast].id if cast >= 0 else None,
+        )
 
     def _cast(self, cast_id: str, entity_id: str) -> int:
         number = self._cast_numbers.get(cast_id)

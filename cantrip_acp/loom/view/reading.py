@@ -12,13 +12,16 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from typing import cast as typed
 
 import msgspec
 
 from cantrip_acp.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.completed import completed
 from cantrip_acp.loom.stores.address import open_store
+from cantrip_acp.loom.stores.contract import readable
 from cantrip_acp.loom.thread import cast_ending
+from cantrip_acp.loom.tree import unreadable
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 from cantrip_acp.loom.view import digest, finding
 from cantrip_acp.loom.view.index import Index
@@ -200,8 +203,10 @@ class Reading:
             events = index.cast_events[start : start + max(1, min(count, 1_000))]
             told = []
             for (cast, event, _), record in zip(events, self._read([p for *_, p in events]), strict=True):
-                assert isinstance(record, CastRecord)
                 entity = index.casts[cast].entity
+                if not isinstance(record, CastRecord):
+                    # Damaged: its place is all that is known.
+                    record = CastRecord(index.casts[cast].id, typed(Any, event), index.entities[entity], "")
                 born = {"fork": entity in index.forked, "child": entity in index.children}
                 told.append({"cast": cast, "event": event, **born, **_brief(record)})
             return {"from": start, "events": told, "total": len(index.cast_events)}
@@ -212,7 +217,8 @@ class Reading:
             given = index.rewards[start : start + max(1, min(count, 2_000))]
             told = []
             for (turn, _), record in zip(given, self._read([p for _, p in given]), strict=True):
-                assert isinstance(record, RewardRecord)
+                if not isinstance(record, RewardRecord):
+                    record = RewardRecord(index.ids[turn], None)
                 told.append({**msgspec.to_builtins(record), "turn": turn})
             return {"from": start, "given": told, "total": len(index.rewards)}
 
@@ -236,8 +242,9 @@ class Reading:
                 "snapshot": number in index.snapshots,
                 "forks": [msgspec.to_builtins(fork) for fork in forks],
             }
-            if number in index.files:
-                data["files"] = msgspec.to_builtins(self._read([index.files[number]])[0])
+            files = self._read([index.files[number]])[0] if number in index.files else None
+            if files is not None:
+                data["files"] = msgspec.to_builtins(files)
             if turn.role == "call":
                 data["cantrip"] = msgspec.to_builtins(index.cantrips.get(turn.cantrip_id))
             return _cut(data, whole)
@@ -286,13 +293,17 @@ class Reading:
     def _turns(self, positions: Sequence[int]) -> list[Turn]:
         turns = []
         for position, record in zip(positions, self._read(positions), strict=True):
+            if record is None:
+                number = self.index.positions.index(position)
+                turns.append(unreadable(self.index.ids[number], self.index.place(number)))
+                continue
             if not isinstance(record, Turn):
                 raise LoomError(f"loom {self.location}: {position} holds no turn; the file changed under us")
             turns.append(record)
         return turns
 
-    def _read(self, positions: Sequence[int]) -> list[Record | LaterRecord]:
-        return self._store.read_all(positions)
+    def _read(self, positions: Sequence[int]) -> list[Record | LaterRecord | None]:
+        return readable(self._store, positions)
 
 
 def _brief(record: CastRecord) -> dict[str, Any]:

@@ -218,7 +218,8 @@ def _forked(
 
             def say(kind: bytes, what: Any, text: str = "") -> None:
                 body = what if isinstance(what, bytes) else f"{what} {text}".encode("utf-8", "replace")
-                for data in map(memoryview, (kind + len(body).to_bytes(8, "big"), body)):
+                for part in (kind + len(body).to_bytes(8, "big"), body):
+                    data = memoryview(part)
                     while data:
                         data = data[os.write(writing, data[: 1 << 20]) :]
 

@@ -315,11 +315,14 @@ def test_nothing_is_left(agent: Hostile) -> None:
             agent.request("session/delete", {"sessionId": session})
         agent.settle()
         time.sleep(0.2)
-        return process.num_fds(), process.memory_info().rss
+        memory = process.memory_info()
+        # Its own memory alone: how much of a library's file is mapped is up to the kernel.
+        return process.num_fds(), memory.rss - memory.shared
 
     agent.rng = random.Random(2)
     agent.marks = dict(list(agent.marks.items())[-1:])
-    descriptors, memory = round_of(10)
+    # In a process of its own (`-k`, or a worker of xdist) ten rounds were too few to have loaded and allocated what stays.
+    descriptors, memory = round_of(20)
     after, grown = round_of(40)
     assert after <= descriptors + 3, (descriptors, after)
     assert grown - memory < 8_000_000, (memory, grown)

@@ -23,7 +23,7 @@ from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp.crystals.contract import Delta, Message, Query, ToolCall, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.crystals.keys import Secret
 
 TURNS = 40
 PIECES = 100

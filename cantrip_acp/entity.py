@@ -13,7 +13,7 @@ import anyio
 from cantrip_acp import telemetry
 from cantrip_acp.caststream import CastStream
 from cantrip_acp.context import Context, ContextBlock
-from cantrip_acp.crystals import lease
+from cantrip_acp.crystals import clients
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.definition import shown
 from cantrip_acp.errors import (
@@ -225,7 +225,7 @@ class Entity:
             raise EntityBusy(f"entity {self.id} is busy with another cast; wait for it, or cancel it first")
 
     async def _cast(self, run: CastRun) -> CastResult:
-        lease.take(self.crystal, self)
+        clients.acquire(self.crystal, self)
         self._run = run
         self._scope = anyio.CancelScope()
         whole = False
@@ -576,7 +576,7 @@ class Entity:
             if self._files is not None:
                 await self._files.close()
             await self._reached.close()
-            await lease.leave(self.crystal, self)
+            await clients.release(self.crystal, self)
 
 
 def _trace(trace_id: str | None, trace: telemetry.Trace | None) -> telemetry.Trace:

@@ -18,7 +18,7 @@ from cantrip_acp.acp.asking import choose
 from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.acp.opening import Opening, hold
 from cantrip_acp.context import ContextBlock
-from cantrip_acp.crystals import lease
+from cantrip_acp.crystals import clients
 from cantrip_acp.errors import CantripError, LoomError, UntrustedRecipe
 from cantrip_acp.loom.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.redaction import shared
@@ -197,7 +197,7 @@ class Options:
         skip = getattr(made, "skip", None)
         if skip is not None and old.name == made.name == "scripted" and old.model == made.model:
             skip(getattr(old, "queries", 0))
-        await lease.leave(old, entity)
+        await clients.release(old, entity)
 
     async def _set_recipe(self, session: Session, value: str) -> None:
         if value == (session.pending.get(RECIPE) or session.note.recipe or self._opening.recipes.own):

@@ -22,10 +22,9 @@ from cantrip_acp.crystals.anthropic_reading import Reading, Unreadable
 from cantrip_acp.crystals.anthropic_request import check, request
 from cantrip_acp.crystals.clients import TAIL, ClientPerLoop, watch
 from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response
-from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.parameters import Effort, RefusedReplay, not_taken, without
-from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
 from cantrip_acp.errors import CrystalError
 

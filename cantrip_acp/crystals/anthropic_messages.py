@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.crystals.attachments import note, taken
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
-from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.models import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.wire_names import wire_name
 
 FAMILY = "anthropic"
@@ -197,8 +196,8 @@ def _said_by_user(message: Message, model: str, info: ModelInfo) -> Iterable[dic
 
 
 def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, Any]:
-    if not taken(attachment, info):
-        return {"type": "text", "text": note(attachment, model)}
+    if not takes(attachment, info):
+        return {"type": "text", "text": attachment_note(attachment, model)}
     source: dict[str, Any] = {"type": "base64", "media_type": attachment.mime, "data": attachment.data}
     if attachment.kind == "image" and attachment.mime in _IMAGES:
         return {"type": "image", "source": source}
@@ -214,7 +213,7 @@ def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, 
             if attachment.title:
                 block["title"] = attachment.title
             return block
-    return {"type": "text", "text": note(attachment, model, f"{model} does not take {attachment.mime}")}
+    return {"type": "text", "text": attachment_note(attachment, model, f"{model} does not take {attachment.mime}")}
 
 
 def _input(args: str) -> dict[str, Any]:

@@ -15,12 +15,11 @@ from cantrip_acp.crystals import failures, parameters
 from cantrip_acp.crystals.chat_messages import Dialect, render, render_tools
 from cantrip_acp.crystals.chat_stream import ChatAnswer
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Message, Query, RequestParameters, Response, Usage
-from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.openai_sdk import OpenAISdk
 from cantrip_acp.crystals.spoken import Spoken
 from cantrip_acp.crystals.texttools import RESULT, as_text
-from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import minted, names_back, wire_name
 from cantrip_acp.errors import CrystalError, DefinitionError
 

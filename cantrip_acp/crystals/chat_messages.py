@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_acp.crystals import attachments
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
-from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.models import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
@@ -45,13 +44,13 @@ def as_words(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: b
         try:
             text = base64.b64decode(attachment.data).decode()
         except ValueError:
-            return attachments.note(attachment, model, "its text cannot be decoded")
+            return attachment_note(attachment, model, "its text cannot be decoded")
         return f"[Document {attachment.title or attachment.uri or attachment.mime}]\n{text}"
-    if not attachments.taken(attachment, info):
-        return attachments.note(attachment, model)
+    if not takes(attachment, info):
+        return attachment_note(attachment, model)
     known = attachment.kind != "image" or attachment.mime in IMAGE_FORMATS
     if not known or (only_pdf and attachment.kind == "document" and attachment.mime != "application/pdf"):
-        return attachments.note(attachment, model, f"{attachment.mime} cannot be sent to {model}")
+        return attachment_note(attachment, model, f"{attachment.mime} cannot be sent to {model}")
     return None
 
 
@@ -191,7 +190,7 @@ class _Rendering:
             form = AUDIO_FORMATS.get(attachment.mime)
             if form is None:
                 why = "only WAV and MP3 can be sent to this model"
-                return {"type": "text", "text": attachments.note(attachment, self._model, why)}
+                return {"type": "text", "text": attachment_note(attachment, self._model, why)}
             return {"type": "input_audio", "input_audio": {"data": attachment.data, "format": form}}
         return {
             "type": "file",

@@ -1,13 +1,17 @@
-"""The HTTP clients of providers' SDKs: one per event loop, whose connections they hold, and a watch over what comes."""
+"""The HTTP clients of providers' SDKs: one per event loop, a watch over what comes, and who still uses a crystal's connections."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
+import anyio
+
+from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.errors import MalformedResponse
 
 LONGEST_EVENT = 16 * 1024 * 1024
@@ -73,3 +77,38 @@ async def watch(response: Any) -> None:
                 yield piece
 
     response.aiter_bytes = watched
+
+
+log = logging.getLogger(__name__)
+
+CLOSING_S = 2.0
+"""Seconds that ending connections may take."""
+
+_users: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
+
+
+def acquire(crystal: Crystal, user: object) -> None:
+    """``user`` may ask the crystal from now on."""
+    try:
+        _users.setdefault(crystal, weakref.WeakSet()).add(user)
+    except TypeError:
+        pass  # a crystal that cannot be counted is closed by nobody but its owner
+
+
+async def release(crystal: Crystal, user: object) -> None:
+    """``user`` is done with it. Where nobody else is left, its connections end; it can be asked again all the same."""
+    aclose = getattr(crystal, "aclose", None)
+    try:
+        users = _users.get(crystal)
+    except TypeError:
+        return
+    if users is None or user not in users:
+        return
+    users.discard(user)
+    if users or aclose is None:
+        return
+    with anyio.move_on_after(CLOSING_S, shield=True):
+        try:
+            await aclose()
+        except Exception as error:  # noqa: BLE001 - whatever a library says of a connection that ends anyway
+            log.debug("the connections of %s did not end well: %s: %s", crystal.name, type(error).__name__, error)

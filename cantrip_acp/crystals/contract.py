@@ -29,7 +29,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something in a prompt that is not text. ``data`` is base64; ``uri`` and ``title`` say where it came from.
 
-    A model that does not take its ``kind`` sees a note in its place (`crystals.attachments`).
+    A model that does not take its ``kind`` sees a note in its place (`models.attachment_note`).
     """
 
     kind: Literal["image", "audio", "document"]

@@ -21,11 +21,10 @@ import msgspec
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import TAIL, ClientPerLoop, watch
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
-from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.google_messages import body_of, signatures
 from cantrip_acp.crystals.google_reading import Reading
 from cantrip_acp.crystals.google_thinking import check, with_less
-from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import names_back
 from cantrip_acp.errors import CrystalError
 

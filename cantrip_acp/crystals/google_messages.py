@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.crystals.attachments import note, taken
 from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
 from cantrip_acp.crystals.google_schema import accepted
 from cantrip_acp.crystals.google_thinking import thinking
-from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.models import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.wire_names import wire_name
 
 FAMILY = "google"
@@ -181,10 +180,10 @@ def _args(call: ToolCall) -> dict[str, Any]:
 
 
 def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, Any]:
-    if not taken(attachment, info):
-        return {"text": note(attachment, model)}
+    if not takes(attachment, info):
+        return {"text": attachment_note(attachment, model)}
     if attachment.kind == "image" and attachment.mime not in _IMAGES:
-        return {"text": note(attachment, model, f"{model} does not take {attachment.mime}")}
+        return {"text": attachment_note(attachment, model, f"{model} does not take {attachment.mime}")}
     return {"inlineData": {"mimeType": attachment.mime, "data": attachment.data}}
 
 

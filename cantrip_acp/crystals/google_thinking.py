@@ -25,7 +25,7 @@ _LEVELS = {
     "xhigh": "HIGH",
     "max": "HIGH",
 }
-_XHIGH = re.compile(r"(?:^|/)gemini-(?:[4-9]|\d\d)")
+_XHIGH = re.compile(r"(?:^|/)gemini-(?:4-(?!argon)|[5-9]|\d\d)")
 _NEXT = {"MINIMAL": "LOW", "MEDIUM": "HIGH", "XHIGH": "HIGH"}
 """What is asked for where a model has no such level."""
 _EVERY_LEVEL = ("MINIMAL", "LOW", "MEDIUM", "HIGH", "XHIGH")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import anyio
 
-from cantrip_acp.crystals import human_view
-from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall
-from cantrip_acp.crystals.human_typed import HELP, Said, Typing
+from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, ToolDefinition
 from cantrip_acp.errors import CrystalError
 
 _ENTITIES = 32
@@ -62,7 +65,7 @@ class HumanCrystal:
             same += 1
         note = "── what came before has changed; /all shows it\n" if same < len(before) else ""
         fresh = [m for m in now[same:] if m.role != "assistant"]
-        return f"\n{note}{human_view.messages(fresh)}{human_view.tool_line(query.tools)}"
+        return f"\n{note}{_told(fresh)}{_tool_line(query.tools)}"
 
     async def _answer(self, query: Query, terminal: Terminal) -> Response:
         typing = Typing(query.tools)
@@ -102,9 +105,9 @@ def _unwanted(said: Said, query: Query, called: bool) -> str | None:
 
 def _shown(what: str, query: Query) -> str:
     if what == "tools":
-        return human_view.tool_list(query.tools)
+        return _tool_list(query.tools)
     if what == "all":
-        return human_view.messages(query.messages, whole=True)
+        return _told(query.messages, whole=True)
     return "".join(f"   {line}\n" for line in HELP.splitlines())
 
 
@@ -169,3 +172,235 @@ class Terminal:
 
 def _gone(error: OSError) -> CrystalError:
     return CrystalError(f"the terminal has gone: {error.strerror}", retryable=False)
+
+
+# --- what is typed
+
+COMMANDS = ("help", "tools", "all", "say", "refuse", "gate")
+"""Words behind a slash that are not tools; a tool of such a name is called by ``/gate NAME``."""
+
+HELP = """\
+text              say it, as the model; a line that ends in \\ goes on in the next one
+/TOOL {json}      call a tool with arguments as JSON, which may take several lines
+/TOOL text        call it with that text as its first argument: /bash ls -l, /done it is 42
+/TOOL             call it with the lines that follow, up to a line with a single dot
+/gate TOOL …      the same, for a tool whose name is taken here
+/say              say the lines that follow, up to a line with a single dot
++…                hold this text or call; it goes together with the next one
+/refuse [why]     decline, as a provider does
+/tools  /all      the tools and their arguments; all messages, whole
+Ctrl-C stops the cast; Ctrl-D ends it as a crystal that has gone"""
+
+END = "."
+
+
+@dataclass(frozen=True)
+class Said:
+    """What was typed: prose, a call (tool and arguments as JSON text), a refusal, or a question to the terminal itself.
+
+    ``more`` where it is not complete, ``problem`` with what is wrong with it. ``hold``: it goes with what comes next.
+    """
+
+    kind: Literal["text", "call", "refusal", "show", "problem", "more", "nothing"]
+    text: str = ""
+    tool: str = ""
+    args: str = ""
+    hold: bool = False
+
+
+@dataclass
+class Typing:
+    """Lines as they are typed, until they are something. ``tools`` are those that the query offers."""
+
+    tools: Sequence[ToolDefinition]
+    _lines: list[str] = field(default_factory=list)
+    _until: Literal["line", "block", "json"] = "line"
+
+    @property
+    def inside(self) -> bool:
+        """Whether a line is awaited that goes on with what was begun."""
+        return bool(self._lines)
+
+    def add(self, line: str) -> Said:
+        """One line without its end. ``more`` while it is not complete."""
+        if self._lines and self._until == "block":
+            if line != END:
+                self._lines.append(line)
+                return Said("more")
+            head, *body = self._take()
+            return self._command(head, "\n".join(body))
+        if self._lines and self._until == "json":
+            if not line.strip():
+                return self._read("\n".join(self._take()), final=True)
+            return self._read("\n".join([*self._take(), line]), final=False)
+        if line.endswith("\\") and not line.endswith("\\\\"):
+            self._lines.append(line[:-1])
+            self._until = "line"
+            return Said("more")
+        return self._read("\n".join([*self._take(), line]), final=False)
+
+    def _take(self) -> list[str]:
+        lines, self._lines, self._until = self._lines, [], "line"
+        return lines
+
+    def _wait(self, lines: list[str], until: Literal["block", "json"]) -> Said:
+        self._lines, self._until = lines, until
+        return Said("more")
+
+    def _read(self, typed: str, *, final: bool) -> Said:
+        words = typed.strip()
+        hold = words.startswith("+")
+        plain = words[1:].lstrip() if hold else words
+        if not plain:
+            return Said("nothing")
+        if not plain.startswith("/"):
+            return Said("text", text=plain if hold else typed.strip("\n"), hold=hold)
+        name, _, rest = plain[1:].partition(" ")
+        name, newline, more = name.partition("\n")
+        rest = more + (" " + rest if rest else "") if newline else rest.strip()
+        if name in ("help", "tools", "all"):
+            return Said("show", text=name)
+        if name == "refuse":
+            return Said("refusal", text=rest)
+        if name == "gate":
+            name, _, rest = rest.partition(" ")
+            rest = rest.strip()
+        if not rest and (name == "say" or self._asks_for_text(name)):
+            return self._wait([words], "block")
+        if rest.startswith("{") and not final and _unfinished(rest):
+            return self._wait(typed.split("\n"), "json")
+        return self._called(name, rest, hold)
+
+    def _command(self, head: str, body: str) -> Said:
+        """A command with the block that followed it."""
+        hold = head.startswith("+")
+        name = head.lstrip("+ ").lstrip("/").removeprefix("gate ").strip()
+        if name == "say":
+            return Said("text", text=body, hold=hold) if body.strip() else Said("nothing")
+        return self._called(name, body, hold)
+
+    def _called(self, name: str, rest: str, hold: bool) -> Said:
+        tool = self._tool(name)
+        if tool is None:
+            near = difflib.get_close_matches(name, [t.name for t in self.tools] + list(COMMANDS), n=1)
+            hint = f"did you mean /{near[0]}?" if near else "/tools lists them"
+            return Said("problem", text=f"no tool {name!r} here; {hint} (prose that begins with / goes behind /say)")
+        if rest.lstrip().startswith("{"):
+            try:
+                value = json.loads(rest)
+            except ValueError as error:
+                return Said("problem", text=f"nothing was sent: this is not valid JSON: {error}")
+            if isinstance(value, dict):
+                return Said("call", tool=tool.name, args=rest.strip(), hold=hold)
+        if not rest.strip():
+            return Said("call", tool=tool.name, args="{}", hold=hold)
+        first = _first(tool)
+        if first is None:
+            return Said(
+                "problem", text=f"nothing was sent: {tool.name} takes its arguments as JSON: /{tool.name} {{…}}"
+            )
+        name, kind = first
+        return Said("call", tool=tool.name, args=json.dumps({name: _value(rest, kind)}, ensure_ascii=False), hold=hold)
+
+    def _tool(self, name: str) -> ToolDefinition | None:
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def _asks_for_text(self, name: str) -> bool:
+        """Whether a call without anything would lack its text."""
+        tool = self._tool(name)
+        return tool is not None and bool(tool.parameters.get("required"))
+
+
+def _first(tool: ToolDefinition) -> tuple[str, Any] | None:
+    """The argument that a bare text is for, and its type; None where others are required as well."""
+    properties = tool.parameters.get("properties")
+    required = tool.parameters.get("required") or ()
+    if not isinstance(properties, Mapping) or not properties or len(required) > 1:
+        return None
+    name = str(required[0]) if required else str(next(iter(properties)))
+    schema = properties.get(name)
+    return name, schema.get("type") if isinstance(schema, Mapping) else None
+
+
+def _value(text: str, kind: Any) -> Any:
+    """The text as its argument wants it; where any type goes, or another one, JSON is read as such."""
+    if kind == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _unfinished(text: str) -> bool:
+    """Whether it may become a JSON object with more lines."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text.rstrip()) or error.msg.startswith(("Unterminated", "Invalid control"))
+    return False
+
+
+# --- what is shown
+
+LONGEST = 4000
+"""Characters of one message that are shown; ``/all`` shows it whole."""
+
+# A message may hold anything that a file or a command gave: nothing of it may steer the terminal or turn text around.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """The text without what would steer a terminal."""
+    return _UNSAFE.sub("\ufffd", text)
+
+
+def _told(shown: Sequence[Message], *, whole: bool = False) -> str:
+    """Messages as they are read, one after the other."""
+    return "".join(f"{head}\n{_indented(text, whole=whole)}" for head, text in _parts(shown))
+
+
+def _parts(shown: Sequence[Message]) -> Iterator[tuple[str, str]]:
+    for message in shown:
+        if message.role == "assistant":
+            calls = "".join(f"\n/{call.gate} {call.args}" for call in message.tool_calls)
+            yield "── you said", (message.content or "") + calls
+            continue
+        kind = f" ({message.kind})" if message.kind not in ("turn", message.role) else ""
+        if message.role == "tool":
+            head = f"── {message.name or 'tool'}{' failed' if message.is_error else ''}"
+        else:
+            head = f"── {message.role}{kind}"
+        notes = "".join(f"[{a.kind} {a.title or a.uri or a.mime}]\n" for a in message.attachments)
+        yield head, notes + (message.content or "")
+
+
+def _indented(text: str, *, whole: bool) -> str:
+    if len(text) > LONGEST and not whole:
+        half = LONGEST // 2
+        left_out = len(text) - 2 * half
+        text = f"{text[:half]}\n… {left_out:,} characters more; /all shows them …\n{text[-half:]}"
+    return "".join(f"   {line}\n" for line in clean(text).split("\n"))
+
+
+def _tool_line(tools: Sequence[ToolDefinition]) -> str:
+    """The names of the tools in one line."""
+    names = "  ".join(f"/{tool.name}" for tool in tools)
+    return f"── tools: {names or 'none'}   (/help)\n"
+
+
+def _tool_list(tools: Sequence[ToolDefinition]) -> str:
+    """Each tool with what it does and its arguments."""
+    out = []
+    for tool in tools:
+        out.append(f"/{tool.name}  {' '.join(tool.description.split())[:300]}\n")
+        properties = tool.parameters.get("properties")
+        required = tool.parameters.get("required") or ()
+        for name, schema in properties.items() if isinstance(properties, Mapping) else ():
+            about = schema if isinstance(schema, Mapping) else {}
+            optional = "" if name in required else ", optional"
+            description = " ".join(str(about.get("description", "")).split())[:200]
+            out.append(
+                f"     {name}: {about.get('type', 'any')}{optional}{f'  {description}' if description else ''}\n"
+            )
+    return clean("".join(out)) or "no tools\n"

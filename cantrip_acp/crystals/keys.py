@@ -1,4 +1,4 @@
-"""Where keys come from: the environment, the user's own ``.env``, the system's keyring; in this order.
+"""Keys, and where they come from: the environment, the user's own ``.env``, the system's keyring; in this order.
 
 ``.env`` is the one in the configuration folder, and no other: one in a workspace came with somebody's repository. The
 keyring is asked last, and only where the package ``keyring`` is installed: under the service ``cantrip`` and the
@@ -18,10 +18,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
-from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.folders import config_dir
-from cantrip_acp.redaction import looks_secret, shared
+from cantrip_acp.redaction import MASK, looks_secret, shared
 
 _log = logging.getLogger(__name__)
 
@@ -206,3 +206,38 @@ def _asked(names: Sequence[str]) -> dict[str, str]:
         _log.info("the system's keyring gave no answer: %s", type(error).__name__)
         return {}
     return {name: value.strip() for name, value in found.items() if isinstance(value, str) and value.strip()}
+
+
+class Secret:
+    """Holds one secret text. Its repr, str, format and pickle do not give it away; ``reveal`` does.
+
+    Making one registers it with the process's redactor, so that it is masked in whatever is written from then on.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+        shared().add(value)
+
+    def reveal(self) -> str:
+        """The text itself, for the one request that needs it."""
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return f"Secret({MASK!r})"
+
+    def __str__(self) -> str:
+        return MASK
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret cannot be pickled")

@@ -13,11 +13,10 @@ from cantrip_acp.crystals.chat import ChatCrystal
 from cantrip_acp.crystals.chat_messages import Dialect
 from cantrip_acp.crystals.chat_stream import ChatAnswer
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage
-from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
 from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.openai_sdk import shown
 from cantrip_acp.crystals.presets import LOCAL, PRESETS, Preset, ollama_address
-from cantrip_acp.crystals.window import least_tokens
 from cantrip_acp.errors import ContextLimitError, CrystalError
 
 _CUT_FROM = 1000

@@ -17,12 +17,11 @@ from cantrip_acp.crystals import failures, parameters
 from cantrip_acp.crystals.chat import ChatCrystal, cache_key, said_something
 from cantrip_acp.crystals.chat_stream import usage_of
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Query, RequestParameters, Response
-from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.openai_sdk import OpenAISdk, address, is_own
 from cantrip_acp.crystals.responses_messages import FAMILY, keep, render_input, render_tools
 from cantrip_acp.crystals.responses_stream import ResponsesAnswer
-from cantrip_acp.crystals.window import check_window
 from cantrip_acp.crystals.wire_names import minted, names_back
 from cantrip_acp.errors import CrystalError, DefinitionError
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.crystals.keys import Secret
 
 TIMEOUT_S = 10.0
 """Seconds for the whole request."""

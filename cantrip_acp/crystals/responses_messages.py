@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cantrip_acp.crystals import attachments
 from cantrip_acp.crystals.chat_messages import as_words, file_name
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
-from cantrip_acp.crystals.models import ModelInfo
+from cantrip_acp.crystals.models import ModelInfo, attachment_note
 from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
 
 FAMILY = "openai-responses"
@@ -125,4 +124,4 @@ def _part(attachment: Attachment, info: ModelInfo, model: str) -> dict[str, Any]
     if attachment.kind == "document":
         return {"type": "input_file", "filename": file_name(attachment), "file_data": url}
     why = "the Responses API takes no audio (crystal.api: chat does)"
-    return {"type": "input_text", "text": attachments.note(attachment, model, why)}
+    return {"type": "input_text", "text": attachment_note(attachment, model, why)}

@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.crystals.contract import ToolDefinition
-from cantrip_acp.crystals.human_typed import Typing
+from cantrip_acp.crystals.human import Typing
 from tests.acp.rawclient import RawClient
 from tests.cli.command import Terminal, recipe, run
 

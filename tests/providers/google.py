@@ -16,7 +16,7 @@ from google.genai import types
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.google import GoogleCrystal
-from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.errors import CrystalError
 from tests.providers.wire import (
     Piece,

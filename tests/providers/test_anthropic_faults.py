@@ -7,8 +7,8 @@ import pytest
 
 from cantrip_acp.crystals import anthropic_reading, clients
 from cantrip_acp.crystals.contract import Delta, Message, Query
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import ModelInfo
-from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import ContextLimitError, CrystalError, MalformedResponse
 from tests.providers.anthropic import (
     HELLO,

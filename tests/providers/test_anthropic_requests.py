@@ -18,8 +18,8 @@ from cantrip_acp.crystals.anthropic_messages import cached, rendered
 from cantrip_acp.crystals.anthropic_request import UNKNOWN_MAX_TOKENS, request, thinking
 from cantrip_acp.crystals.contract import Attachment, Message, Query, Response, Role, ToolCall, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
-from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import CrystalError, DefinitionError
 from tests.providers.anthropic import MODEL, checked, problem, refusal, says, start, stop, stream, text, thought, use
 from tests.providers.wire import Request, Wire

@@ -21,10 +21,10 @@ from cantrip_acp.crystals.anthropic import AnthropicCrystal
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.google import GoogleCrystal
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.openai import OpenAICrystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import FoldRecord
 from tests.providers import anthropic, google, openai

@@ -89,7 +89,8 @@ async def test_each_effort_of_gemini(model: str, thinking: str, effort: str, mon
         ("google", "gemini-3.8-flash", "minimal", "low"),
         ("google", "gemini-3.8-flash", "max", "high"),
         ("google", "gemini-3.5-flash", "none", "minimal"),
-        ("google", "gemini-4-argon", "max", "xhigh"),
+        ("google", "gemini-4-argon", "max", "high"),
+        ("google", "gemini-4-hydrogen", "max", "xhigh"),
         ("google", "gemini-2.5-flash", "max", "high"),
     ],
 )

@@ -15,9 +15,9 @@ from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDef
 from cantrip_acp.crystals.google_messages import UNSIGNED, contents_of
 from cantrip_acp.crystals.google_schema import accepted
 from cantrip_acp.crystals.google_thinking import thinking
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.crystals.wire_names import wire_name
 from cantrip_acp.errors import ContextLimitError, DefinitionError
 from tests.providers.google import (
@@ -281,7 +281,8 @@ def test_messages_only_grow() -> None:
         ("gemini-3-flash", {"effort": "minimal"}, {"includeThoughts": True, "thinkingLevel": "MINIMAL"}),
         ("gemini-3.1-pro", {"effort": "none"}, {"includeThoughts": True, "thinkingLevel": "LOW"}),
         ("gemini-3-flash", {"effort": "xhigh"}, {"includeThoughts": True, "thinkingLevel": "HIGH"}),
-        ("gemini-4-argon", {"effort": "max"}, {"includeThoughts": True, "thinkingLevel": "XHIGH"}),
+        ("gemini-4-hydrogen", {"effort": "max"}, {"includeThoughts": True, "thinkingLevel": "XHIGH"}),
+        ("gemini-4-argon", {"effort": "max"}, {"includeThoughts": True, "thinkingLevel": "HIGH"}),
         ("gemini-3-flash", {}, {"includeThoughts": True}),
         ("gemini-3-flash", {"thinking_budget": 99, "effort": "low"}, {"includeThoughts": True, "thinkingBudget": 99}),
         ("gemini-2.0-flash", {}, None),

@@ -14,7 +14,7 @@ from cantrip_acp.cantrip import Cantrip
 from cantrip_acp.circle import Circle
 from cantrip_acp.crystals import clients
 from cantrip_acp.crystals.contract import Delta, Query
-from cantrip_acp.crystals.secret import Secret
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.errors import ContextLimitError, CrystalError, MalformedResponse
 from tests.providers.google import (
     HELLO,

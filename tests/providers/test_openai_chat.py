@@ -10,9 +10,9 @@ from cantrip_acp.call import Call
 from cantrip_acp.crystals.chat_messages import Dialect, render
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.openai import OpenAICrystal
-from cantrip_acp.crystals.secret import Secret
 from tests.providers.openai import (
     DONE,
     DONE_GATE,

@@ -14,10 +14,10 @@ import pytest
 from cantrip_acp import Cantrip, Circle
 from cantrip_acp.crystals.contract import Crystal, Delta, Query
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local import LocalCrystal
 from cantrip_acp.crystals.openai import OpenAICrystal
 from cantrip_acp.crystals.openrouter import OpenRouterCrystal
-from cantrip_acp.crystals.secret import Secret
 from cantrip_acp.errors import ContextLimitError, CrystalError
 from tests.providers.openai import (
     DONE,

@@ -12,10 +12,10 @@ from cantrip_acp import Call, Cantrip, Circle, events
 from cantrip_acp.crystals.anthropic_messages import rendered
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
+from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local import LocalCrystal
 from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.openai import OpenAICrystal
-from cantrip_acp.crystals.secret import Secret
 from tests.gates.images import png
 from tests.providers import anthropic, google, openai
 from tests.providers.wire import Wire

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
+from cantrip_acp.acp.permissions import Permissions
 from tests.acp.rawclient import RawClient
 
 STUBBORN = "trap '' TERM INT HUP; for i in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; wait; sleep 600"
@@ -148,11 +149,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     connection: Any = Silent()
     session = Session(opened, None, connection, acp.ClientAbilities.of(None), None)  # type: ignore[arg-type]
 
-    class Permissions:
-        def hear(self, intent: str) -> None:
-            return None
-
-    session.permissions = Permissions()  # type: ignore[assignment]
+    session.permissions = Permissions(None, lambda granted: None)  # type: ignore[arg-type]
 
     class Request:
         on_cancel = None

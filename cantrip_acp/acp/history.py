@@ -159,9 +159,9 @@ def _calls(entity: Entity, turn: Turn, family: PastFamily) -> Iterator[acp.Updat
             yield _program(call)
         else:
             question = is_in_chat(call.record.gate, call.record.result)
+            yield _gate(entity, turn, call, family)
             if question and (said := _question(call.record.args)):
                 yield acp.AgentMessageChunk(acp.TextContent(said), f"{call.call_id}:question")
-            yield _gate(entity, turn, call, family)
             if call.record.gate == "plan" and not call.record.is_error:
                 yield from _planned(call.record.args)
 

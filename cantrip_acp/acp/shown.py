@@ -32,9 +32,13 @@ _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
 
 def headline(text: str) -> str:
-    """One line, as an editor has room for."""
+    """One line, as an editor has room for. Some clients cut a title at ``word: rest``, so it has no such form.
+
+    >>> headline("Read note: a.txt")
+    'Read note – a.txt'
+    """
     first, _, more = text.strip().partition("\n")
-    first = " ".join(first.split())
+    first = " ".join(first.split()).replace(": ", " – ")
     if more.strip() or len(first) > TITLE_LIMIT:
         return first[:TITLE_LIMIT].rstrip() + " …"
     return first or "(empty)"

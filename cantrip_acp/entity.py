@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from cantrip_acp import telemetry
 from cantrip_acp.caststream import CastStream
@@ -28,12 +29,12 @@ from cantrip_acp.errors import (
     interrupts,
 )
 from cantrip_acp.events import BUFFER, ChildHub, EventHub, Noticed, Subscription
-from cantrip_acp.gates.contract import ProgramCall
+from cantrip_acp.gates.contract import GateReply, ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.gates.sources import Reached
 from cantrip_acp.lineage import Lineage
 from cantrip_acp.loom.snapshots import LoomPieces
-from cantrip_acp.loom.turn import new_id
+from cantrip_acp.loom.turn import Output, new_id
 from cantrip_acp.loop import CastResult, CastRun
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.redaction import shared
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import Output, Turn
+    from cantrip_acp.loom.turn import Turn
     from cantrip_acp.mediums.contract import MediumSession
     from cantrip_acp.pinning import Pinning
 
@@ -365,8 +366,8 @@ class Entity:
         if self._children is not None:
             self._children.hold_to(circle.wards)
 
-    async def refused(self, call: ToolCall, cast_id: str) -> str | None:
-        """Why a program may not run, by the first interceptor that says so; None where it may."""
+    async def refused(self, call: ToolCall, cast_id: str) -> Output | None:
+        """What a program leaves that may not run, by the first interceptor that says so; None where it may."""
         askers = [i for i in self.cantrip.interceptors if hasattr(i, "program")]
         text = self.circle.medium.code(call) if askers else None
         if text is None:
@@ -374,14 +375,15 @@ class Entity:
         program = ProgramCall(call.gate, text, call.id, self.circle, self.id, cast_id, self.depth)
         for asker in askers:
             try:
-                why: str | None = await asker.program(program)
+                why: GateReply | None = await asker.program(program)
             except BaseException as error:
                 # Whoever cannot be asked has not allowed it.
                 if interrupts(error):
                     raise
-                why = f"the program was not run: nobody could be asked for permission ({describe(error)})"
+                text = f"the program was not run: nobody could be asked for permission ({describe(error)})"
+                why = GateReply(text, annotations={"permission": "unasked", "error": "you could not be asked"})
             if why is not None:
-                return why
+                return Output(error=str(why.result), annotations=why.annotations or msgspec.UNSET)
         return None
 
     async def _opened(self) -> MediumSession:

@@ -157,7 +157,18 @@ class VerdictError(CantripError):
 
 
 class GateError(CantripError):
-    """An expected failure of a gate. The text is the observation that the entity sees (CIRCLE-5)."""
+    """An expected failure of a gate. The text is the observation that the entity sees (CIRCLE-5).
+
+    ``advice`` says what the entity should do now; it ends that text. People are shown ``what`` happened, without it.
+
+    >>> error = GateError("the pattern is empty", "give a regular expression")
+    >>> str(error), error.what
+    ('the pattern is empty; give a regular expression', 'the pattern is empty')
+    """
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        self.what = what
+        super().__init__(f"{what}{'. ' if advice[0].isupper() else '; '}{advice}" if advice else what)
 
 
 class EntityError(CantripError):

@@ -104,6 +104,8 @@ class GateStarted(Event, frozen=True, kw_only=True, tag="gate_start"):
 
 
 class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
+    """A gate has answered. ``annotations`` are those of its record (`GateRecord`)."""
+
     call_id: str
     gate: str
     result: Any
@@ -113,6 +115,7 @@ class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
     diffs: tuple[Diff, ...] = ()
     via: str | None = None
     attachments: tuple[Attachment, ...] = ()
+    annotations: Mapping[str, Any] = {}
 
 
 class PlanChanged(Event, frozen=True, kw_only=True, tag="plan"):
@@ -142,7 +145,7 @@ class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
 
 
 class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
-    """It has ended. ``exit_code`` of a cell is 0, or 1 where it failed."""
+    """It has ended. ``exit_code`` of a cell is 0, or 1 where it failed. ``annotations`` are those of its output."""
 
     call_id: str
     exit_code: int | None
@@ -150,6 +153,7 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
     truncated: bool = False
     timed_out: bool = False
     error: str | None = None
+    annotations: Mapping[str, Any] = {}
 
 
 class UsageReported(Event, frozen=True, kw_only=True, tag="usage"):

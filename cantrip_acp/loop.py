@@ -407,9 +407,8 @@ class CastRun:
         """One program of the medium, where nobody who is asked refuses it."""
         own = turn.program = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
         entity = self.entity
-        refused = await entity.refused(own, self.id)
-        if refused is not None:
-            output = Output(error=refused)
+        output = await entity.refused(own, self.id)
+        if output is not None:
             await Report(own, turn, call.gate).end(output)
             return output
         session = await entity.session()

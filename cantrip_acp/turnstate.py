@@ -149,6 +149,7 @@ class TurnState:
         await self._run.entity.hub.send(event)
 
     def interrupted(self, output: Output) -> None:
+        output = msgspec.structs.replace(output, annotations={"stopped": True})
         self.outputs.append(output)
         self.cut_output = output
 

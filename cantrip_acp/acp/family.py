@@ -12,7 +12,7 @@ from typing import Any
 
 from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, headline, pretty
+from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, failure, headline, pretty
 
 CHILDREN = 24
 """Children of one call that are shown one by one."""
@@ -178,7 +178,8 @@ class Family:
                 brood.changed(inner.diffs)
                 if inner.is_error:
                     said = inner.result if isinstance(inner.result, str) else pretty(inner.result)
-                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(said)}")
+                    told = failure(said, inner.annotations)
+                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(told)}")
                 elif not inner.diffs:
                     return False
             case events.CommandStarted():
@@ -187,6 +188,7 @@ class Family:
                 why = inner.error or ("it ran longer than it may" if inner.timed_out else None)
                 if why is None and inner.exit_code in (0, None):
                     return False
+                why = why and failure(why, inner.annotations)
                 output = child.output
                 child.did(f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else ""))
                 child.output = output

@@ -215,7 +215,8 @@ class FileGates:
         if self._buffers.reads and before is not None and not _same(before, _saved(place)):
             raise GateError(
                 f"{place.shown!r} has changes in the editor that are not saved, and the editor lets nobody else write there; "
-                "nothing was written. Ask for the file to be saved first"
+                "nothing was written",
+                "Ask for the file to be saved first",
             )
         return False
 
@@ -271,7 +272,7 @@ async def _replaced(args: Mapping[str, Any], before: str, place: Place, context:
 def _check_write(args: Mapping[str, Any], place: Place, context: GateContext) -> None:
     """Raise where a file cannot be written whole here, or not so."""
     if args["path"].endswith("/") and place.status is None:
-        raise GateError(f"{args['path']!r} names a folder; give the path of a file in it")
+        raise GateError(f"{args['path']!r} names a folder", "give the path of a file in it")
     check_writable(place)
     _check_new(args["content"], "content", context)
 
@@ -282,7 +283,7 @@ def _check_new(content: str, name: str, context: GateContext) -> None:
         size = len(content.encode())
     except UnicodeEncodeError:
         raise GateError(
-            f"{name} holds half of a surrogate pair, which no file can hold as text; send whole characters"
+            f"{name} holds half of a surrogate pair, which no file can hold as text", "send whole characters"
         ) from None
     largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
     if size > largest:

@@ -15,18 +15,21 @@ from cantrip_acp.acp.pastcalls import PastGate, PastProgram, calls_of
 from cantrip_acp.acp.pastfamily import PastFamily
 from cantrip_acp.acp.shown import (
     ASKED_IN_CHAT,
+    STOPPED,
     as_code,
     as_content,
     counted,
     ended,
+    failure,
     headline,
     images,
+    marks,
     places,
     pretty,
     raw_output,
     result,
 )
-from cantrip_acp.acp.translate import OUTPUT_LIMIT, STOPPED, folded, is_in_chat
+from cantrip_acp.acp.translate import OUTPUT_LIMIT, folded, is_in_chat
 from cantrip_acp.context import block_of
 from cantrip_acp.crystals.textcalls import read_calls
 from cantrip_acp.crystals.wire_names import wire_name
@@ -182,7 +185,7 @@ def _planned(args: Any) -> Iterator[acp.Update]:
 def _program(call: PastProgram) -> acp.ToolCall:
     """A command or cell as it was shown when it had ended (`mediums.report`, `translate`)."""
     output, content, raw = call.output, list[acp.ToolContent](), None
-    well = False
+    well, annotations = False, {"stopped": True} if output is None else output.annotations or {}
     if output is None:
         content = [as_content(STOPPED)]
     else:
@@ -196,7 +199,8 @@ def _program(call: PastProgram) -> acp.ToolCall:
         if text:
             content.append(as_content(as_code(ended(text))))
         if output.error is not None:
-            content.append(as_content(as_code(output.error) if "\n" in output.error else output.error))
+            said = failure(output.error, annotations)
+            content.append(as_content(as_code(said) if "\n" in said else said))
             text += ("" if text[-1:] in ("", "\n") else "\n") + output.error + "\n"
         raw = {
             "output": text[-OUTPUT_LIMIT:],
@@ -214,6 +218,7 @@ def _program(call: PastProgram) -> acp.ToolCall:
         content=content or None,
         raw_input={"code" if call.tool == "python" else "command": call.text},
         raw_output=raw,
+        meta=marks(annotations),
     )
 
 
@@ -230,7 +235,10 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
     if asked:
         content = [as_content(ASKED_IN_CHAT)]
     elif record.is_error or (not content and record.gate != "done"):
-        content += result(record.result, seen.kind, failed=record.is_error)
+        said = record.result
+        if record.is_error:
+            said = failure(said if isinstance(said, str) else pretty(said), record.annotations or {})
+        content += result(said, seen.kind, failed=record.is_error)
     content += images(record.attachments or ())
     return acp.ToolCall(
         tool_call_id=call.call_id,
@@ -242,7 +250,7 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
         locations=places(seen.locations),
         raw_input=record.args,
         raw_output=raw_output(record.result),
-        meta={"cantrip": {"via": call.via}} if call.via else None,
+        meta=marks(record.annotations or {}, via=call.via),
     )
 
 

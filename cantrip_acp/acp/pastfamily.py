@@ -145,6 +145,7 @@ class PastFamily:
                 diffs = tuple(diffs_of(record.diffs or (), record.args))
                 if record.is_error or diffs:
                     more: dict[str, Any] = {"result": record.result, "is_error": record.is_error, "diffs": diffs}
+                    more["annotations"] = record.annotations or {}
                     yield told(events.GateFinished(**ids, call_id=call_id, gate=record.gate, **more))
             if isinstance(turn.observation.output, Output):
                 yield from map(told, _output(ids, turn_id, turn.observation.output))
@@ -173,4 +174,7 @@ def _output(ids: dict[str, Any], call_id: str, output: Output) -> Iterator[event
     text = output.printed
     if text:
         yield events.CommandOutput(**ids, call_id=call_id, stream="stdout", data=text)
-    yield events.CommandFinished(**ids, call_id=call_id, exit_code=output.exit_code, error=output.error)
+    notes = output.annotations or {}
+    yield events.CommandFinished(
+        **ids, call_id=call_id, exit_code=output.exit_code, error=output.error, annotations=notes
+    )

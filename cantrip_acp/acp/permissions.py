@@ -36,8 +36,22 @@ log = logging.getLogger(__name__)
 Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
 """What came of a question; unasked where the client could not be asked."""
 
-Judge = Callable[[], "str | bool | None"]
+Judge = Callable[[], "GateReply | bool | None"]
 """What becomes of a call as things are: True where it may go on, why it may not, or None where the user is to be asked."""
+
+_FOR_PEOPLE = {
+    "rejected": "you rejected this",
+    "rejected_always": "you rejected this for the whole session",
+    "refused": "the session is in read-only mode",
+    "unasked": "you could not be asked",
+}
+
+
+def _no(permission: str, why: str, said: str = "") -> GateReply:
+    """A refusal: ``why`` is written for the entity, ``said`` for people."""
+    return GateReply(
+        why, is_error=True, annotations={"permission": permission, "error": said or _FOR_PEOPLE[permission]}
+    )
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,17 +118,17 @@ class Permissions:
         if modes.changes_something(gate):
             why = await self._gate(invocation)
             if why is not None:
-                return GateReply(why, is_error=True, annotations={"permission": "refused"})
+                return why
         return await proceed(invocation)
 
-    async def program(self, call: ProgramCall) -> str | None:
+    async def program(self, call: ProgramCall) -> GateReply | None:
         """Why a command or a cell may not run; None where it may."""
         shell = call.tool == "bash"
 
-        def judge() -> str | bool | None:
+        def judge() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY and _writable(call):
                 # A child that lives already has the wards that it was born with.
-                return "refused: the session is in read-only mode, and this could change files"
+                return _no("refused", "refused: the session is in read-only mode, and this could change files")
             said = self._said(call.tool, lambda p: patterns.fits_command(call.text, p) if shell else p == ALL)
             if said is None or said is True:
                 return True if said or self.mode != modes.ASK or not _asks(call) else None
@@ -137,7 +151,7 @@ class Permissions:
         )
         return await self._decided(question, judge)
 
-    async def _gate(self, invocation: GateInvocation) -> str | None:
+    async def _gate(self, invocation: GateInvocation) -> GateReply | None:
         """Why a gate's call may not go on; None where it may."""
         gate, context = invocation.gate, invocation.context
         title, locations = _seen(invocation)
@@ -148,9 +162,11 @@ class Permissions:
         def fits(said: str) -> bool:
             return said in (ALL, pattern) if gate.covers is not None else patterns.fits_paths(paths, said)
 
-        def judge() -> str | bool | None:
+        def judge() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY:
-                return f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
+                return _no(
+                    "refused", f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
+                )
             said = self._said(gate.name, fits)
             if said is not None:
                 return said
@@ -162,7 +178,7 @@ class Permissions:
 
         now = judge()
         if now is not None:
-            return None if now is True else str(now)
+            return now if isinstance(now, GateReply) else None
         question = Question(
             call_id=invocation.call_id,
             tool=gate.name,
@@ -180,23 +196,26 @@ class Permissions:
         )
         why = await self._decided(question, judge)
         if why is None and _seen(invocation)[1] != locations:
-            return f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
+            moved = f"{title} leads somewhere else now than when you were asked"
+            again = f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
+            return _no("refused", again, moved)
         return why
 
-    def _said(self, tool: str, fits: Callable[[str], bool]) -> str | bool | None:
+    def _said(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
         """What was said for good of such a call, a refusal before a permission; None where nothing was."""
         said = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
         if not said:
             return None
-        return all(said) or f"{tool} is refused: the user does not want this in this session. Go on without it"
+        why = f"{tool} is refused: the user does not want this in this session. Go on without it"
+        return all(said) or _no("rejected_always", why)
 
-    async def _decided(self, question: Question, judge: Judge) -> str | None:
+    async def _decided(self, question: Question, judge: Judge) -> GateReply | None:
         """Why a call may not go on, by what holds already or by what the user says; None where it may."""
         while (now := judge()) is None:
             answer = await self._answer(question, judge)
             if answer is not None:
                 return self._taken(question, answer, judge)
-        return None if now is True else str(now)
+        return now if isinstance(now, GateReply) else None
 
     async def _answer(self, question: Question, judge: Judge) -> Answer | None:
         """What the user says; None where that is not needed any more."""
@@ -209,7 +228,7 @@ class Permissions:
             self._open.remove(waiting)
         return None
 
-    def _taken(self, question: Question, answer: Answer, judge: Judge) -> str | None:
+    def _taken(self, question: Question, answer: Answer, judge: Judge) -> GateReply | None:
         """What follows from an answer."""
         if answer in ("allow_always", "reject_always"):
             allowed = answer == "allow_always"
@@ -220,15 +239,17 @@ class Permissions:
         if answer.startswith("allow"):
             # The mode may be another one by now, in which this is not to be had by anybody's word.
             now = judge()
-            return now if isinstance(now, str) else None
+            return now if isinstance(now, GateReply) else None
         if answer == "unasked":
-            return (
+            return _no(
+                "unasked",
                 f"{question.tool} was not run: it needs the user's permission, and the client cannot ask for it. The user "
-                "can switch the session to another mode"
+                "can switch the session to another mode",
             )
-        return (
+        return _no(
+            "rejected_always" if answer == "reject_always" else "rejected",
             f"the user refused this: {' '.join(question.title.split())[:200]}. Do not try the same in another way; go on "
-            "without it, or say what you would need"
+            "without it, or say what you would need",
         )
 
 

@@ -35,7 +35,7 @@ class Questions:
         if not self._forms:
             if not direct or context.turn is None:
                 raise GateError(
-                    "the user cannot be asked from here: decide by what you know, or answer with the question"
+                    "the user cannot be asked from here", "decide by what you know, or answer with the question"
                 )
             said = in_chat(asked, choices)
             message_id = f"{context.call_id}:question"
@@ -59,5 +59,5 @@ class Questions:
         )
         answer = await ask(self._connection, form)
         if answer is None:
-            raise GateError("the user gave no answer. Decide by what you know, or end and say what you would need")
+            raise GateError("the user gave no answer", "Decide by what you know, or end and say what you would need")
         return GateReply(answer, title=title(asked))

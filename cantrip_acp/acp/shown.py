@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +27,9 @@ IN_CHAT = "the question stands in the chat now"
 """What the result of a question begins with that the client could not show as a form."""
 
 ASKED_IN_CHAT = "Asked in the chat."
+
+STOPPED = "[stopped before it had ended]"
+"""What is shown of a call that left nothing."""
 
 _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
@@ -163,6 +166,19 @@ def result(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
     if not text:
         return []
     return [as_content(as_code(text) if kind in _FENCED_KINDS and not failed else text)]
+
+
+def failure(text: str, annotations: Mapping[str, Any]) -> str:
+    """What people are shown of a failure. Its text is written for the model; its annotations have the words for people."""
+    said = annotations.get("error")
+    return said if isinstance(said, str) else STOPPED if annotations.get("stopped") else text
+
+
+def marks(annotations: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
+    """``_meta`` of a call, by which a client knows what came of it: whether it was not allowed, or stopped."""
+    found = {key: annotations[key] for key in ("permission", "stopped") if key in annotations}
+    found |= {key: value for key, value in more.items() if value}
+    return {"cantrip": found} if found else None
 
 
 def pretty(value: Any) -> str:

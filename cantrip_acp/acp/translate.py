@@ -19,12 +19,15 @@ from cantrip_acp.acp.shown import (
     ASKED_IN_CHAT,
     CONTENT_LIMIT,
     IN_CHAT,
+    STOPPED,
     as_code,
     as_content,
     counted,
     ended,
+    failure,
     headline,
     images,
+    marks,
     places,
     pretty,
     raw_output,
@@ -38,10 +41,6 @@ if TYPE_CHECKING:
 
 OUTPUT_LIMIT = 100_000
 """Characters of a command's output that its ``rawOutput`` holds."""
-
-
-STOPPED = "[stopped before it had ended]"
-"""What is shown of a program that left nothing."""
 
 
 class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
@@ -169,13 +168,15 @@ class Translator:
         """The turn is over: whatever still ran was stopped."""
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
-            exit_info = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
+            stopped = marks({"stopped": True}) or {}
+            if call.terminal:
+                stopped["terminal_exit"] = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
             updates.append(
                 self._update(
                     call_id,
                     status="failed",
                     content=self._family.end(call_id) or (None if call.terminal else call.stopped()),
-                    meta={"terminal_exit": exit_info} if call.terminal else None,
+                    meta=stopped,
                 )
             )
         self._calls.clear()
@@ -343,7 +344,10 @@ class Translator:
         if is_in_chat(event.gate, event.result):
             content.append(as_content(ASKED_IN_CHAT))
         elif event.is_error or (not content and event.gate != "done" and not shown_already):
-            content += result(event.result, call.kind, failed=event.is_error)
+            said = event.result
+            if event.is_error:
+                said = failure(said if isinstance(said, str) else pretty(said), event.annotations)
+            content += result(said, call.kind, failed=event.is_error)
         content += images(event.attachments)
         return [
             *begun,
@@ -354,6 +358,7 @@ class Translator:
                 content=[*children, *content] or None,
                 locations=places(event.locations),
                 raw_output=raw_output(event.result),
+                meta=marks(event.annotations),
             ),
         ]
 
@@ -440,11 +445,13 @@ class Translator:
         if event.timed_out or event.error is not None:
             # A traceback, or why it was stopped: it was in no stream, so a terminal hears of it here.
             note = event.error or "stopped: it ran longer than it may"
+            said = failure(note, event.annotations)
             if content is not None:
-                content.append(as_content(as_code(note) if "\n" in note else note))
+                content.append(as_content(as_code(said) if "\n" in said else said))
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
-            if call.terminal:
+            # What was not allowed, or stopped, is said by its marks.
+            if call.terminal and not marks(event.annotations):
                 told.append(self._piece(event.call_id, call, note))
         raw = {
             "output": call.output(),
@@ -453,7 +460,13 @@ class Translator:
             "timed_out": event.timed_out,
             "truncated": event.truncated,
         }
-        exit_info = {"terminal_id": event.call_id, "exit_code": event.exit_code, "signal": event.signal}
+        meta = marks(event.annotations) or {}
+        if call.terminal:
+            meta["terminal_exit"] = {
+                "terminal_id": event.call_id,
+                "exit_code": event.exit_code,
+                "signal": event.signal,
+            }
         return [
             *told,
             self._update(
@@ -462,7 +475,7 @@ class Translator:
                 status="completed" if well else "failed",
                 content=content or None,
                 raw_output=raw,
-                meta={"terminal_exit": exit_info} if call.terminal else None,
+                meta=meta or None,
             ),
         ]
 

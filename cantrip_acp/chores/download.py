@@ -255,7 +255,9 @@ def target_of(url: str) -> _Target:
     if len(url) > _LONGEST_URL:
         raise GateError(f"the address is longer than {_LONGEST_URL:,} characters")
     if _FORBIDDEN.search(url):
-        raise GateError("the address has a space, a control character or a backslash; write those as %20 and the like")
+        raise GateError(
+            "the address has a space, a control character or a backslash", "write those as %20 and the like"
+        )
     try:
         parts: SplitResult = urlsplit(url)
         port = parts.port

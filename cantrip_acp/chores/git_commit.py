@@ -100,10 +100,10 @@ def _begun(args: Mapping[str, Any], work: Work) -> str:
     """The message of the commit. Raises `GateError` for none, and in the middle of something else."""
     message: str = args["message"].strip()
     if not message or "\0" in message:
-        raise GateError("the message is empty, or holds a NUL character; say what was changed and why")
+        raise GateError("the message is empty, or holds a NUL character", "say what was changed and why")
     for name, what in _UNDER_WAY.items():
         if os.path.lexists(os.path.join(work.repository.git_dir, name)):
-            raise GateError(f"{what} is under way in this repository; finish or abort it in a shell first")
+            raise GateError(f"{what} is under way in this repository", "finish or abort it in a shell first")
     return message
 
 

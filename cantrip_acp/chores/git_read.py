@@ -67,7 +67,7 @@ def _diff(args: Mapping[str, Any], work: Work) -> str:
     shape = ["--stat=120"] if args.get("stat") else ["--patch", *_PATCH]
     if target is not None:
         if staged:
-            raise GateError("staged compares the index, and to another commit: give one of them")
+            raise GateError("staged compares the index, and to another commit", "give one of them")
         if base is None:
             raise GateError("this repository has no commits yet")
         commits = [base, work.commit(target)]

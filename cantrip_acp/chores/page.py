@@ -65,7 +65,7 @@ def markdown(html: str, url: str) -> str:
         text = converter.convert(short, options).content or ""
     except Exception as error:  # noqa: BLE001
         # The converter has errors of many names, and all of them mean that this page is not to be had so.
-        raise GateError(f"the page cannot be made into text ({error}); fetch it with raw=true") from None
+        raise GateError(f"the page cannot be made into text ({error})", "fetch it with raw=true") from None
     text = _LONG_LINK.sub(r"](\1:…)", text)
     text = _EMPTY_LINES.sub("\n\n", _CONTROL.sub("", text)).strip()
     found = _TITLE.search(short)

@@ -122,9 +122,9 @@ def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, t
     import shlex
 
     if args.get("runner") or match:
-        raise GateError(f"here tests are run by {declared!r}: leave runner and match out")
+        raise GateError(f"here tests are run by {declared!r}", "leave runner and match out")
     if targets and _TARGETS not in declared:
-        raise GateError(f"here tests are run by {declared!r}, which takes no targets: leave them out")
+        raise GateError(f"here tests are run by {declared!r}, which takes no targets", "leave them out")
     if any(t.startswith("-") for t in targets):
         raise GateError("targets are files, folders or names of tests, not options")
     return "command", declared.replace(_TARGETS, shlex.join(targets)), ()

@@ -77,7 +77,7 @@ class Project:
             case "make", given:
                 _no_targets(runner, words)
                 if given:
-                    raise GateError("make runs all tests: it takes no filter; leave match out")
+                    raise GateError("make runs all tests: it takes no filter", "leave match out")
                 return f"make {self._make_target() or 'test'}"
             case _:
                 raise GateError(f"unknown runner {runner!r}; one of {', '.join(RUNNERS)}")
@@ -137,7 +137,7 @@ class Project:
             script = self._npm_script()
             flag = next((flag for word, flag in _FILTERS if word in script), None)
             if flag is None:
-                raise GateError("it is not known how the tests of this package are filtered; leave match out")
+                raise GateError("it is not known how the tests of this package are filtered", "leave match out")
             words = [*words, f"{flag}={match}" if flag.startswith("--") else f"{flag} {match}"]
         extra = f" -- {' '.join(words)}" if words else ""
         return f"{manager} test{extra}"
@@ -175,7 +175,9 @@ class Project:
 
 def _no_targets(runner: str, words: Sequence[str]) -> None:
     if words:
-        raise GateError(f"{runner} takes no targets here; leave targets out" + (", or use match" * (runner == "cargo")))
+        raise GateError(
+            f"{runner} takes no targets here", "leave targets out" + (", or use match" * (runner == "cargo"))
+        )
 
 
 def chosen(root: Root, runner: str | None, targets: Sequence[str], match: str) -> TestCommand:
@@ -185,7 +187,7 @@ def chosen(root: Root, runner: str | None, targets: Sequence[str], match: str) -
             raise GateError("a target or filter holds a line break or a NUL character")
     for target in targets:
         if target.startswith("-"):
-            raise GateError(f"{target!r} is an option, not a test; give files, folders or names")
+            raise GateError(f"{target!r} is an option, not a test", "give files, folders or names")
     if match.startswith("-"):
         raise GateError(f"{match!r} is an option, not a filter")
     project = Project(root)
@@ -194,7 +196,8 @@ def chosen(root: Root, runner: str | None, targets: Sequence[str], match: str) -
         if not found:
             raise GateError(
                 "no tests were found: no pytest or unittest files, package.json with a test script, Cargo.toml, go.mod or "
-                "Makefile with a test target at the top of the workspace. Name a runner, or run the tests in a shell"
+                "Makefile with a test target at the top of the workspace",
+                "Name a runner, or run the tests in a shell",
             )
         runner = found[0]
     command = project.command(runner, targets, match)

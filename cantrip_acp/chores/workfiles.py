@@ -58,7 +58,7 @@ class Work:
         for path in paths:
             absolute = self.root.lexical(path) if path and "\0" not in path else None
             if absolute is None:
-                raise GateError(f"{spelled(path)} is outside of the workspace; give paths in it, such as src/main.py")
+                raise GateError(f"{spelled(path)} is outside of the workspace", "give paths in it, such as src/main.py")
             parts = tuple(p for p in absolute[len(self.root.path) :].split("/") if p)
             if ".git" in parts:
                 raise GateError(f"{spelled(path)} is git's own, not a file of the project")
@@ -91,7 +91,7 @@ class Work:
         """
         names = self.names(plain.git("ls-files", "-z", "-d", "-m", "--", *paths).out)
         if len(names) > MOST_FILES:
-            raise GateError(f"{len(names):,} files differ, more than this gate works on; name a path")
+            raise GateError(f"{len(names):,} files differ, more than this gate works on", "name a path")
         if not names:
             return []
         kept = set(names)
@@ -114,7 +114,7 @@ class Work:
     def commit(self, revision: str) -> str:
         """The id of the commit that a revision names. Raises `GateError`."""
         if not revision or revision.startswith("-") or any(c in revision for c in "\0\n\r"):
-            raise GateError(f"{spelled(revision)} is no revision; give a branch, a tag, a commit or HEAD~1")
+            raise GateError(f"{spelled(revision)} is no revision", "give a branch, a tag, a commit or HEAD~1")
         found = self.repository.commit(revision)
         if found is None:
             where = " (it has no commits yet)" if self.repository.commit() is None else ""
@@ -124,7 +124,7 @@ class Work:
     def copied(self, names: Sequence[str], into: Path) -> None:
         """Copies of files, which need not exist, in a folder that only we know; links as links. Raises `GateError`."""
         if len(names) > MOST_FILES:
-            raise GateError(f"{len(names):,} files are more than this gate works on; name fewer paths")
+            raise GateError(f"{len(names):,} files are more than this gate works on", "name fewer paths")
         for name in names:
             parts = name.split("/")[len(self.below) :]
             try:

@@ -67,12 +67,12 @@ class Request:
         """From arguments that fit `ONE`. Raises `GateError` for an intent that says nothing (INTENT-1)."""
         intent = args["intent"]
         if not intent.strip():
-            raise GateError("intent is required: say what the child is to do (INTENT-1)")
+            raise GateError("intent is required", "say what the child is to do (INTENT-1)")
         for name in ("intent", "system_prompt"):
             if (size := len(args.get(name) or "")) > LARGEST_WORDS:
                 raise GateError(
-                    f"{name} is {size:,} characters, and {LARGEST_WORDS:,} is the most: it is read word by word; give large data "
-                    "as context"
+                    f"{name} is {size:,} characters, and {LARGEST_WORDS:,} is the most: it is read word by word",
+                    "give large data as context",
                 )
         gates, wards = args.get("gates"), args.get("wards") or ()
         return cls(

@@ -55,7 +55,8 @@ async def send(turn: TurnState, child_id: str, intent: str, call_id: str) -> Cas
         known = ", ".join(parent.children.living) or "none"
         raise GateError(
             f"there is no child {child_id!r} here: it was dismissed, its cast was cut off, or it lived with another "
-            f"entity (living: {known}); summon another"
+            f"entity (living: {known})",
+            "summon another",
         )
     birth = child.birth
     assert birth is not None
@@ -68,7 +69,7 @@ async def send(turn: TurnState, child_id: str, intent: str, call_id: str) -> Cas
     try:
         async with turn.spawning() as turn_id, parent.children.at_once:
             if child.busy:
-                raise GateError(f"child {child_id!r} is busy with another intent; wait for it")
+                raise GateError(f"child {child_id!r} is busy with another intent", "wait for it")
             birth.run, birth.turn_id, birth.call_id = turn.run, turn_id, call_id
             return await spawning.cast(parent, child, intent, turn)
     except anyio.get_cancelled_exc_class():

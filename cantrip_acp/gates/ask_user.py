@@ -17,7 +17,8 @@ MOST_CHOICES = 20
 
 def _nobody(args: Mapping[str, Any], context: GateContext) -> GateReply:
     raise GateError(
-        "nobody can be asked here before the task ends. Decide by what you know, or end with the question as your answer"
+        "nobody can be asked here before the task ends",
+        "Decide by what you know, or end with the question as your answer",
     )
 
 

@@ -92,7 +92,7 @@ Interceptor = Callable[[GateInvocation, Proceed], Awaitable[GateReply]]
 """One link of the executor's chain: it calls ``proceed`` or answers in the gate's place (permission, receipt, replay).
 
 One that is an object may also have ``program(call)``, a coroutine that is asked before each program of the medium runs: it
-returns None to let it run, else why it may not, which is then the program's observation.
+returns None to let it run, else a `GateReply` with the reason, which is then the program's observation.
 """
 
 

@@ -137,7 +137,9 @@ def _check_unchanged(place: Place) -> None:
         return
     if old is not None and now is not None and _identity(old) == _identity(now):
         return
-    raise GateError(f"{place.shown!r} was changed by somebody else in this moment; nothing was written. Read it again")
+    raise GateError(
+        f"{place.shown!r} was changed by somebody else in this moment; nothing was written", "Read it again"
+    )
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:

@@ -81,14 +81,14 @@ def _encode(changed: str, encoding: text.Encoding, new: str, shown: str) -> byte
     # A surrogate in the file's text stands for a byte of the file; in the new text it stands for nothing.
     if any("\ud800" <= c <= "\udfff" for c in new):
         raise GateError(
-            "new_text holds half of a surrogate pair, which no file can hold as text; send whole characters"
+            "new_text holds half of a surrogate pair, which no file can hold as text", "send whole characters"
         )
     try:
         return encoding.encode(changed)
     except UnicodeEncodeError as error:
         raise GateError(
-            f"{shown!r} is in {encoding.label}, which has no {changed[error.start]!r}. "
-            "Leave that character out, or write the whole file with write_file, which makes it UTF-8"
+            f"{shown!r} is in {encoding.label}, which has no {changed[error.start]!r}",
+            "Leave that character out, or write the whole file with write_file, which makes it UTF-8",
         ) from None
 
 

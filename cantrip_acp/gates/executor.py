@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode
 _SHOWN_ERRORS = 5
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_STOPPED = freeze({"stopped": True})
 _TITLE = 1_000
 """Characters of a title that are kept."""
 
@@ -112,7 +113,11 @@ class GateExecutor:
         if hub.active:
             await hub.send(called)
         if problem is not None or gate is None:
-            reply = GateReply(None if problem is None else encodable(problem), is_error=True)
+            what = (
+                "there is no such tool here" if gate is None else "the model gave arguments that do not fit this tool"
+            )
+            problem = None if problem is None else encodable(problem)
+            reply = GateReply(problem, is_error=True, annotations={"error": what})
         else:
             invocation = GateInvocation(gate, parsed, call_id, via, context)
             with spans.execute_tool(
@@ -155,6 +160,7 @@ class GateExecutor:
                 diffs=self._masked(reply.diffs),
                 via=via,
                 attachments=attachments,
+                annotations=record.annotations or {},
             )
             await hub.send(finished)
             if reply.plan is not None and not reply.is_error:
@@ -217,7 +223,8 @@ class GateExecutor:
                 raise TypeError(f"an interceptor must return a GateReply, not {type(reply).__name__}")
             return _checked(reply)
         except GateError as error:
-            return GateReply(describe(error), is_error=True)
+            said = describe(error)
+            return GateReply(said, is_error=True, annotations={} if error.what == said else {"error": error.what})
         except NotJson as error:
             return GateReply(f"gate {gate.name!r} returned what cannot be recorded: {error}", is_error=True)
         except Exception as error:
@@ -276,8 +283,8 @@ class GateExecutor:
         """The record of a call that was cancelled: ``why`` stands in the place of its result."""
         called = self._unanswered.pop(call_id, None)
         if called is None:
-            return GateRecord(gate, {}, why, True, tool_call_id, call_id=call_id)
-        return GateRecord(called.gate, called.args, why, True, tool_call_id, **_shown(called, None, (), ()))
+            return GateRecord(gate, {}, why, True, tool_call_id, _STOPPED, call_id=call_id)
+        return GateRecord(called.gate, called.args, why, True, tool_call_id, _STOPPED, **_shown(called, None, (), ()))
 
     def _unavailable(self, name: str) -> str:
         if name in registry.DELEGATION | registry.CONSTRUCTED and self._circle.wards.max_depth == 0:

@@ -141,14 +141,14 @@ class Place:
         named = f"no such {what}: {where!r}"
         if where not in self.path:
             named += f", where {spelled(self.path)} leads"
-        return GateError(named + (f". Did you mean {hint}?" if hint else ""))
+        return GateError(named, f"Did you mean {hint}?" if hint else "")
 
     def _unfit(self, status: os.stat_result, wanted: str) -> GateError:
         kind = next((text for test, text in _KINDS if test(status.st_mode)), "a file")
         hint = ""
         if wanted == "file" and stat.S_ISDIR(status.st_mode):
-            hint = "; list_dir shows what is in it"
-        return GateError(f"{self.shown!r} is {kind}, not a {wanted}{hint}")
+            hint = "list_dir shows what is in it"
+        return GateError(f"{self.shown!r} is {kind}, not a {wanted}", hint)
 
 
 def scrubbed(descriptor: int) -> tuple[int, os.stat_result]:

@@ -25,7 +25,7 @@ def entries_of(args: Mapping[str, Any]) -> list[PlanEntry]:
     for index, given in enumerate(args["entries"]):
         content = " ".join(given["content"].split())
         if not content:
-            raise GateError(f"entry {index} has no content; say in a few words what is to be done")
+            raise GateError(f"entry {index} has no content", "say in a few words what is to be done")
         entries.append(PlanEntry(content, given.get("priority", "medium"), given.get("status", "pending")))
     return entries
 

@@ -38,22 +38,22 @@ def replace_exactly(content: str, old: str, new: str, *, every: bool, shown: str
     longer than ``largest`` characters.
     """
     if not old:
-        raise GateError("old_text is empty; give the text to replace, or use write_file for a whole file")
+        raise GateError("old_text is empty", "give the text to replace, or use write_file for a whole file")
     if old == new:
         raise GateError("old_text and new_text are the same; nothing would change")
     spans = _spans(content, old, overlapping=not every)
     if not spans:
-        raise GateError(_missing(content, old, shown))
+        raise GateError(*_missing(content, old, shown))
     many = f"more than {_MOST_PLACES:,}" if len(spans) > _MOST_PLACES else str(len(spans))
     if len(spans) > 1 and not every:
         lines = _line_numbers(content, [start for start, _ in spans[: _SHOWN_PLACES + 1]])
         places = ", ".join(map(str, lines[:_SHOWN_PLACES])) + (", …" if len(lines) > _SHOWN_PLACES else "")
         raise GateError(
-            f"old_text is ambiguous: it is found {many} times in {shown!r}, at lines {places}. "
-            "Take in more of the lines around the right one, or set replace_all"
+            f"old_text is ambiguous: it is found {many} times in {shown!r}, at lines {places}",
+            "Take in more of the lines around the right one, or set replace_all",
         )
     if len(spans) > _MOST_PLACES:
-        raise GateError(f"old_text is found {many} times in {shown!r}; write the file anew, or use a command")
+        raise GateError(f"old_text is found {many} times in {shown!r}", "write the file anew, or use a command")
     if len(content) + len(spans) * (len(new) - len(old)) > largest:
         raise GateError(f"{shown!r} would become longer than the {largest:,} characters that this gate writes")
     whole = newline_of(content)
@@ -117,26 +117,29 @@ def _line_numbers(content: str, positions: list[int]) -> list[int]:
     return lines
 
 
-def _missing(content: str, old: str, shown: str) -> str:
-    """What to say where ``old`` is not found: the likeliest reason, and the lines that come nearest."""
+def _missing(content: str, old: str, shown: str) -> tuple[str, str]:
+    """What to say where ``old`` is not found: that, with the likeliest reason, and the lines that come nearest."""
     message = f"old_text is not found in {shown!r}"
     if not content:
-        return f"{message}: the file is empty"
+        return f"{message}: the file is empty", ""
     lines = [line.rstrip("\r") for line in content.split("\n")]
     wanted = [line.rstrip("\r") for line in old.split("\n")]
     spaced = _but_for_spaces(lines, wanted)
     if spaced is not None:
         last = spaced + len(wanted)
         found = "\n".join(lines[spaced : min(last, spaced + _SHOWN_PLACES)])
-        return f"{message}, but lines {spaced + 1} to {last} differ from it only in white space. They are:\n{sendable(found)}"
+        return (
+            f"{message}, but lines {spaced + 1} to {last} differ from it only in white space",
+            f"They are:\n{sendable(found)}",
+        )
     broken = (
         "\nThe file has bytes that are no text, shown as \ufffd: leave them out of old_text." if "\ufffd" in old else ""
     )
     near = _nearest(lines, next((line for line in wanted if line.strip()), ""))
     if not near:
-        return f"{message}; read the file again and copy the text exactly{broken}"
+        return message, f"read the file again and copy the text exactly{broken}"
     listed = "\n".join(f"  {number}: {sendable(lines[number - 1])[:_LINE]}" for number in near)
-    return f"{message}. The nearest lines to its first one:\n{listed}{broken}"
+    return message, f"The nearest lines to its first one:\n{listed}{broken}"
 
 
 def _but_for_spaces(lines: list[str], wanted: list[str]) -> int | None:

@@ -148,7 +148,7 @@ class Root:
 
     def _walk(self, path: str, writing: bool) -> Place:
         if not path:
-            raise GateError("the path is empty; give a path below the gate's folder, such as 'README.md' or '.'")
+            raise GateError("the path is empty", "give a path below the gate's folder, such as 'README.md' or '.'")
         shown = spelled(path)
         if "\0" in path:
             raise GateError(f"the path {shown} has a NUL character, which no file name can have")
@@ -176,7 +176,7 @@ class Root:
             while pending:
                 steps += 1
                 if steps > _MAX_STEPS:
-                    raise GateError(f"{shown} is too long a way through folders and links; give a shorter path")
+                    raise GateError(f"{shown} is too long a way through folders and links", "give a shorter path")
                 name = pending.pop()
                 if name == "..":
                     if not done:
@@ -307,8 +307,8 @@ class Root:
     def _escape(self, shown: str, link: str | None = None) -> NoReturn:
         by = f" (by the symbolic link {link!r})" if link else ""
         raise GateError(
-            f"{shown} leads outside the folder that this gate works in{by}. "
-            "Give a path inside it, relative to it, such as 'src/main.py'"
+            f"{shown} leads outside the folder that this gate works in{by}",
+            "Give a path inside it, relative to it, such as 'src/main.py'",
         )
 
 

@@ -36,7 +36,7 @@ _SHOWN_LOCATIONS = 20
 async def _search(args: Mapping[str, Any], context: GateContext) -> GateReply:
     pattern, path, glob = args["pattern"], args.get("path", "."), args.get("glob")
     if not pattern:
-        raise GateError("the pattern is empty; give a regular expression, such as 'def \\w+'")
+        raise GateError("the pattern is empty", "give a regular expression, such as 'def \\w+'")
     for given in (pattern, glob or ""):
         if "\0" in given or any("\ud800" <= c <= "\udfff" for c in given):
             raise GateError(f"{given[:200]!r} has a character that no line of text holds")

@@ -56,7 +56,7 @@ def _prepared(
     path, content = args["path"], args["content"]
     largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
     if path.endswith("/") and place.status is None:
-        raise GateError(f"{path!r} names a folder; give the path of a file in it")
+        raise GateError(f"{path!r} names a folder", "give the path of a file in it")
     before, encoding = None, text.UTF8
     old: bytes | None = None
     if place.status is not None:
@@ -118,7 +118,9 @@ def shown_diff(place: Place, before: str | None, after: str) -> tuple[Diff, ...]
 def _encode(content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
     """The bytes in the encoding that the file has, and what to say about it; UTF-8 where that one lacks a character."""
     if any("\ud800" <= c <= "\udfff" for c in content):
-        raise GateError("content holds half of a surrogate pair, which no file can hold as text; send whole characters")
+        raise GateError(
+            "content holds half of a surrogate pair, which no file can hold as text", "send whole characters"
+        )
     if encoding.mark and content.startswith("\ufeff"):
         content = content[1:]
     try:

@@ -89,11 +89,12 @@ def _source(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> tu
     if path is None:
         if allowed is not None:
             raise GateError(
-                f"the ward allow_compile_paths asks for a file: write the module into {_listed(allowed)}, and give its path"
+                "the ward allow_compile_paths asks for a file",
+                f"write the module into {_listed(allowed)}, and give its path",
             )
         return str(source).encode("utf-8", "surrogatepass"), None
     if allowed is None:
-        raise GateError("no file may be loaded without the ward allow_compile_paths; give the text as source")
+        raise GateError("no file may be loaded without the ward allow_compile_paths", "give the text as source")
     return _read(str(path), allowed, wards, workspace)
 
 
@@ -123,7 +124,9 @@ def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | N
 
 def _signer(given: str | None, allowed: tuple[str, ...], raw: bytes) -> str:
     if given is None:
-        raise GateError("the ward allow_compile_signers asks for a signature: give the Ed25519 signature of the source")
+        raise GateError(
+            "the ward allow_compile_signers asks for a signature", "give the Ed25519 signature of the source"
+        )
     try:
         found = signers.signed_by(allowed, raw, signers.signature(given))
     except ValueError as error:

@@ -56,7 +56,7 @@ class HotModules:
         async with self._lock:
             before = self._loaded.get(module.name)
             if before is None and len(self._loaded) >= MOST_MODULES:
-                raise GateError(f"{MOST_MODULES} modules are loaded, and more there cannot be; load one of them anew")
+                raise GateError(f"{MOST_MODULES} modules are loaded, and more there cannot be", "load one of them anew")
             notes = await self._ready(without=module.name)
             try:
                 gates = await self._load(module)

@@ -79,7 +79,10 @@ class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
 class GateRecord(msgspec.Struct, frozen=True):
     """One gate call and what came of it (D-005). ``result`` is JSON data; of a failure, the error's text.
 
-    ``annotations`` is what interceptors added to the record; the key is absent where none did. ``via`` is the place (from 0)
+    ``annotations`` is what was added to the record for people; the key is absent where nothing was. Interceptors add what they
+    like. This package adds ``permission`` where the call was not allowed (``rejected`` or ``rejected_always`` by the user,
+    ``refused`` by the session's mode, ``unasked`` where nobody could be asked), ``stopped: true`` where it was stopped, and
+    ``error``, what happened in words for people, where ``result`` says more than that to the entity. ``via`` is the place (from 0)
     among the utterance's tool calls of the program that made this call; the key is absent where the utterance has one program.
 
     The other keys are what readers were shown of the call. Looms of earlier versions lack them. ``call_id`` is its id among
@@ -115,6 +118,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     is absent of a program that ended.
     ``timed_out``, where it is true: the program was stopped because its time was over.
     ``order``, where both streams were printed to in turns: the lengths of the pieces in that order, negative for stderr.
+    ``annotations``, where there are any: as those of a `GateRecord`.
     """
 
     stdout: str = ""
@@ -126,6 +130,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: bool | msgspec.UnsetType = msgspec.UNSET
     timed_out: bool | msgspec.UnsetType = msgspec.UNSET
     order: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    annotations: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def printed(self) -> str:

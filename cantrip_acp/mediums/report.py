@@ -96,6 +96,7 @@ class Report:
                     truncated=output.truncated,
                     timed_out=output.timed_out is True,
                     error=self._redactor.text(output.error) if output.error is not None else None,
+                    annotations=output.annotations or {},
                 )
             )
         return ordered

@@ -1,6 +1,5 @@
 """Permissions: what asks in which mode, what is shown, what is remembered, and how a question ends."""
 
-import json
 import re
 import subprocess
 import time
@@ -16,6 +15,9 @@ from tests.acp.rawclient import PATIENCE, SOON, RawClient
 
 Start = Callable[..., RawClient]
 ASK = "session/request_permission"
+
+
+ALWAYS = "you rejected this for the whole session"
 
 
 def write(path: str, content: str = "new\n") -> dict[str, Any]:
@@ -91,6 +93,13 @@ def test_a_refusal_is_an_observation(start: Start, folder: Path) -> None:
     assert len(ends) == 3
     assert "refused" in ends[0]["rawOutput"]["output"]
     assert "in this session" in ends[2]["rawOutput"]["output"]
+    permissions = ["rejected", "rejected_always", "rejected_always"]
+    assert [end["_meta"]["cantrip"]["permission"] for end in ends] == permissions
+    assert [end["content"][0]["content"]["text"] for end in ends] == ["you rejected this", *[ALWAYS] * 2]
+    # A session that is loaded shows the same.
+    agent.call("session/load", {"sessionId": session, "cwd": str(folder), "mcpServers": []})
+    past = [update for update in agent.updates("tool_call") if update["status"] == "failed"]
+    assert [(each["content"], each["_meta"]) for each in past] == [(each["content"], each["_meta"]) for each in ends]
 
 
 def test_always_is_remembered_by_gate_and_folder(start: Start, folder: Path, tmp_path: Path) -> None:
@@ -153,7 +162,9 @@ def test_a_refused_command_does_not_run(start: Start, folder: Path) -> None:
     assert not (folder / "made").exists()
     (end,) = agent.updates("tool_call_update")
     assert end["status"] == "failed"
-    assert "refused" in json.dumps(end)
+    assert end["_meta"]["cantrip"] == {"permission": "rejected"}
+    assert end["content"][0]["content"]["text"] == "you rejected this"
+    assert "the user refused this" in end["rawOutput"]["output"]
 
 
 @pytest.mark.sandbox
@@ -245,7 +256,9 @@ def test_a_client_that_cannot_ask(start: Start, folder: Path) -> None:
     message = question(agent)
     agent.send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
     assert agent.answer(prompt)["result"]["stopReason"] == "end_turn"
-    assert "cannot ask" in agent.updates("tool_call_update")[-1]["rawOutput"]["output"]
+    end = agent.updates("tool_call_update")[-1]
+    assert "cannot ask" in end["rawOutput"]["output"]
+    assert end["_meta"]["cantrip"] == {"permission": "unasked"}
     assert not (folder / "a.txt").exists()
 
 

@@ -226,6 +226,25 @@ def test_a_flood_is_shown_by_its_end() -> None:
     assert len(done["rawOutput"]["output"]) == OUTPUT_LIMIT
 
 
+def test_what_is_written_for_the_model_is_not_shown() -> None:
+    """Content is for people, ``rawOutput`` for the model, and marks say what came of a call."""
+    translator = Translator(PLAIN)
+    translator.translate(called("g"))
+    notes = {"error": "no such file: 'a'"}
+    end = finished("g", result="no such file: 'a'. Did you mean 'b'?", is_error=True, annotations=notes)
+    *_, done = shown(translator.translate(end))
+    assert done["content"][0]["content"]["text"] == "no such file: 'a'"
+    assert done["rawOutput"] == {"output": "no such file: 'a'. Did you mean 'b'?"}
+    assert "_meta" not in done
+    for client in (PLAIN, TERMINAL):
+        translator = Translator(client)
+        translator.translate(command())
+        notes = {"permission": "rejected", "error": "you rejected this"}
+        updates = shown(translator.translate(ended(exit_code=None, error="the user refused this", annotations=notes)))
+        assert updates[-1]["_meta"]["cantrip"] == {"permission": "rejected"}
+        assert "refused" not in str([{**each, "rawOutput": None} for each in updates])
+
+
 def test_what_still_runs_at_the_end_has_failed() -> None:
     for client in (PLAIN, TERMINAL):
         translator = Translator(client)
@@ -235,7 +254,8 @@ def test_what_still_runs_at_the_end_has_failed() -> None:
         assert one["status"] == two["status"] == "failed"
         assert {one["toolCallId"], two["toolCallId"]} == {"b", "g"}
         assert one.get("content") == (fenced("half") if client is PLAIN else None)
-        assert ("_meta" in one) is (client is TERMINAL)
+        assert one["_meta"]["cantrip"] == two["_meta"]["cantrip"] == {"stopped": True}
+        assert ("terminal_exit" in one["_meta"]) is (client is TERMINAL)
         assert translator.close() == []
 
 

@@ -127,6 +127,9 @@ def test_a_stop_fork_command_and_reload(workbench: Workbench, tmp_path: Path, wi
     frame.click(".send.stop")
     frame.locator(".end", has_text="Stopped").wait_for()
     assert time.monotonic() - begun < 10
+    # Nothing failed: the user stopped it.
+    expect(frame.locator(".status.stopped")).to_have_count(1)
+    assert frame.locator(".status.failed, .exit").count() == 0
     window.shot("chat-stopped")
 
     # From the first answer; what came after it is not in the fork.

@@ -28,6 +28,7 @@ The error is in greet.py:2, see `greet.py:1` and [notes](notes.md).
 |---|---|---|
 | reading | the configuration of the application | completed |
 | editing | `greet` returns its text | completed |
+| checking | `packages/application/src/configuration/languages/default_settings_of_the_application.py` | completed |
 
 """
 WORK = [
@@ -127,6 +128,14 @@ def test_every_theme_can_be_read(
     frame.locator(".picker-row").first.wait_for()
     window.shot(f"look-{name}-models-250")
     assert faults(chat) == []
+    # The question stays in view.
+    log, picker = frame.locator(".log").bounding_box(), frame.locator(".picker").bounding_box()
+    assert log is not None
+    assert picker is not None
+    for part in (".question .words", ".question .buttons"):
+        box = frame.locator(part).bounding_box()
+        assert box is not None
+        assert log["y"] <= box["y"] < box["y"] + box["height"] <= picker["y"]
     chat.page.keyboard.press("Escape")
     chat.answer("reject_once")
     chat.ended(2)

@@ -316,7 +316,7 @@ def test_models_are_grouped_searched_and_readable(page: Any) -> None:
     assert page.locator(".picker").is_hidden()
     button.click()
     page.keyboard.type("zzz")
-    assert "Nothing fits" in page.locator(".picker").inner_text()
+    assert "No match" in page.locator(".picker").inner_text()
     page.keyboard.press("Escape")
     assert page.locator(".picker").is_hidden()
     assert not page.evaluate("said.some((m) => m.type === 'stop')")
@@ -349,3 +349,58 @@ def test_tables_places_and_code(page: Any) -> None:
     assert page.evaluate("said.at(-1)") == {"type": "copy", "text": "print(1)"}
     page.get_by_role("button", name="Insert at the cursor").click()
     assert page.evaluate("said.at(-1)") == {"type": "insert", "text": "print(1)"}
+
+
+def test_a_long_path_in_a_table_can_be_read(page: Any) -> None:
+    path = "packages/application/src/configuration/languages/default_settings_of_the_application.py"
+    text = f"| file | state |\n|---|---|\n| `{path}` | done |\n| {path}:12 | done |\n"
+    add(page, type="agent", id="1", text=text)
+    add(page, type="agent", id="2", text=f"| name | state |\n|---|---|\n| {'x' * 90}END | done |\n")
+    page.evaluate("tell({ type: 'state', state: { ...state, running: false } })")
+    wide, whole = page.locator(".table").last, page.locator(".table").first
+    # It breaks after its separators, and is copied as it was written.
+    assert whole.evaluate("(t) => t.scrollWidth <= t.clientWidth + 1")
+    assert path in whole.locator("td").first.evaluate("(e) => e.textContent")
+    whole.locator("a").click()
+    assert page.evaluate("said.at(-1)") == {"type": "link", "href": f"{path}:12"}
+    # What cannot be broken is scrolled to.
+    wide.hover()
+    page.mouse.wheel(2000, 0)
+    page.wait_for_timeout(200)
+    assert wide.evaluate("(t) => t.scrollLeft > 0 && t.scrollLeft + t.clientWidth >= t.scrollWidth - 1")
+
+
+def test_the_list_of_models_leaves_the_question_in_view(page: Any) -> None:
+    values = [{"value": f"openai:gpt-{n}", "name": f"openai:gpt-{n}", "description": "a model"} for n in range(40)]
+    model = {"id": "model", "name": "Model", "description": "", "category": "model", "values": values}
+    page.evaluate(
+        "(o) => tell({ type: 'state', state: { ...state, options: [o] } })", {**model, "value": values[0]["value"]}
+    )
+    for n in range(30):
+        add(page, type="agent", id=f"m{n}", text="Some words. " * 20)
+    ask(page, **command("ls -la"))
+    page.locator('.choice[data-category="model"]').click()
+    page.locator(".picker-row").first.wait_for()
+    assert in_view(page)
+    # Its words, the command and the list are all to be seen at once.
+    log, picker = page.locator(".log").bounding_box(), page.locator(".picker").bounding_box()
+    for part in (".question .words", ".question .command"):
+        box = page.locator(part).bounding_box()
+        assert log["y"] <= box["y"]
+        assert box["y"] + box["height"] <= picker["y"]
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".picker-row[aria-selected=true]").count() == 1
+
+
+def test_what_was_stopped_has_one_neutral_state(page: Any) -> None:
+    call = {"type": "tool", "callId": "t", "kind": "execute", "name": "bash", "parts": [], "locations": []}
+    add(page, **call, id="1", **command("sleep 60"), status="in_progress")
+    page.evaluate("tell({ type: 'ops', ops: [{ op: 'output', id: '1', text: 'begun\\n' }] })")
+    exit_ = {"code": None, "signal": "SIGKILL"}
+    set_item(page, **call, id="1", **command("sleep 60"), status="failed", stopped=True, output="begun\n", exit=exit_)
+    add(page, type="end", id="e", reason="cancelled", words="Stopped by you.", turn="t")
+    assert page.locator(".status.stopped").count() == 1
+    assert page.locator(".status.failed, .exit").count() == 0
+    assert "begun" in page.locator(".terminal").inner_text()
+    colors = page.evaluate("['.status.stopped', '.end'].map((s) => getComputedStyle(document.querySelector(s)).color)")
+    assert colors[0] == colors[1]

@@ -23,7 +23,7 @@ def test_cast_watch_view_fork_and_reward(
     window.open_file("greeter.cantrip.yaml")
     window.lens("▶ Cast: Say hello.").wait_for()
     window.view("Cantrip")
-    expect(window.page.get_by_text("Nothing has been cast yet")).to_be_visible()
+    expect(window.page.get_by_text("Nothing has run yet")).to_be_visible()
     window.lens("▶ Cast: Say hello.").click()
 
     # While the entity is at work the tree grows, and the notification tells of it.

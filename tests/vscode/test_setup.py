@@ -81,7 +81,7 @@ def test_the_setup_where_cantrip_is_missing(workbench: Workbench, folder: Path, 
     (folder / ".vscode" / "settings.json").write_text(json.dumps({"cantrip.path": str(BIN / "cantrip")}))
     window.open_file("greeter.cantrip.yaml")
     window.lens("▶ Cast").wait_for()
-    expect(window.page.get_by_text("Nothing has been cast yet")).to_be_visible()
+    expect(window.page.get_by_text("Nothing has run yet")).to_be_visible()
 
 
 def test_the_chat_where_no_model_has_a_key(

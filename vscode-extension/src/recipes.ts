@@ -20,7 +20,7 @@ export function newRecipeCommand(): vscode.Disposable {
     const folder = folders.length > 1 ? await vscode.window.showWorkspaceFolderPick() : folders[0];
     if (folder === undefined) {
       const open = "Open a Folder";
-      const chosen = await vscode.window.showInformationMessage("A recipe lies in a folder: open one first.", open);
+      const chosen = await vscode.window.showInformationMessage("A recipe is a file in a folder. Open a folder first.", open);
       if (chosen === open) await vscode.commands.executeCommand("vscode.openFolder");
       return;
     }

@@ -89,7 +89,10 @@ def _immutable(turn: Turn) -> bool:
     return (
         type(turn.utterance.provider) in _IMMUTABLE
         and all(isinstance(each, tuple) for each in (turn.utterance.tool_calls, turn.gate_calls, seen.results))
-        and (seen.output is None or type(seen.output.value) in _IMMUTABLE)
+        and (
+            seen.output is None
+            or (type(seen.output.value) in _IMMUTABLE and type(seen.output.annotations) in _IMMUTABLE)
+        )
         and seen.outputs is msgspec.UNSET
         and turn.metadata.sampled is msgspec.UNSET
         and all(

@@ -2,7 +2,7 @@
 // model. Neither of them does anything.
 const vscode = require("vscode");
 
-exports.activate = (context) => {
+exports.activate = async (context) => {
   const about = { vendor: "cantrip-tests", name: "No Model", family: "none", version: "1", maxInputTokens: 1000, maxOutputTokens: 1000, isDefault: true, isUserSelectable: true };
   const model = {
     provideLanguageModelResponse: () => Promise.reject(new Error("this model says nothing")),
@@ -12,4 +12,10 @@ exports.activate = (context) => {
     vscode.lm.registerChatModelProvider("cantrip-tests-none", model, about),
     vscode.chat.createChatParticipant("default.chat", () => Promise.resolve({})),
   );
+  // The window's answer to this comes after it has heard of the participant.
+  await vscode.commands.executeCommand("setContext", "cantrip-tests.chat", true);
+  const sign = vscode.window.createStatusBarItem();
+  sign.text = "Default chat is ready";
+  sign.show();
+  context.subscriptions.push(sign);
 };

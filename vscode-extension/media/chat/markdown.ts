@@ -5,6 +5,8 @@ import { host } from './host'
 
 const LARGE = 40_000
 const LARGE_PAUSE_MS = 300
+// After a separator within a name.
+const SEPARATED = /(?<=[\w.][/\\_.:@=-])(?=\w{3})/
 
 /**
  * Markdown that grows. What is settled (all blocks but the last) is made once and stays; only the last block is made anew as it
@@ -142,12 +144,24 @@ function list(token: Tokens.List, final: boolean): HTMLElement {
 
 function table(token: Tokens.Table): HTMLElement {
   const row = (cells: readonly Tokens.TableCell[], tag: 'td' | 'th'): HTMLElement =>
-    el('tr', {}, ...cells.map((cell) => el(tag, { class: cell.align ? `align-${cell.align}` : undefined }, ...inline(cell.tokens))))
+    el('tr', {}, ...cells.map((cell) => breakable(el(tag, { class: cell.align ? `align-${cell.align}` : undefined }, ...inline(cell.tokens)))))
   return el(
     'div',
     { class: 'table', tabindex: 0, role: 'region', 'aria-label': 'Table' },
     el('table', {}, el('thead', {}, row(token.header, 'th')), el('tbody', {}, ...token.rows.map((cells) => row(cells, 'td')))),
   )
+}
+
+/** Lets long paths and names break after their separators; a word without one stays whole. */
+function breakable(cell: HTMLElement): HTMLElement {
+  const texts: Text[] = []
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
+  while (walker.nextNode()) texts.push(walker.currentNode as Text)
+  for (const text of texts) {
+    const pieces = text.data.split(SEPARATED)
+    if (pieces.length > 1) text.replaceWith(...pieces.flatMap((piece, at) => (at === 0 ? [piece] : [el('wbr'), piece])))
+  }
+  return cell
 }
 
 function inline(tokens: readonly Token[] | undefined, inLink = false): (Node | string)[] {

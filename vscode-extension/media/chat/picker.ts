@@ -80,8 +80,8 @@ export class Picker {
       const rows = values.map((value) => this.row(choice, value))
       made.push(name === '' ? el('div', { role: 'group', 'aria-label': choice.name }, ...rows) : el('div', { role: 'group', 'aria-label': name }, el('div', { class: 'picker-group', 'aria-hidden': 'true' }, name), ...rows))
     }
-    if (fitting.length > MOST_SHOWN) made.push(el('p', { class: 'none' }, `${fitting.length - MOST_SHOWN} more: type to search`))
-    if (fitting.length === 0) made.push(el('p', { class: 'none' }, `Nothing fits “${this.search.value}”.`))
+    if (fitting.length > MOST_SHOWN) made.push(el('p', { class: 'none' }, `${fitting.length - MOST_SHOWN} more. Type to search.`))
+    if (fitting.length === 0) made.push(el('p', { class: 'none' }, `No match for “${this.search.value}”.`))
     this.list.replaceChildren(...made)
     const current = this.rows.findIndex(({ value }) => value.value === choice.value)
     this.go(wanted.length > 0 || current < 0 ? 0 : current)

@@ -25,6 +25,7 @@ const STATUS: Readonly<Record<string, readonly [string, string]>> = {
   completed: ['check', 'done'],
   failed: ['error', 'failed'],
   rejected: ['circle-slash', 'not done'],
+  stopped: ['circle-slash', 'stopped'],
 }
 
 /** A tool call: what it is about, how it stands, and what came of it, which can be folded away; or the question whether it may be made. */
@@ -67,13 +68,13 @@ export class ToolView {
     // While the question is open it says itself what it is about, once.
     this.details.hidden = item.question !== undefined
     // Making its content anew would fold what the user opened and lose places in it: only where it is another one.
-    const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.status === 'failed'])
+    const shape = JSON.stringify([item.question !== undefined, item.parts, item.input, item.exit, item.tests, item.locations, item.answer, item.stopped, item.status === 'failed'])
     if (shape !== this.made) {
       this.made = shape
       this.fill(item)
     }
     this.ask(item)
-    const wanted = item.parts.some((part) => part.type === 'diff') || (command && item.status === 'in_progress') || state === 'failed'
+    const wanted = item.parts.some((part) => part.type === 'diff') || (command && item.status === 'in_progress') || state === 'failed' || state === 'stopped'
     if (!this.touched) this.details.open = wanted && !item.question && this.body.childElementCount > 0
     this.bare()
   }
@@ -108,7 +109,7 @@ export class ToolView {
     if (item.output !== undefined && !this.terminal) this.terminal = new TerminalView(item.output)
     if (this.terminal) parts.push(this.terminal.element)
     const { exit } = item
-    if (exit && (exit.code !== 0 || exit.signal)) parts.push(el('div', { class: 'exit' }, exit.signal ? `Ended by ${exit.signal}` : `Exit code ${exit.code ?? 'unknown'}`))
+    if (exit && !item.stopped && (exit.code !== 0 || exit.signal)) parts.push(el('div', { class: 'exit' }, exit.signal ? `Ended by ${exit.signal}` : `Exit code ${exit.code ?? 'unknown'}`))
     this.body.replaceChildren(...parts)
   }
 
@@ -192,6 +193,7 @@ const HINTS: Readonly<Record<string, string>> = { allow_once: 'Alt+A', reject_on
 /** How a call stands for its user: tests that fail are no success, and what the user rejected is no failure. */
 function stateOf(item: ToolItem): string {
   if (item.answer === 'reject_once' || item.answer === 'reject_always' || item.answer === 'stopped' || item.answer === 'unanswered' || item.answer === 'passed') return 'rejected'
+  if (item.stopped) return 'stopped'
   if (item.status === 'completed' && (item.tests?.ok === false || (item.exit && (item.exit.signal !== null || (item.exit.code ?? 0) !== 0)))) return 'failed'
   return item.status
 }

@@ -48,6 +48,8 @@ export interface ToolItem {
   /** What a command printed, with its escape codes. */
   output?: string;
   exit?: { code: number | null; signal: string | null };
+  /** Whether it was stopped before it had ended: neither a success nor a failure. */
+  stopped?: boolean;
   /** What a run of tests came to. */
   tests?: TestReport;
   question?: Question;

@@ -64,7 +64,7 @@ export class Participant implements vscode.Disposable {
   private async answer(request: vscode.ChatRequest, context: vscode.ChatContext, stream: vscode.ChatResponseStream, token: vscode.CancellationToken): Promise<Kept> {
     const where = place();
     if (!vscode.workspace.isTrusted || where === undefined) {
-      stream.markdown(where === undefined ? "Open a folder first: Cantrip works in one." : "Cantrip does not start in a workspace that you do not trust.");
+      stream.markdown(where === undefined ? "Open a folder first. Cantrip works in a folder." : "Cantrip does not start in a workspace that you do not trust.");
       if (where !== undefined) stream.button({ command: "workbench.trust.manage", title: "Manage Workspace Trust" });
       return { metadata: {} };
     }
@@ -143,6 +143,8 @@ class Rendering {
   /** The calls of this answer, as the conversation in the side bar would have them. */
   private readonly calls: Transcript;
   private readonly shownDiffs = new Set<string>();
+  /** Calls that the user rejected when they were asked. */
+  private readonly settled = new Set<string>();
   private thinking = false;
 
   constructor(
@@ -208,6 +210,7 @@ class Rendering {
     this.calls.answered(item.callId, kind);
     const words = answered(item, kind);
     if (words) this.stream.markdown(`\n\n*${words}*\n\n`);
+    if (kind.startsWith("reject")) this.settled.add(item.callId);
   }
 
   private call(update: acp.ToolCallUpdate): void {
@@ -221,8 +224,12 @@ class Rendering {
       for (const part of item.parts) if (part.type === "diff") this.diff(item, part);
       return;
     }
-    // What the user rejected was said when it was.
-    if (item.answer === "reject_once" || item.answer === "reject_always") return;
+    if (item.stopped || this.settled.has(item.callId)) return;
+    const words = answered(item, item.answer);
+    if (words) {
+      this.stream.markdown(`\n\n*${words}*\n\n`);
+      return;
+    }
     const why = item.program ? "" : item.parts.map((part) => (part.type === "text" ? ` ${part.text}` : "")).join("");
     this.stream.markdown(`\n\n*${plain(item.title)}* failed.${why && plain(why)}\n\n`);
   }

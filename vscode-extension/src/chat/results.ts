@@ -81,27 +81,11 @@ export function unfenced(text: string): string | undefined {
   return /^(`{3,})[\w-]*\n([\s\S]*)\n\1\s*$/.exec(text)?.[2];
 }
 
-const REJECTED = /^the user refused this\b|\bis refused: the user does not want this\b/;
-
-/** Whether an error says that the user rejected the call: text for the model, of a call whose answer nobody remembers. */
-export function isRejection(text: string): boolean {
-  return REJECTED.test(text);
-}
-
-const UNASKED = /\bwas not run: it needs the user's permission, and the client cannot ask for it\b/;
-
-/** Whether an error says that nobody could be asked: the client went away while its question was open. */
-export function isUnasked(text: string): boolean {
-  return UNASKED.test(text);
-}
-
-/**
- * Why a call failed, for the user. An error is written for the model: after what happened it says what the model should do, which
- * is nobody else's. What happened is its first sentence.
- */
-export function failureOf(text: string): string {
-  const first = text.trim().split("\n")[0] ?? "";
-  const end = /[.!?](?=\s+[A-Z“"`(])|;\s|(?:\.\s|: )(?=(?:read|use|try|give|call|look|do|leave|say|go|ask|write)\b)/.exec(first);
-  const said = (end === null ? first : first.slice(0, end.index)).trim().replace(/[.:]$/, "");
-  return said === "" ? "" : `${said.charAt(0).toUpperCase()}${said.slice(1)}.`;
+/** A failure in words, as a sentence. */
+export function sentence(text: string): string {
+  const said = text.trim();
+  if (said === "") return "";
+  // A name that begins it stays as it is.
+  const first = /^[a-z]+(?=[\s,])/.test(said) ? said.charAt(0).toUpperCase() + said.slice(1) : said;
+  return /[.!?:\]]$/.test(first) || first.includes("\n") ? first : `${first}.`;
 }

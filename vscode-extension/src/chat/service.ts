@@ -65,7 +65,7 @@ export class ChatService implements vscode.Disposable {
 
   async send(text: string, attachments: Attachment[]): Promise<void> {
     const where = place();
-    if (where === undefined) throw new Error("Open a folder first: a session works in one.");
+    if (where === undefined) throw new Error("Open a folder first. Cantrip works in a folder.");
     const conversation = this.current;
     if (conversation.session !== undefined) this.forget(conversation.session.id);
     this.last.set(conversation, { text, attachments });
@@ -163,7 +163,7 @@ export class ChatService implements vscode.Disposable {
     try {
       const id = await this.agent.forkSession(session.id, session.place, turn);
       await this.open(id);
-      this.current.transcript.noticed("info", "A fork", "This session goes on from that turn; the one before stays as it is.");
+      this.current.transcript.noticed("info", "A fork", "This session continues from that turn. The earlier session stays as it is.");
     } catch (problem) {
       this.current.transcript.failed(told(problem));
     }

@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import { Signal } from "../acp/signal";
 import { changed } from "./changes";
 import type { Answer, Attachment, EndItem, ErrorItem, FoldItem, Item, NoticeItem, Op, Question, ToolItem, ToolPart, UserItem, WordsItem } from "./items";
-import { exitOf, failureOf, inputOf, isRejection, isUnasked, program, programOf, testsOf, unfenced } from "./results";
+import { exitOf, inputOf, program, programOf, sentence, testsOf, unfenced } from "./results";
 
 const MOST_OUTPUT = 200_000;
 
@@ -255,12 +255,15 @@ export class Transcript {
     }
     const exit = exitOf(update.rawOutput);
     if (exit !== undefined) change.exit = exit;
-    const refused = meta?.cantrip?.permission === "refused" || update.content?.some((each) => each.type === "content" && isRejection(textOf(each.content)));
-    if (update.status === "failed" && refused === true && item.answer === undefined) change.answer = "reject_once";
-    const unasked = update.content?.some((each) => each.type === "content" && isUnasked(textOf(each.content)));
-    if (update.status === "failed" && unasked === true) {
-      change.answer = "unanswered";
-      change.parts = change.parts?.filter((part) => part.type === "diff");
+    const answer = ANSWERS[String(meta?.cantrip?.permission)];
+    if (answer !== undefined) {
+      change.answer = item.answer === "stopped" ? item.answer : answer;
+      // The answer says it all.
+      if (change.parts) change.parts = change.parts.filter((part) => part.type === "diff");
+    }
+    if (meta?.cantrip?.stopped === true) {
+      change.stopped = true;
+      if (change.parts) change.parts = change.parts.filter((part) => part.type !== "text");
     }
     const via = meta?.cantrip?.via;
     if (typeof via === "string") change.parent = via;
@@ -303,10 +306,7 @@ export class Transcript {
         const text = textOf(each.content);
         const printed = now.kind === "execute" ? unfenced(text) : undefined;
         if (printed !== undefined) parts.push({ type: "output", text: printed });
-        else if (now.status !== "failed") parts.push(...(text ? [{ type: "text", text } as const] : []));
-        // An error is written for the model; what was rejected needs no more words.
-        else if (now.program !== undefined) parts.push(...(text && !isRejection(text) ? [{ type: "text", text } as const] : []));
-        else if (!isRejection(text) && failureOf(text)) parts.push({ type: "text", text: failureOf(text) });
+        else if (text) parts.push({ type: "text", text: now.status === "failed" ? sentence(text) : text });
       }
     }
     return parts;
@@ -337,7 +337,7 @@ export class Transcript {
     for (const item of this.open) {
       // Its question was closed by no answer.
       const answer = item.question === undefined ? item.answer : "unanswered";
-      this.change(item, { status: "failed", question: undefined, answer });
+      this.change(item, { status: "failed", stopped: true, question: undefined, answer });
     }
     this.open.clear();
   }
@@ -366,8 +366,11 @@ interface Meta {
   readonly terminal_info?: { readonly terminal_id?: string };
   readonly terminal_output?: { readonly data?: unknown };
   readonly terminal_exit?: { readonly exit_code?: number | null; readonly signal?: string | null };
-  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown };
+  readonly cantrip?: { readonly via?: unknown; readonly permission?: unknown; readonly stopped?: unknown };
 }
+
+/** What the agent tells of a call that was not allowed. What the session's mode refused says so in words. */
+const ANSWERS: Readonly<Record<string, Answer>> = { rejected: "reject_once", rejected_always: "reject_always", unasked: "unanswered" };
 
 const WORDS: Readonly<Record<string, string>> = {
   cancelled: "Stopped by you.",

@@ -1,5 +1,7 @@
 import type * as acp from "@agentclientprotocol/sdk/unstable";
 import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterEach, describe, it } from "node:test";
 import type { Item, Op, ToolItem } from "../../src/chat/items";
 import { Transcript } from "../../src/chat/transcript";
@@ -99,15 +101,21 @@ describe("a transcript", () => {
     }
   });
 
-  it("says to the user what happened, and not what the model is told to do", () => {
-    const failed = (text: string): ToolItem => {
+  it("says how a call that was not allowed, or stopped, came to its end", () => {
+    const ended = (cantrip: Record<string, unknown>, text: string): ToolItem => {
       const transcript = new Transcript("/p");
-      transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", kind: "edit", status: "failed", content: [{ type: "content", content: { type: "text", text } }] });
+      transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", kind: "edit", status: "failed", content: [{ type: "content", content: { type: "text", text } }], _meta: { cantrip } });
       return transcript.items[0] as ToolItem;
     };
-    assert.deepEqual(failed("old_text was not found in a.py. Read the file again and copy the text exactly.").parts, [{ type: "text", text: "Old_text was not found in a.py." }]);
-    const rejected = failed("the user refused this: Edit a.py. Do not try the same in another way; go on without it, or say what you would need");
-    assert.deepEqual([rejected.parts, rejected.answer], [[], "reject_once"]);
+    for (const [permission, answer] of [["rejected", "reject_once"], ["rejected_always", "reject_always"], ["unasked", "unanswered"]]) {
+      const item = ended({ permission }, "some words");
+      assert.deepEqual([item.answer, item.parts], [answer, []]);
+    }
+    const refused = ended({ permission: "refused" }, "the session is in read-only mode");
+    assert.deepEqual([refused.answer, refused.parts], [undefined, [{ type: "text", text: "The session is in read-only mode." }]]);
+    assert.equal(ended({ stopped: true }, "").stopped, true);
+    // Words alone say nothing of it.
+    assert.equal(ended({}, "the user refused this: Edit a.py").answer, undefined);
   });
 
   it("keeps the outcome of what ran, whatever a window remembered of its question", () => {
@@ -115,10 +123,6 @@ describe("a transcript", () => {
     transcript.heard({ sessionUpdate: "tool_call", toolCallId: "t", title: "x", name: "bash", kind: "execute", status: "failed", rawInput: { command: "x" }, rawOutput: { output: "", exit_code: 4 } });
     transcript.unanswered({ ...(transcript.items[0] as ToolItem), parts: [] });
     assert.equal((transcript.items[0] as ToolItem).answer, undefined);
-    // What could not be asked says so itself.
-    transcript.heard({ sessionUpdate: "tool_call", toolCallId: "u", title: "Edit a.py", kind: "edit", status: "failed", content: [{ type: "content", content: { type: "text", text: "edit_file was not run: it needs the user's permission, and the client cannot ask for it. The user can switch the session to another mode" } }] });
-    const item = transcript.items[1] as ToolItem;
-    assert.deepEqual([item.answer, item.parts], ["unanswered", []]);
   });
 
   it("brings back a question that nobody answered", () => {
@@ -187,5 +191,45 @@ describe("a real session's past", () => {
       });
     assert.deepEqual(told(past), told(live));
     assert.deepEqual(past.items.filter((item) => item.type === "end").map((item) => typeof item.turn), ["string", "string"]);
+  });
+
+  it("shows what was rejected, failed and was stopped as it was lived", async () => {
+    const bash = (command: string): unknown => ({ tool_calls: [{ gate: "bash", args: { command } }] });
+    const gate = (name: string, args: unknown): unknown => ({ tool_calls: [{ gate: name, args }] });
+    open = real(
+      [gate("write_file", { path: "a.txt", content: "x\n" }), bash("echo no"), gate("edit_file", { path: "b.txt", old_text: "a\nb", new_text: "c" }), bash("echo begun; sleep 60"), DONE],
+      { medium: "bash", gates: ["done", "write_file", "edit_file"], wards: [{ max_turns: 20 }, { bash_writable_paths: ["."] }] },
+    );
+    const { agent, place, folder, services } = open;
+    writeFileSync(join(folder, "b.txt"), "");
+    services.written.set(join(folder, "b.txt"), "a\n b\n");
+    const live = new Transcript(folder);
+    const session = await agent.newSession(place);
+    session.updates.on((update) => {
+      live.heard(update);
+      if (update.sessionUpdate === "tool_call" && update.name === "edit_file") services.answer = "allow_once";
+      if (live.items.some((item) => item.type === "tool" && item.output?.includes("begun"))) void session.cancel();
+    });
+    services.answer = "reject_once";
+    live.asked("Go.", []);
+    live.ended(await session.prompt([{ type: "text", text: "Go." }]));
+    await agent.stop();
+    const past = new Transcript(folder);
+    past.replaying = true;
+    await open.again().loadSession(session.id, place, (loaded) => { loaded.updates.on((update) => { past.heard(update); }); });
+    past.replayed();
+    const told = (transcript: Transcript): unknown[] =>
+      transcript.items.flatMap((item) => (item.type === "tool" ? [[item.name, item.status, item.answer, item.stopped, item.parts.filter((part) => part.type === "text").map((part) => part.text)]] : []));
+    const words = ["old_text is not found in 'b.txt', but lines 1 to 2 differ from it only in white space."];
+    const expected = [
+      ["write_file", "failed", "reject_once", undefined, []],
+      ["bash", "failed", "reject_once", undefined, []],
+      ["edit_file", "failed", undefined, undefined, words],
+      ["bash", "failed", undefined, true, []],
+    ];
+    assert.deepEqual(told(live), expected);
+    assert.deepEqual(told(past), expected);
+    // Nothing that was written for the model stands in an output either.
+    assert.deepEqual(live.items.flatMap((item) => (item.type === "tool" && item.output !== undefined ? [item.output] : [])), ["begun\n"]);
   });
 });

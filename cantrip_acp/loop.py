@@ -588,6 +588,7 @@ class CastRun:
                     result=call.result,
                     is_error=True,
                     via=call.parent_call_id or None,
+                    annotations=call.annotations or {},
                 )
             )
         if turn.cut_output is not None and turn.program is not None:

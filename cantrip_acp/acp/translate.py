@@ -9,7 +9,7 @@ shown at the same intervals; the calls of theirs that the user is asked about ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import events
@@ -59,13 +59,28 @@ class Reached(events.Event, frozen=True, kw_only=True, tag="reached"):
 class _Call:
     """A tool call that is not finished."""
 
-    __slots__ = ("_pieces", "_size", "command", "dirty", "done", "kind", "lent", "started", "terminal", "title", "who")
+    __slots__ = (
+        "_pieces",
+        "_size",
+        "command",
+        "dirty",
+        "done",
+        "kind",
+        "lent",
+        "origin",
+        "started",
+        "terminal",
+        "title",
+        "who",
+    )
 
     def __init__(self, kind: str, title: str, *, command: bool = False, terminal: bool = False) -> None:
         self.kind = kind
         self.title = title
         self.who: str | None = None
         """What people call the child that made it."""
+        self.origin: dict[str, str] = {}
+        """Where it came from, as ``_meta.cantrip`` says it: ``via`` a command, or from a ``child``."""
         self.command = command
         self.terminal = terminal
         self.lent = False
@@ -95,6 +110,10 @@ class _Call:
         if not text:
             return None
         return [as_content(as_code(ended(text)))]
+
+    def marks(self, annotations: Mapping[str, Any]) -> dict[str, Any] | None:
+        """``_meta`` of its end, where there is something to say of that: it takes the place of what was said before."""
+        return marks(annotations, **self.origin) if marks(annotations) else None
 
     def stopped(self) -> list[acp.ToolContent] | None:
         """The content of a call whose end nobody told."""
@@ -168,7 +187,7 @@ class Translator:
         """The turn is over: whatever still ran was stopped."""
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
-            stopped = marks({"stopped": True}) or {}
+            stopped = call.marks({"stopped": True}) or {}
             if call.terminal:
                 stopped["terminal_exit"] = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
             updates.append(
@@ -303,7 +322,10 @@ class Translator:
 
     def _gate_called(self, event: events.GateCalled) -> list[acp.Update]:
         title = headline(event.title or event.gate)
-        self._calls[event.call_id] = _Call(event.kind, title)
+        call = self._calls[event.call_id] = _Call(event.kind, title)
+        if event.via:
+            # A gate that a command calls: its result is in that command's output too, and a client may fold it in.
+            call.origin = {"via": event.via}
         self._family.batch(event)
         return [
             acp.ToolCall(
@@ -314,8 +336,7 @@ class Translator:
                 status="pending",
                 locations=places(event.locations),
                 raw_input=event.args,
-                # A gate that a command calls: its result is in that command's output too, and a client may fold it in.
-                meta={"cantrip": {"via": event.via}} if event.via else None,
+                meta={"cantrip": call.origin} if call.origin else None,
             )
         ]
 
@@ -358,7 +379,7 @@ class Translator:
                 content=[*children, *content] or None,
                 locations=places(event.locations),
                 raw_output=raw_output(event.result),
-                meta=marks(event.annotations),
+                meta=call.marks(event.annotations),
             ),
         ]
 
@@ -402,7 +423,8 @@ class Translator:
         made.title = by_child(made.title, who)
         call = self._calls[question.call_id]
         call.title, call.who = made.title, who
-        made.meta = {**(made.meta or {}), "cantrip": {"via": call_id, "child": question.entity_id}}
+        call.origin = {"via": call_id, "child": question.entity_id}
+        made.meta = {**(made.meta or {}), "cantrip": call.origin}
         return [made]
 
     def _command_started(self, event: events.CommandStarted) -> list[acp.Update]:
@@ -451,7 +473,7 @@ class Translator:
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
             # What was not allowed, or stopped, is said by its marks.
-            if call.terminal and not marks(event.annotations):
+            if call.terminal and not call.marks(event.annotations):
                 told.append(self._piece(event.call_id, call, note))
         raw = {
             "output": call.output(),
@@ -460,7 +482,7 @@ class Translator:
             "timed_out": event.timed_out,
             "truncated": event.truncated,
         }
-        meta = marks(event.annotations) or {}
+        meta = call.marks(event.annotations) or {}
         if call.terminal:
             meta["terminal_exit"] = {
                 "terminal_id": event.call_id,

@@ -110,6 +110,8 @@ def test_every_theme_can_be_read(
     chat.answer()
     chat.ended()
     window.page.wait_for_timeout(300)
+    for table in frame.locator(".table").all():
+        assert table.evaluate("(t) => t.scrollWidth <= t.clientWidth + 1")
     window.shot(f"look-{name}-answer")
     assert frame.locator(".log").evaluate("(l) => l.scrollHeight - l.clientHeight - l.scrollTop") <= 1
     frame.locator(".tool summary", has_text="seq 60").click()
@@ -118,6 +120,8 @@ def test_every_theme_can_be_read(
     # The output's very end is in its box.
     assert frame.locator(".terminal").first.evaluate("(e) => e.scrollHeight - e.clientHeight - e.scrollTop") <= 1
     window.shot(f"look-{name}-output")
+    # The count of lines in a title is no sign that misleads.
+    assert frame.locator(".spelled").count() == 0
     assert faults(chat) == []
     chat.say("More work.")
     frame.locator(".question .spelled").first.wait_for()

@@ -98,6 +98,8 @@ function harmless(text: string, at: number, found: string): boolean {
   if (found.startsWith(" ")) return first && found.length <= MOST_INDENT && /\S/.test(text.charAt(at + found.length));
   // How a picture is drawn, and pictures that are one.
   if (found === "\ufe0f" || found === "\u200d") return /\p{Extended_Pictographic}\ufe0f?$/u.test(text.slice(0, at));
+  // The count of lines at the end of a title, such as `(+3 −1)`: no shell takes that for an option.
+  if (found === "\u2212") return /\(\+\d+ $/.test(text.slice(0, at)) && /^\d+\)(?: \([^()]*\))?$/.test(text.slice(at + 1));
   return false;
 }
 

@@ -46,6 +46,11 @@ describe("what a person approves", () => {
     assert.match(spelled("if admin\u202e \u2066// check\u2069:"), /⟨U\+202E⟩/);
   });
 
+  it("leaves the count of lines in a title alone, and no other minus", () => {
+    assert.equal(isMarked(pieces("Edit greet.py (+1 −1)", "command")), false);
+    assert.equal(isMarked(pieces("rm −rf (+1 −1) x", "command")), true);
+  });
+
   it("loses nothing", () => {
     for (const [, command] of HOSTILE) {
       const kept = pieces(command, "command").filter((each) => typeof each === "string").join("");

@@ -77,4 +77,6 @@ class NamedHosts:
             f"{invocation.gate.name} is refused: nobody named the host {host}, and a request could carry data to it. Nothing "
             f"was sent. {self._ways.format(host=host)}"
         )
-        return GateReply(why, is_error=True, annotations={"permission": "refused"})
+        return GateReply(
+            why, is_error=True, annotations={"permission": "refused", "error": f"nobody named the host {host}"}
+        )

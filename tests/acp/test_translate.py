@@ -254,7 +254,8 @@ def test_what_still_runs_at_the_end_has_failed() -> None:
         assert one["status"] == two["status"] == "failed"
         assert {one["toolCallId"], two["toolCallId"]} == {"b", "g"}
         assert one.get("content") == (fenced("half") if client is PLAIN else None)
-        assert one["_meta"]["cantrip"] == two["_meta"]["cantrip"] == {"stopped": True}
+        marks = [one["_meta"]["cantrip"], two["_meta"]["cantrip"]]
+        assert marks == [{"stopped": True}, {"stopped": True, "via": "b"}]
         assert ("terminal_exit" in one["_meta"]) is (client is TERMINAL)
         assert translator.close() == []
 

@@ -85,7 +85,10 @@ def test_a_program_that_runs(agents: Callable[..., Begin], folder: Path, medium:
     assert "interrupted: the process ended" in call["content"][0]["content"]["text"]
     # The script goes on behind what was said, and nothing runs a second time.
     second.prompt(session, "And?")
-    assert words(second) == ["I look.", "On."]
+    first_words, *remarks, last = words(second)
+    assert (first_words, last) == ("I look.", "On.")
+    # Only a code medium had variables, and their loss is said.
+    assert ["variables" in remark for remark in remarks] == [True] * (medium == "code")
     assert (folder / "ran").read_text() == "x\n"
     second.hang_up()
     # What was made of it stands in the loom once.

@@ -135,6 +135,7 @@ class Context:
         self.messages: list[Message] = []
         self.folded = 0
         self._circle = circle
+        self._ephemeral = {name: gate.ephemeral for name, gate in circle.gates.items() if gate.ephemeral}
         if call.system_prompt is not None:
             self.messages.append(Message("system", call.system_prompt, kind="call"))
         if capabilities := circle.capabilities(text_calls=text_calls):
@@ -231,17 +232,18 @@ class Context:
 
     def add(self, turn: Turn) -> None:
         """A turn has ended: what was said, and what came of it."""
-        self._expire()
+        if self.expires:
+            self._expire()
         messages, whole = self.render(turn, fresh=True), self._keeps_for_a_query(turn)
-        self._entries.append(_Entry(self.folded + len(self._entries) + 1, turn, self._opening, messages, whole=whole))
+        entry = _Entry(self.folded + len(self._entries) + 1, turn, self._opening, messages, whole=whole)
+        self._entries.append(entry)
+        self.messages.extend(messages)
         used = turn.metadata.context
         if used:
             # What was said is in the count of completion tokens; what came of it is still to be counted.
-            self._counted, self._since = used, 0
-            self._extend(messages[:1], counted=True)
-            self._extend(messages[1:])
+            self._counted, self._since = used, sum(map(tokens_of, messages[1:]))
         else:
-            self._extend(messages)
+            self._since += entry.tokens
 
     @property
     def expires(self) -> bool:
@@ -250,8 +252,6 @@ class Context:
 
     def _expire(self) -> None:
         """The query that could see the last turn's results whole was answered: a placeholder stands for them from now on."""
-        if not self.expires:
-            return
         entry = self._entries[-1]
         entry.whole = False
         for old, new in zip(tuple(entry.messages), self.render(entry.turn), strict=True):
@@ -260,17 +260,14 @@ class Context:
                 self._replace(old, new)
 
     def _keeps_for_a_query(self, turn: Turn) -> bool:
-        return any(
-            not record.is_error
-            and record.gate in self._circle.gates
-            and self._circle.gates[record.gate].ephemeral == "after_use"
+        return bool(self._ephemeral) and any(
+            self._ephemeral.get(record.gate) == "after_use" and not record.is_error
             for record in turn.observation.results
         )
 
-    def _extend(self, messages: Sequence[Message], *, counted: bool = False) -> None:
+    def _extend(self, messages: Sequence[Message]) -> None:
         self.messages.extend(messages)
-        if not counted:
-            self._since += sum(map(tokens_of, messages))
+        self._since += sum(map(tokens_of, messages))
 
     @property
     def tokens(self) -> int:
@@ -304,8 +301,7 @@ class Context:
         return msgspec.structs.replace(turn, observation=msgspec.structs.replace(turn.observation, results=masked))
 
     def _is_ephemeral(self, record: GateRecord) -> bool:
-        gate = self._circle.gates.get(record.gate)
-        return gate is not None and bool(gate.ephemeral) and not record.is_error
+        return record.gate in self._ephemeral and not record.is_error
 
     def fold(self, keep: int, summary: str | None, variable: str | None) -> str:
         """Put a summary in the place of all turns but the last ``keep``; the summary's message as it stands there.
@@ -503,7 +499,7 @@ class Context:
         return () if self._expired(record, fresh=fresh) else record.attachments or ()
 
     def _expired(self, record: GateRecord, *, fresh: bool) -> bool:
-        return self._is_ephemeral(record) and not (fresh and self._circle.gates[record.gate].ephemeral == "after_use")
+        return self._is_ephemeral(record) and not (fresh and self._ephemeral[record.gate] == "after_use")
 
 
 _CUTTABLE = ("turn", "fold", "partial")

@@ -358,7 +358,9 @@ class EventHub:
 
     async def send(self, event: Event) -> None:
         """Hand an event to every reader; returns when each blocking one has room for it. No reader can change it."""
-        event = freeze_record(event)
+        if type(event) is not TurnEnded:
+            # A turn cannot be changed from the start (`turnstate`).
+            event = freeze_record(event)
         for subscription in self._subscriptions:
             try:
                 subscription._send.send_nowait(event)

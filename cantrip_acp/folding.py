@@ -75,10 +75,10 @@ class Folding:
 
     def limit(self, window: int | None) -> int | None:
         """Tokens of context from which on turns are folded; None where nothing says so."""
-        limits = [] if window is None else [int(window * self.at_fraction)]
-        if self.trigger_at_tokens is not None:
-            limits.append(self.trigger_at_tokens)
-        return min(limits, default=None)
+        if window is None:
+            return self.trigger_at_tokens
+        limit = int(window * self.at_fraction)
+        return limit if self.trigger_at_tokens is None else min(limit, self.trigger_at_tokens)
 
     def asks(self, turns: int, tokens: int, window: int | None) -> bool:
         """Whether a context of so many unfolded turns and tokens is to be folded before the next query."""

@@ -8,6 +8,7 @@ and refuse every change.
 from __future__ import annotations
 
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -67,27 +68,31 @@ class FrozenList(list[Any]):
         return FrozenList, (list(self),)
 
 
+_UNCHANGING = _SCALARS | {FrozenDict, FrozenList}
+
+
 def freeze(value: Any) -> Any:
     """The value with every list, tuple, set and mapping in it replaced by one that cannot be changed.
 
     Other objects (a path, a client, a function) stay as they are.
     """
     kind = type(value)
-    if kind in _SCALARS or kind is FrozenDict or kind is FrozenList:
+    if kind in _UNCHANGING:
         return value
-    if isinstance(value, dict) or (isinstance(value, Mapping) and not isinstance(value, msgspec.Struct)):
-        return FrozenDict({key: freeze(each) for key, each in value.items()})
+    if kind is tuple:
+        frozen = [each if type(each) in _SCALARS else freeze(each) for each in value]
+        return value if all(map(operator.is_, frozen, value)) else tuple(frozen)
+    if isinstance(value, msgspec.Struct):
+        return freeze_record(value)
+    if isinstance(value, dict | Mapping):
+        # Most values are scalars, and events hold many of them.
+        return FrozenDict({k: each if type(each) in _SCALARS else freeze(each) for k, each in value.items()})
     if isinstance(value, list):
         return FrozenList([freeze(each) for each in value])
-    if kind is tuple:
-        frozen = tuple([freeze(each) for each in value])
-        return value if all(a is b for a, b in zip(frozen, value, strict=True)) else frozen
     if isinstance(value, set):
         return frozenset(value)
     if isinstance(value, bytearray):
         return bytes(value)
-    if isinstance(value, msgspec.Struct):
-        return freeze_record(value)
     return value
 
 
@@ -96,8 +101,7 @@ def freeze_record(record: _Struct) -> _Struct:
     changed: dict[str, Any] | None = None
     for name in _open_fields(type(record)):
         value = getattr(record, name)
-        frozen = freeze(value)
-        if frozen is not value:
+        if type(value) not in _UNCHANGING and value != () and (frozen := freeze(value)) is not value:
             changed = {name: frozen} if changed is None else {**changed, name: frozen}
     return record if changed is None else msgspec.structs.replace(record, **changed)
 
@@ -149,12 +153,12 @@ def plain(value: Any, *, depth: int = 0) -> Any:
         return value
     if depth > MOST_NESTED:
         raise NotJson(f"it is nested deeper than {MOST_NESTED} levels, or contains itself")
-    if isinstance(value, str) and not _is_enum(value):
+    if kind is not dict and isinstance(value, str) and not _is_enum(value):
         return encodable(str.__str__(value))
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         made: dict[str, Any] = {}
         for key, each in value.items():
-            made[_key(key)] = plain(each, depth=depth + 1)
+            made[key if type(key) is str and key.isascii() else _key(key)] = plain(each, depth=depth + 1)
         return FrozenDict(made)
     if isinstance(value, list | tuple | set | frozenset):
         return FrozenList([plain(each, depth=depth + 1) for each in value])

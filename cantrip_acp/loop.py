@@ -21,7 +21,7 @@ import msgspec
 from cantrip_acp import events, spans, telemetry
 from cantrip_acp.castresult import CastResult as CastResult
 from cantrip_acp.crystals.ahead import prepared
-from cantrip_acp.crystals.contract import NO_USAGE, Query, Response, ToolCall, Usage
+from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
 from cantrip_acp.folding import CHARS_PER_TOKEN
@@ -49,7 +49,7 @@ from cantrip_acp.sink import Sink
 from cantrip_acp.turnstate import TurnState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cantrip_acp.context import ContextBlock
     from cantrip_acp.entity import Entity
@@ -94,6 +94,10 @@ class CastRun:
         self.blocks = tuple(blocks)
         self.resumed = resumed
         self.scoring = Scoring(entity)
+        call = entity.call
+        asked = RequestParameters(call.temperature, call.top_p, call.seed, call.max_tokens)
+        self.asked = asked if asked != RequestParameters() else None
+        """The call's parameters, if it has any."""
         self.usage = Usage()
         """What this cast has used, with all children of it."""
         self.below: Usage | None = None
@@ -268,11 +272,16 @@ class CastRun:
             await anyio.lowlevel.checkpoint()
             turn = TurnState(self, time.perf_counter())
             self.queries += 1
-            turn.response = response = self._with_patience(await self._answered(turn.id))
+            turn.response = response = await self._answered(turn.id)
+            if response.problem is not None:
+                turn.response = response = self._with_patience(response)
+            else:
+                self._unclear = 0
+            turn.used = used = response.usage.counted()
             self._turn = turn
             turn.beside, self.beside = self.beside, NO_USAGE
             turn.voided, self.voided = tuple(self.voided), []
-            self.spend(response.usage.counted(), said=len(response.content or "") + len(response.thinking or ""))
+            self.spend(used, said=len(response.content or "") + len(response.thinking or ""))
             self._keep_word(turn)
             if self.entity.hub.active:
                 for notice in response.notices:
@@ -296,7 +305,7 @@ class CastRun:
                 await self._tell_turn(record, response if not turn.parts else None)
             if self.entity.birth is not None:
                 # Also where this cast has ended: what its parents may spend is what all of them spend.
-                self._stop_overspent(response.usage.counted())
+                self._stop_overspent(used)
             if reason is not None:
                 await self.entity.state_kept()
                 self._result = turn.answer if reason == "done" else answer(record)
@@ -318,8 +327,7 @@ class CastRun:
             return "max_tokens"
         if wards.max_cost_usd is not None:
             # A limit that nobody can keep count of is reached at once.
-            unpriced = bool(response.usage.counted().queries_without_cost)
-            if unpriced or (self.usage.cost or 0.0) >= wards.max_cost_usd:
+            if turn.used.queries_without_cost or (self.usage.cost or 0.0) >= wards.max_cost_usd:
                 return "max_cost"
         if self.queries >= (wards.max_turns or 1):
             return "max_turns"
@@ -359,9 +367,10 @@ class CastRun:
         await prepared(entity.crystal)
         with spans.chat(entity, self.trace, query, sink.emit) as span:
             emit = sink.emit if span is None else span.emit
-            response = await ask(
-                entity.crystal, query, emit, entity.retry, sink.notice, self._reader(turn_id), self._spend_beside
-            )
+            # It finds a program in the text of a response, where the crystal writes its calls as text.
+            programs = TextPrograms.of(entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}")
+            read = None if programs is None else programs.read
+            response = await ask(entity.crystal, query, emit, entity.retry, sink.notice, read, self._spend_beside)
             await sink.finish()
             entity.lineage.answered(query.request_id)
             if span is not None:
@@ -369,20 +378,9 @@ class CastRun:
             self._sink = None
             return response
 
-    def _reader(self, turn_id: str) -> Callable[[Response], Response]:
-        """What finds a program in the text of a response; it finds none unless the crystal writes its calls as text."""
-
-        def read(response: Response) -> Response:
-            entity = self.entity
-            choice = entity.call.tool_choice
-            programs = TextPrograms.of(entity.circle.medium, entity.crystal, choice, f"text_{turn_id}")
-            return response if programs is None else programs.read(response)
-
-        return read
-
     def _with_patience(self, response: Response) -> Response:
         """The response. Where nobody insists on done, a program that stays unclear counts as words, which end the cast."""
-        self._unclear = 0 if response.problem is None else self._unclear + 1
+        self._unclear += 1
         if self._unclear > MOST_PROBLEMS and not self.entity.require_done:
             return msgspec.structs.replace(response, problem=None)
         return response

@@ -230,13 +230,15 @@ class ShapeMask:
 class Redactor:
     """Replaces known secret values in text and JSON data. Its repr shows none of them."""
 
-    __slots__ = ("_firsts", "_longest", "_pattern", "_values")
+    __slots__ = ("_firsts", "_longest", "_pattern", "_values", "active")
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._firsts: re.Pattern[str] | None = None
         self._longest = 0
+        self.active = False
+        """Whether there is anything to look for."""
         self.add(*values)
 
     @classmethod
@@ -253,11 +255,7 @@ class Redactor:
             self._pattern = re.compile("|".join(re.escape(v) for v in longest_first))
             self._firsts = re.compile("[" + "".join(re.escape(c) for c in sorted({v[0] for v in longest_first})) + "]")
             self._longest = len(longest_first[0])
-
-    @property
-    def active(self) -> bool:
-        """Whether there is anything to look for."""
-        return self._pattern is not None
+            self.active = True
 
     def text(self, text: str) -> str:
         """The text with known secrets masked."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -145,12 +145,17 @@ class ChatSpan:
             self._span.set_attribute("gen_ai.output.messages", _json(self._redactor.data([said])))
 
 
-@contextmanager
-def chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan | None]:
+_NOBODY: AbstractContextManager[None] = nullcontext()
+"""In place of a span that nobody collects."""
+
+
+def chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> AbstractContextManager[ChatSpan | None]:
     """The span of a query with all its attempts; None where nobody collects."""
-    if not telemetry.collecting():
-        yield None
-        return
+    return _chat(entity, trace, query, emit) if telemetry.collecting() else _NOBODY
+
+
+@contextmanager
+def _chat(entity: Entity, trace: Trace, query: Query, emit: Emit) -> Iterator[ChatSpan]:
     attributes = {**_common(entity, trace, "chat"), **_asked_for(entity), "gen_ai.request.stream": True}
     if telemetry.content_wanted():
         attributes |= _content(query, entity.redactor)
@@ -174,14 +179,19 @@ class ToolSpan:
             self._span.set_attribute("gen_ai.tool.call.result", _json(self._redactor.data(result)))
 
 
-@contextmanager
 def execute_tool(
     name: str, trace: Trace, redactor: Redactor, *, call_id: str, args: Any, entity_id: str, description: str = ""
-) -> Iterator[ToolSpan | None]:
+) -> AbstractContextManager[ToolSpan | None]:
     """The span of one call; ``args`` are told only where content is wanted. None where nobody collects."""
     if not telemetry.collecting():
-        yield None
-        return
+        return _NOBODY
+    return _execute_tool(name, trace, redactor, call_id, args, entity_id, description)
+
+
+@contextmanager
+def _execute_tool(
+    name: str, trace: Trace, redactor: Redactor, call_id: str, args: Any, entity_id: str, description: str
+) -> Iterator[ToolSpan]:
     attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": name,

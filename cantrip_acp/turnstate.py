@@ -52,6 +52,7 @@ CUT_OFF = "interrupted: the cast was stopped while the child was at work; what i
 
 
 _NOTHING = Utterance()
+_NO_RESPONSE = Response()
 
 
 class TurnState:
@@ -74,6 +75,7 @@ class TurnState:
         "response",
         "results",
         "started",
+        "used",
         "voided",
     )
 
@@ -81,7 +83,9 @@ class TurnState:
         self._run = run
         self.id = new_id("t")
         self.started = started
-        self.response = Response()
+        self.response = _NO_RESPONSE
+        self.used = NO_USAGE
+        """What the response used, with what is unknown of it counted."""
         self.beside = NO_USAGE
         """What its query used beside the response (`retry.Spend`)."""
         self.voided: tuple[VoidedAttempt, ...] = ()
@@ -261,7 +265,7 @@ class TurnState:
             gates,
             program,
             None,
-            response.usage.counted() + self.beside,
+            self.used + self.beside,
             response.model,
             response.stop_reason,
             request=self._request(),
@@ -281,7 +285,8 @@ class TurnState:
             code = "\n".join(p for p in programs if p is not None) if programs else None
         provider = freeze(response.provider) if response.provider is not None else msgspec.UNSET
         by_text = True if response.text_calls and response.tool_calls else msgspec.UNSET
-        utterance = Utterance(response.content, response.thinking, response.tool_calls, code, provider, by_text)
+        calls = tuple(response.tool_calls)
+        utterance = Utterance(response.content, response.thinking, calls, code, provider, by_text)
         masked = False
         if run.entity.redactor.active:
             said, utterance = utterance, _redacted(utterance, run.entity.redactor.text)
@@ -294,13 +299,11 @@ class TurnState:
 
     def _request(self) -> RequestParameters | None:
         """The parameters as they were sent; those of the call, if it has any, where the crystal does not say."""
-        call = self._run.entity.call
-        asked = RequestParameters(call.temperature, call.top_p, call.seed, call.max_tokens)
-        return self.response.request or (asked if asked != RequestParameters() else None)
+        return self.response.request or self._run.asked
 
     def _metadata(self, sampled: Sampled | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
         run, response = self._run, self.response
-        own = response.usage.counted()
+        own = self.used
         return metadata_of(
             own + self.beside,
             duration_ms=max((time.perf_counter() - self.started) * 1000, 0.001),
@@ -378,7 +381,7 @@ class TurnState:
         kept = entity.trail.kept(
             self.response.sampled, context.messages, context.folded, entity.redactor, masked=masked
         )
-        return kept if kept is not None else msgspec.UNSET
+        return freeze_record(kept) if kept is not None else msgspec.UNSET
 
 
 _Said = TypeVar("_Said", Utterance, Output)

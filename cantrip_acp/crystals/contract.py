@@ -106,15 +106,16 @@ class Usage(msgspec.Struct, frozen=True):
     @property
     def total_tokens(self) -> int | None:
         """What is known of both; None where that is nothing."""
-        known = _plus(self.prompt_tokens, self.completion_tokens)
-        return known if known or None not in (self.prompt_tokens, self.completion_tokens) else None
+        read, said = self.prompt_tokens, self.completion_tokens
+        known = (read or 0) + (said or 0)
+        return known if known or (read is not None and said is not None) else None
 
     def counted(self) -> Usage:
         """One query's usage, with what is unknown of it counted; a sum stays as it is."""
         if self.queries_without_usage or self.queries_without_cost:
             return self
         unknown = self.prompt_tokens is None or self.completion_tokens is None
-        unpriced = self.cost is None and (unknown or bool(self.total_tokens))
+        unpriced = self.cost is None and (unknown or bool(self.prompt_tokens or self.completion_tokens))
         if not unknown and not unpriced:
             return self
         return msgspec.structs.replace(self, queries_without_usage=int(unknown), queries_without_cost=int(unpriced))
@@ -124,20 +125,13 @@ class Usage(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, queries_without_usage=1, queries_without_cost=1)
 
     def __add__(self, other: Usage) -> Usage:
-        if self == NO_USAGE:
+        # Identity first: nearly always it is the constant itself, and every turn adds.
+        if self is NO_USAGE or self == NO_USAGE:
             return other
-        if other == NO_USAGE:
+        if other is NO_USAGE or other == NO_USAGE:
             return self
-        return Usage(
-            _plus(self.prompt_tokens, other.prompt_tokens),
-            _plus(self.completion_tokens, other.completion_tokens),
-            _plus(self.cached_tokens, other.cached_tokens),
-            _plus(self.cache_write_tokens, other.cache_write_tokens),
-            _plus(self.reasoning_tokens, other.reasoning_tokens),
-            _plus(self.cost, other.cost),
-            self.queries_without_usage + other.queries_without_usage,
-            self.queries_without_cost + other.queries_without_cost,
-        )
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return Usage(*[one if more is None else more if one is None else one + more for one, more in pairs])
 
     def __sub__(self, other: Usage) -> Usage:
         """What is left of a sum without a part of it."""
@@ -183,7 +177,7 @@ class Usage(msgspec.Struct, frozen=True):
             "total_tokens": self.total_tokens,
             "cost": self.cost,
         }
-        return record | self.unknown()
+        return record | self.unknown() if self.queries_without_usage or self.queries_without_cost else record
 
     def unknown(self) -> dict[str, int]:
         """Of how many queries something is unknown, by its names in records; empty where all is known."""
@@ -208,10 +202,6 @@ def _queries(number: int) -> str:
 
 
 _Number = TypeVar("_Number", int, float)
-
-
-def _plus(one: _Number | None, other: _Number | None) -> _Number | None:
-    return other if one is None else one if other is None else one + other
 
 
 def _minus(whole: _Number | None, part: _Number | None, unknown: int) -> _Number | None:
@@ -366,8 +356,10 @@ class Crystal(Protocol):
 
 def input_limit(crystal: Crystal) -> int | None:
     """The most tokens of a prompt: ``max_input`` of the crystal where it is less than the window. None where not known."""
-    limits = (getattr(crystal, "max_input", None), crystal.context_window)
-    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+    window, most = crystal.context_window, getattr(crystal, "max_input", None)
+    if not isinstance(most, int):
+        return window if isinstance(window, int) else None
+    return min(window, most) if isinstance(window, int) else most
 
 
 def check_response(response: Response, messages: Sequence[Message]) -> None:

@@ -147,17 +147,13 @@ class _Guard:
         self._wait.deadline = anyio.current_time() + LONGEST_WAIT_S
 
 
-def _as_it_is(response: Response) -> Response:
-    return response
-
-
 async def ask(
     crystal: Crystal,
     query: Query,
     emit: Emit,
     policy: RetryPolicy,
     notice: Notice,
-    read: Callable[[Response], Response] = _as_it_is,
+    read: Callable[[Response], Response] | None = None,
     spend: Spend = lambda usage: None,
 ) -> Response:
     """One response that keeps the contract. Raises `CrystalError` once retries are spent or may not help.
@@ -165,7 +161,9 @@ async def ask(
     ``read`` finds the calls that a crystal wrote into its text: such a call is one that tool_choice may require.
     ``spend``: see `Spend`.
     """
-    response = read(await _attempt(crystal, query, emit, policy, notice, spend))
+    response = await _attempt(crystal, query, emit, policy, notice, spend)
+    if read is not None:
+        response = read(response)
     if query.tool_choice != "required" or response.tool_calls or response.refused:
         return response
     messages: Sequence[Message] = query.messages
@@ -178,8 +176,10 @@ async def ask(
         ]
         spend(response.usage.counted())
         await notice(0.0, MalformedResponse("the answer called no tool, and tool_choice is required"))
-        again = msgspec.structs.replace(query, messages=messages)
-        response = read(await _attempt(crystal, again, emit, policy, notice, spend))
+        again = msgspec.structs.replace(query, messages=messages, meter=Meter())
+        response = await _attempt(crystal, again, emit, policy, notice, spend)
+        if read is not None:
+            response = read(response)
         if response.tool_calls or response.refused:
             return response
     spend(response.usage.counted())
@@ -214,6 +214,7 @@ async def _attempt(
             retry += 1
             await notice(delay, error)
             await policy.sleep(delay)
+            query = msgspec.structs.replace(query, meter=Meter())
 
 
 def _without_images(query: Query, error: CrystalError) -> Query | None:
@@ -231,18 +232,21 @@ def _without_images(query: Query, error: CrystalError) -> Query | None:
         else m
         for m in query.messages
     ]
-    return msgspec.structs.replace(query, messages=messages)
+    return msgspec.structs.replace(query, messages=messages, meter=Meter())
 
 
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:
-    """One attempt; what it used is told to ``spend`` where it gives no response that keeps the contract."""
+    """One attempt; what it used is told to ``spend`` where it gives no response that keeps the contract.
+
+    The query's meter must be new.
+    """
     # A person may think for as long as they like.
     patience = inf if getattr(crystal, "patient", False) else LONGEST_WAIT_S
     wait = anyio.CancelScope(deadline=anyio.current_time() + patience)
-    meter, guard = Meter(), _Guard(emit, wait)
+    guard = _Guard(emit, wait)
     try:
         with wait:
-            response = await crystal.query(msgspec.structs.replace(query, meter=meter), guard)
+            response = await crystal.query(query, guard)
         if wait.cancelled_caught:
             raise CrystalError(
                 f"{crystal.name} ({crystal.model}): no word for {LONGEST_WAIT_S:g} seconds, though the connection is held open",
@@ -250,7 +254,7 @@ async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> R
             )
     except BaseException:
         # A cancel as well: what had been streamed until then is billed.
-        used = meter.used
+        used = query.meter.used
         if used == NO_USAGE and guard.begun:
             used = UNKNOWN_USAGE
         if used != NO_USAGE:

@@ -95,7 +95,7 @@ class ScriptedCrystal:
         self.invocations: list[Query] = []
         self.queries = 0
         self._record = record_inputs
-        self._usage = _usage(usage, "usage") if usage is not None else Usage()
+        self._usage = _usage(usage, "usage") if usage is not None else NO_USAGE
         self._script = [_Step(r, i) for i, r in enumerate(responses)]
         self._used = [False] * len(self._script)
         self._first = 0

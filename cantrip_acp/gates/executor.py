@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,7 @@ class GateExecutor:
         title = self._redactor.text(reply.title) if reply.title else None
         locations = self._placed(reply.locations)
         attachments = self._attached(reply.attachments)
+        changes = changes_of(reply.diffs, called.args, self._redactor.text) if reply.diffs else ()
         record = GateRecord(
             name,
             called.args,
@@ -142,7 +143,7 @@ class GateExecutor:
             reply.is_error,
             tool_call_id,
             self._masked_data(reply.annotations) if reply.annotations else msgspec.UNSET,
-            **_shown(called, title, locations, changes_of(reply.diffs, called.args, self._redactor.text)),
+            **_shown(called, title, locations, changes),
             attachments=attachments or msgspec.UNSET,
         )
         del self._unanswered[call_id]
@@ -193,13 +194,11 @@ class GateExecutor:
             await self._hub.send(started)
         return await _run(invocation)
 
-    def _opened(self, gate: Gate) -> Gate:
-        """The gate with its session's handler, where it keeps one for each entity."""
-        if gate.opens is None:
-            return gate
+    def _opened(self, gate: Gate, opens: Callable[[Overlay, Circle], GateSession]) -> Gate:
+        """The gate with the handler of the session that it keeps for this entity."""
         session = self._sessions.get(gate.name)
         if session is None:
-            session = self._sessions[gate.name] = gate.opens(self.overlay, self._circle)
+            session = self._sessions[gate.name] = opens(self.overlay, self._circle)
         return replace(gate, handler=session.call)
 
     async def close(self) -> None:
@@ -218,7 +217,9 @@ class GateExecutor:
         """Run the chain; every failure that belongs to the entity's world becomes an error reply (CIRCLE-5, D-011)."""
         gate = invocation.gate
         try:
-            reply = await self._chain(replace(invocation, gate=self._opened(gate)))
+            if gate.opens is not None:
+                invocation = replace(invocation, gate=self._opened(gate, gate.opens))
+            reply = await self._chain(invocation)
             if not isinstance(reply, GateReply):
                 raise TypeError(f"an interceptor must return a GateReply, not {type(reply).__name__}")
             return _checked(reply)
@@ -352,7 +353,7 @@ class GateExecutor:
 
     def _placed(self, locations: tuple[events.Location, ...]) -> tuple[events.Location, ...]:
         """Locations as a reader may see them."""
-        if not self._redactor.active:
+        if not locations or not self._redactor.active:
             return locations
         return tuple(events.Location(self._redactor.text(place.path), place.line) for place in locations)
 
@@ -393,7 +394,8 @@ async def _run(invocation: GateInvocation) -> GateReply:
             )
         else:
             result = _call(gate, invocation.args, invocation.context)
-        if inspect.isawaitable(result):
+        # Most results are one of these, and asking whether something can be awaited takes long.
+        if not isinstance(result, str | dict | GateReply) and inspect.isawaitable(result):
             result = await result
     except BaseException as error:
         if isinstance(error, Exception) or interrupts(error):
@@ -413,10 +415,13 @@ def _call(gate: Gate, args: Mapping[str, Any], context: GateContext) -> Any:
 def _checked(reply: GateReply) -> GateReply:
     """A reply as records and events can hold it, whatever a third party put into it. Raises `NotJson`."""
     result = reply.result
-    if inspect.iscoroutine(result):
+    try:
+        data = plain(result)
+    except NotJson:
+        if not inspect.iscoroutine(result):
+            raise
         result.close()
-        raise NotJson("it is a coroutine that nobody awaited")
-    data = plain(result)
+        raise NotJson("it is a coroutine that nobody awaited") from None
     if data is not result:
         reply = replace(reply, result=data)
     if reply.title is not None:
@@ -492,6 +497,6 @@ def _parse(args: Mapping[str, Any] | str) -> tuple[Any, str | None]:
             return args, f"arguments are not valid JSON: {error}"
     else:
         value = args
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         return value, f"arguments must be a JSON object, not {type(value).__name__}"
     return value, None

@@ -21,7 +21,8 @@ _AROUND = 3
 
 def changes_of(diffs: Iterable[Diff], args: Any, mask: Callable[[str], str]) -> tuple[FileChange, ...]:
     """Diffs as a record keeps them; ``args`` are the call's arguments as the record has them. Secrets are masked."""
-    room, changes = LIMIT, list[FileChange]()
+    changes: list[FileChange] = []
+    room = LIMIT
     for diff in diffs:
         old = None if diff.old_text is None else mask(diff.old_text)
         change = _change(mask(diff.path), old, mask(diff.new_text), args, room)

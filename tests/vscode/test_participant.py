@@ -80,6 +80,8 @@ def test_what_is_rejected_is_said(workbench: Workbench, tmp_path: Path, windows:
     answer.get_by_role("button", name="Reject", exact=True).click()
     expect(answer).to_contain_text("You rejected this change.")
     expect(answer).to_contain_text("Run this command?")
+    # The second question's own: the first one's stays, and does nothing any more.
+    expect(answer.get_by_role("button", name="Reject", exact=True)).to_have_count(2)
     answer.get_by_role("button", name="Reject", exact=True).last.click()
     expect(answer).to_contain_text("You rejected this command.")
     expect(answer).to_contain_text("What I did")

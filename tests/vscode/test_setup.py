@@ -52,7 +52,7 @@ def test_a_workspace_that_is_not_trusted(wary: Workbench, tmp_path: Path, window
     # ... and nothing is cast, nothing that lies here is run.
     expect(window.lens("▶ Cast")).to_have_count(0)
     window.view("Cantrip")
-    expect(window.page.get_by_text("Recipes are cast once the workspace is trusted")).to_be_visible()
+    expect(window.page.get_by_text("Recipes run after you trust this workspace")).to_be_visible()
     window.shot("untrusted")
     assert not (folder / "sprung").exists()
 

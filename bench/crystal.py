@@ -189,7 +189,7 @@ async def _body(name: str, query: Query) -> dict[str, Any]:
 
 def _imports(module: str, rounds: int) -> list[float]:
     """Milliseconds to import an SDK in a fresh interpreter that has ours already."""
-    code = f"import cantrip_acp.entity, time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    code = f"import cantrip_acp.core.entity, time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
     out = []
     for _ in range(rounds):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,8 +15,8 @@ import anyio
 from bench.measure import Table, row
 from bench.options import Options
 from bench.shell import Turn
-from cantrip_acp.cantrip import Cantrip
-from cantrip_acp.circle import Circle
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp.circle import Circle
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.events import Event
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.events import Event
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import GateRecord, Output
 from cantrip_acp.mediums.contract import MediumSession
-from cantrip_acp.wards import Wards
 
 
 class Turn:

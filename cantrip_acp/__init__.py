@@ -30,10 +30,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cantrip_acp.call import Call as Call
-    from cantrip_acp.cantrip import Cantrip as Cantrip
-    from cantrip_acp.circle import Circle as Circle
-    from cantrip_acp.context import ContextBlock as ContextBlock
+    from cantrip_acp.core.call import Call as Call
+    from cantrip_acp.core.cantrip import Cantrip as Cantrip
+    from cantrip_acp.core.circle import Circle as Circle
+    from cantrip_acp.core.context import ContextBlock as ContextBlock
+    from cantrip_acp.core.entity import Entity as Entity
+    from cantrip_acp.core.errors import CantripError as CantripError
+    from cantrip_acp.core.errors import CrystalError as CrystalError
+    from cantrip_acp.core.errors import DefinitionError as DefinitionError
+    from cantrip_acp.core.errors import GateError as GateError
+    from cantrip_acp.core.errors import LoomError as LoomError
+    from cantrip_acp.core.loop import CastResult as CastResult
+    from cantrip_acp.core.scoring import Scorer as Scorer
+    from cantrip_acp.core.wards import Wards as Wards
     from cantrip_acp.crystals.contract import Crystal as Crystal
     from cantrip_acp.crystals.contract import Delta as Delta
     from cantrip_acp.crystals.contract import Message as Message
@@ -44,52 +53,43 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Usage as Usage
     from cantrip_acp.crystals.retry import RetryPolicy as RetryPolicy
     from cantrip_acp.crystals.scripted import ScriptedCrystal as ScriptedCrystal
-    from cantrip_acp.entity import Entity as Entity
-    from cantrip_acp.errors import CantripError as CantripError
-    from cantrip_acp.errors import CrystalError as CrystalError
-    from cantrip_acp.errors import DefinitionError as DefinitionError
-    from cantrip_acp.errors import GateError as GateError
-    from cantrip_acp.errors import LoomError as LoomError
     from cantrip_acp.gates.contract import Gate as Gate
     from cantrip_acp.gates.contract import GateContext as GateContext
     from cantrip_acp.gates.contract import GateReply as GateReply
     from cantrip_acp.loom.loom import Loom as Loom
     from cantrip_acp.loom.thread import Thread as Thread
     from cantrip_acp.loom.turn import Turn as Turn
-    from cantrip_acp.loop import CastResult as CastResult
-    from cantrip_acp.scoring import Scorer as Scorer
-    from cantrip_acp.wards import Wards as Wards
 
 _HOMES = {
-    "Call": "call",
-    "Cantrip": "cantrip",
-    "CantripError": "errors",
-    "CastResult": "loop",
-    "Circle": "circle",
-    "ContextBlock": "context",
+    "Call": "core.call",
+    "Cantrip": "core.cantrip",
+    "CantripError": "core.errors",
+    "CastResult": "core.loop",
+    "Circle": "core.circle",
+    "ContextBlock": "core.context",
     "Crystal": "crystals.contract",
-    "CrystalError": "errors",
-    "DefinitionError": "errors",
+    "CrystalError": "core.errors",
+    "DefinitionError": "core.errors",
     "Delta": "crystals.contract",
-    "Entity": "entity",
+    "Entity": "core.entity",
     "Gate": "gates.contract",
     "GateContext": "gates.contract",
-    "GateError": "errors",
+    "GateError": "core.errors",
     "GateReply": "gates.contract",
     "Loom": "loom.loom",
-    "LoomError": "errors",
+    "LoomError": "core.errors",
     "Message": "crystals.contract",
     "Query": "crystals.contract",
     "Response": "crystals.contract",
     "RetryPolicy": "crystals.retry",
-    "Scorer": "scoring",
+    "Scorer": "core.scoring",
     "ScriptedCrystal": "crystals.scripted",
     "Thread": "loom.thread",
     "ToolCall": "crystals.contract",
     "ToolDefinition": "crystals.contract",
     "Turn": "loom.turn",
     "Usage": "crystals.contract",
-    "Wards": "wards",
+    "Wards": "core.wards",
 }
 
 __all__ = list(_HOMES)

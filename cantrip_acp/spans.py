@@ -17,8 +17,8 @@ import msgspec
 from cantrip_acp import telemetry
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, Usage
-    from cantrip_acp.entity import Entity
     from cantrip_acp.redaction import Redactor
     from cantrip_acp.telemetry import Trace
 

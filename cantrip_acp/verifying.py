@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import DefinitionError, TurnNotFound, VerdictError
+from cantrip_acp.core.scoring import own_thread
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.errors import DefinitionError, TurnNotFound, VerdictError
 from cantrip_acp.loom.thread import Thread
 from cantrip_acp.loom.turn import RewardRecord, now
-from cantrip_acp.scoring import own_thread
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.turn import Turn
 

@@ -20,7 +20,7 @@ import anyio
 from bench.evals import table
 from bench.evals.attempt import Attempt, attempt
 from bench.evals.task import Task, tasks
-from cantrip_acp.errors import CantripError, MissingKey
+from cantrip_acp.core.errors import CantripError, MissingKey
 from cantrip_acp.recipes import DEFAULT, crystals, load
 
 

@@ -14,8 +14,8 @@ import anyio
 from bench.evals.grading import grade
 from bench.evals.task import Task
 from cantrip_acp import Loom
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.errors import CantripError
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.turn import Turn
 from cantrip_acp.recipes import build, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 
 
 class AgentError(CantripError):

@@ -18,7 +18,7 @@ from typing import Final
 import anyio
 import anyio.abc
 
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 
 _TERMINATE_SECONDS: Final = 2.0
 _TAIL_LINES: Final = 30

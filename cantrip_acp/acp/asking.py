@@ -10,12 +10,12 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.envelope import RpcError
 from cantrip_acp.acp.shown import as_code, as_content, counted, headline, places, shortened
 from cantrip_acp.acp.translate import by_child
 from cantrip_acp.acp.wire import Disconnected
+from cantrip_acp.core import events
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:

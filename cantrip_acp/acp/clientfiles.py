@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 
 LARGEST_FILE: Final = 32 * 1024 * 1024
 """Bytes of the largest file that is read or written for an agent."""

@@ -18,7 +18,7 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import visible
 from cantrip_acp.acp.envelope import RpcError
 from cantrip_acp.acp.opening import turn_named
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.turn import ConfigRecord, new_id, now
 from cantrip_acp.redaction import shared
@@ -148,7 +148,7 @@ async def _turn(session: Session, text: str) -> str:
 
 
 async def _fold(session: Session, rest: str, forker: Forker) -> str:
-    from cantrip_acp.foldstep import fold_now
+    from cantrip_acp.core.folding.apply import fold_now
 
     if rest and not rest.isdecimal():
         raise Mistake("Give the number of turns that are to stay as they are, such as /fold 3, or nothing.")

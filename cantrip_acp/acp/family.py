@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.shown import CONTENT_LIMIT, as_code, as_content, failure, headline, pretty
+from cantrip_acp.core import events
 
 CHILDREN = 24
 """Children of one call that are shown one by one."""

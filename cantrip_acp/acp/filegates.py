@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from cantrip_acp.acp.buffers import Buffers, Refused
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates import edit_file, read_file, search, text, write_file
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.draft import check_writable
@@ -30,7 +30,7 @@ from cantrip_acp.gates.replacement import Replaced, replace_exactly
 from cantrip_acp.gates.roots import Root
 
 if TYPE_CHECKING:
-    from cantrip_acp.events import Diff
+    from cantrip_acp.core.events import Diff
     from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
     from cantrip_acp.gates.place import Place
 

@@ -30,11 +30,11 @@ from cantrip_acp.acp.shown import (
     result,
 )
 from cantrip_acp.acp.translate import OUTPUT_LIMIT, folded, is_in_chat
-from cantrip_acp.context import block_of
+from cantrip_acp.core.context import block_of
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.crystals.textcalls import read_calls
 from cantrip_acp.crystals.wire_names import wire_name
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Diff, Location
 from cantrip_acp.gates.ask_user import in_chat
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.file_changes import diffs_of
@@ -43,7 +43,7 @@ from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.mediums.report import signal_name
 
 if TYPE_CHECKING:
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn, Utterance, VoidedAttempt
 
 _EDITED = re.compile(r"(?: at line|, at lines) (\d{1,9})")

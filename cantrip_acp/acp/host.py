@@ -21,7 +21,7 @@ from cantrip_acp.acp.refusals import auth_required, unknown
 from cantrip_acp.acp.services import services
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import Granted, NoSession
-from cantrip_acp.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
+from cantrip_acp.core.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.turn import ConfigRecord, new_id, now
 from cantrip_acp.redaction import shared
 

@@ -17,9 +17,9 @@ import anyio.to_thread
 
 from cantrip_acp.acp.content import Link, media_of
 from cantrip_acp.acp.uris import Target, target_of
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import CantripError, GateError
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.errors import CantripError, GateError
 from cantrip_acp.gates.contract import GateContext, GateInvocation
 from cantrip_acp.gates.roots import Root
 

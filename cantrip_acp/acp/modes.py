@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from cantrip_acp.acp.protocol import ModeState, SessionMode
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.wards import Wards
 
 READ_ONLY, ASK, SANDBOXED, TRUSTED = "read-only", "ask", "sandboxed", "trusted"
 

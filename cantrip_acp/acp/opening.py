@@ -17,7 +17,7 @@ from cantrip_acp.acp import modes
 from cantrip_acp.acp.patterns import elsewhere
 from cantrip_acp.acp.refusals import SignedOut
 from cantrip_acp.acp.store import FORK, Granted, NoSession, Note, SessionStore
-from cantrip_acp.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
+from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address, shown
 from cantrip_acp.loom.turn import (
@@ -36,15 +36,15 @@ from cantrip_acp.loom.turn import (
 )
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.forking.resume import Kept
     from cantrip_acp.crystals.contract import Crystal
-    from cantrip_acp.entity import Entity
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.sources import GateSource
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
-    from cantrip_acp.reopening import Kept
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Opening:
         sources: Sequence[GateSource] = (),
     ) -> Opened:
         """A session from disk. Raises `LoomLocked` where another process works in it, `NoSession` where one has deleted it."""
-        from cantrip_acp.reopening import reopen
+        from cantrip_acp.core.forking.resume import reopen
 
         if note.cwd != str(cwd):
             note.granted = elsewhere(note.granted)
@@ -243,7 +243,7 @@ class Opening:
 
         A loom that is a file is copied as far as the path to the turn goes: one session, one file, one writer.
         """
-        from cantrip_acp.reopening import reopen
+        from cantrip_acp.core.forking.resume import reopen
 
         before = source.note
         note = Note(

@@ -17,9 +17,9 @@ from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.asking import choose
 from cantrip_acp.acp.envelope import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.acp.opening import Opening, hold
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
 from cantrip_acp.crystals import clients
-from cantrip_acp.errors import CantripError, LoomError, UntrustedRecipe
 from cantrip_acp.loom.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.redaction import shared
 
@@ -217,7 +217,7 @@ class Options:
 
     async def _take_recipe(self, session: Session) -> None:
         """Go on as an entity of another recipe."""
-        from cantrip_acp.reopening import reopen
+        from cantrip_acp.core.forking.resume import reopen
 
         value = session.pending.pop(RECIPE, None)
         if value is None:

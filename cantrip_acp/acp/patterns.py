@@ -24,7 +24,7 @@ from cantrip_acp.gates.place import one_line
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.store import Granted
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.wards import Wards
 
 ALL = "*"
 _SHORT = 40

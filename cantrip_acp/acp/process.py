@@ -20,7 +20,7 @@ import anyio
 from cantrip_acp.acp.descriptor import DescriptorReader, DescriptorWriter
 from cantrip_acp.acp.server import Agent, agent_for
 from cantrip_acp.acp.wire import Connection
-from cantrip_acp.errors import OutputError
+from cantrip_acp.core.errors import OutputError
 from cantrip_acp.outputs import check_appendable
 from cantrip_acp.redaction import shared
 

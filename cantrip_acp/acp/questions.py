@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from cantrip_acp import events
 from cantrip_acp.acp.elicitation import Form, ask, question
 from cantrip_acp.acp.shown import IN_CHAT
 from cantrip_acp.acp.translate import Reached
-from cantrip_acp.errors import GateError
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.ask_user import in_chat, title
 from cantrip_acp.gates.contract import GateReply
 

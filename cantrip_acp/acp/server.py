@@ -23,7 +23,7 @@ from cantrip_acp.acp.sessions import Sessions
 from cantrip_acp.acp.store import SessionStore
 from cantrip_acp.acp.streams import byte_streams
 from cantrip_acp.acp.wire import Connection, Method, Request
-from cantrip_acp.errors import CantripError, MissingKey
+from cantrip_acp.core.errors import CantripError, MissingKey
 
 log = logging.getLogger(__name__)
 

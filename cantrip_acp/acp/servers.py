@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.envelope import invalid_params
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.sources import GateSource
 from cantrip_acp.mcp.declaration import McpServer
 from cantrip_acp.mcp.servers import McpServers

@@ -22,8 +22,8 @@ from cantrip_acp.acp.envelope import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.acp.refusals import busy, unready
 from cantrip_acp.acp.shown import Breaks
 from cantrip_acp.acp.translate import Translator, notice
+from cantrip_acp.core.errors import CantripError, IntentRequired
 from cantrip_acp.crystals.ahead import prepare_beside
-from cantrip_acp.errors import CantripError, IntentRequired
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions import Answer, Permissions, Question
     from cantrip_acp.acp.store import Note
     from cantrip_acp.acp.wire import Connection, Request
-    from cantrip_acp.context import ContextBlock
-    from cantrip_acp.entity import CastStream, Entity
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.entity import CastStream, Entity
+    from cantrip_acp.core.loop import CastResult
     from cantrip_acp.gates.sources import GateSource
-    from cantrip_acp.loop import CastResult
 
 log = logging.getLogger(__name__)
 

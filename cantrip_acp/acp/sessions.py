@@ -35,16 +35,16 @@ from cantrip_acp.acp.options import MODEL, Options
 from cantrip_acp.acp.refusals import busy, unknown
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor
-from cantrip_acp.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
+from cantrip_acp.core.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
 from cantrip_acp.loom.turn import new_id
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.commands import Command
     from cantrip_acp.acp.wire import Request
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.forking.continuation import Point
     from cantrip_acp.gates.sources import GateSource
-    from cantrip_acp.resuming import Point
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Sessions:
     async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
         """``session/fork``: from the last turn, or from the one that ``_meta.cantrip.turn`` names by id or number.
 
-        With ``_meta.cantrip.resume: true`` an empty prompt then goes on with the cast of that turn (`cantrip_acp.resuming`).
+        With ``_meta.cantrip.resume: true`` an empty prompt then goes on with the cast of that turn (`core.forking.continuation`).
         """
         cwd, folders = _folders(params.cwd, params.additional_directories)
         asked = params.meta.get("cantrip") if isinstance(params.meta, dict) else None
@@ -182,7 +182,7 @@ class Sessions:
 
     @staticmethod
     def _point_of(entity: Entity, turn_id: str) -> Point:
-        from cantrip_acp.resuming import point
+        from cantrip_acp.core.forking.continuation import point
 
         if turn_id not in entity.loom:
             return point(entity.loom, turn_id)
@@ -220,7 +220,7 @@ class Sessions:
                     fresh=True,
                 )
             await self._living_state(source, opened, turn_id)
-        from cantrip_acp.reopening import TOLD
+        from cantrip_acp.core.forking.resume import TOLD
 
         session = self.host.take(opened, permissions, source.trace, meta, sources)
         if opened.kept == "lost":
@@ -235,7 +235,7 @@ class Sessions:
         if getattr(live, "_session", None) is None:
             return
         # What forks need is not loaded for sessions that begin.
-        from cantrip_acp.forking import restore
+        from cantrip_acp.core.forking.fork import restore
         from cantrip_acp.loom.history import lived
 
         revive, entity.revive = entity.revive, None
@@ -284,7 +284,7 @@ class Sessions:
         except UntrustedRecipe:
             await self._options.trusted(self.host.wire, note.id, cwd, note.recipe)
             opened = await self.host.in_thread(self._opening.again, note, cwd, folders, permissions, sources)
-        from cantrip_acp.reopening import TOLD
+        from cantrip_acp.core.forking.resume import TOLD
 
         session = self.host.take(opened, permissions, named(params.meta), params.meta, sources)
         if opened.kept in TOLD:

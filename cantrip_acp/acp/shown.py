@@ -12,7 +12,7 @@ import msgspec
 from cantrip_acp.acp import protocol as acp
 
 if TYPE_CHECKING:
-    from cantrip_acp import events
+    from cantrip_acp.core import events
     from cantrip_acp.crystals.contract import Attachment
 
 CONTENT_LIMIT = 32 * 1024
@@ -50,7 +50,7 @@ def headline(text: str) -> str:
 def counted(title: str, diffs: Sequence[events.Diff]) -> str:
     """The title of a change with the number of its lines, for whoever is shown no diff.
 
-    >>> from cantrip_acp.events import Diff
+    >>> from cantrip_acp.core.events import Diff
     >>> counted("Edit greet.py", [Diff("/w/greet.py", "a\\nb\\n", "a\\nc\\n")])
     'Edit greet.py (+1 −1)'
     """

@@ -24,7 +24,7 @@ import msgspec
 
 from cantrip_acp import folders, shapes
 from cantrip_acp.acp import modes
-from cantrip_acp.errors import CantripError, DefinitionError, LoomLocked
+from cantrip_acp.core.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.loom.turn import CastRecord, ConfigRecord

@@ -18,7 +18,7 @@ import msgspec
 from cantrip_acp.acp.envelope import RpcError
 from cantrip_acp.acp.translate import TerminalOpened
 from cantrip_acp.acp.wire import Disconnected
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.client_terminal import SECONDS
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.roots import Root
@@ -26,7 +26,7 @@ from cantrip_acp.gates.text import sendable
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire import Connection
-    from cantrip_acp.events import Diff
+    from cantrip_acp.core.events import Diff
     from cantrip_acp.gates.contract import GateContext
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp import events
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.family import Family
 from cantrip_acp.acp.shown import (
@@ -34,6 +33,7 @@ from cantrip_acp.acp.shown import (
     result,
     shortened,
 )
+from cantrip_acp.core import events
 from cantrip_acp.loom.turn import new_id
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import zlib
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.sandbox.hosts import Allowed, host_name, is_public
 from cantrip_acp.version import __version__
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.errors import DefinitionError, GateError
+from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
-    from cantrip_acp.events import Diff
+    from cantrip_acp.core.events import Diff
     from cantrip_acp.sandbox.hosts import Allowed
 
 SECONDS = 30.0

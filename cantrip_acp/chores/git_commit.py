@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from cantrip_acp.errors import GateError, GitError
-from cantrip_acp.events import Diff, Location
+from cantrip_acp.core.errors import GateError, GitError
+from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import one_line, quoted
 

@@ -10,7 +10,7 @@ import re
 from html import unescape
 from typing import TYPE_CHECKING
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.chores.download import Answer

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.errors import CantripError, GateError
-from cantrip_acp.events import Location
+from cantrip_acp.core.errors import CantripError, GateError
+from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
 from cantrip_acp.gates.place import quoted
 from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
     from cantrip_acp.chores.testreport import Report
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.overlay import Overlay
     from cantrip_acp.sandbox.runner import Outcome, Sandbox
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.roots import Root
 
 RUNNERS = ("pytest", "unittest", "npm", "cargo", "go", "make")

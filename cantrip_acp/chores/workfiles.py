@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cantrip_acp.errors import GateError, GitError
+from cantrip_acp.core.errors import GateError, GitError
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.guarded import why_hidden
 from cantrip_acp.gates.place import one_line, spelled

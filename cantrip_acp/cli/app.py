@@ -13,7 +13,7 @@ from typing import TextIO
 import click
 
 from cantrip_acp.cli.commands import Lazy, examples
-from cantrip_acp.errors import (
+from cantrip_acp.core.errors import (
     CantripError,
     DefinitionError,
     IntentRequired,

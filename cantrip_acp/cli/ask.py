@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cantrip_acp.acp.permissions import Answer, Permissions, Question
-    from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.chores.named_hosts import NamedHosts
-    from cantrip_acp.circle import Circle
     from cantrip_acp.cli.screen import Screen
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.circle import Circle
 
 ask_option = click.option(
     "--ask",
@@ -165,8 +165,8 @@ class TerminalQuestions:
 
     async def ask(self, question: Question) -> Answer:
         """What the person says. The end of the input is a no; Ctrl-C cancels the cast, and with it the question."""
+        from cantrip_acp.core.errors import CrystalError
         from cantrip_acp.crystals.human import terminal
-        from cantrip_acp.errors import CrystalError
 
         async with self._one:
             await anyio.sleep(_MOMENT_S)

@@ -26,7 +26,7 @@ from cantrip_acp.cli.opening import (
     open_recipe,
     state_option,
 )
-from cantrip_acp.errors import CantripError, IntentRequired
+from cantrip_acp.core.errors import CantripError, IntentRequired
 
 if TYPE_CHECKING:
     from cantrip_acp.chores.named_hosts import NamedHosts

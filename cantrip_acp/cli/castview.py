@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp import events
 from cantrip_acp.cli.childview import ChildView
 from cantrip_acp.cli.screen import Flow, Screen
 from cantrip_acp.cli.transcript import Transcript, duration
 from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.core import events
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.loop import CastResult
     from cantrip_acp.crystals.contract import Usage
-    from cantrip_acp.loop import CastResult
 
 
 class JsonFace:

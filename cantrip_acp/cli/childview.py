@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp import events
 from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.core import events
 from cantrip_acp.gates.contract import as_text
 
 if TYPE_CHECKING:

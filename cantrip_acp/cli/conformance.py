@@ -40,7 +40,7 @@ def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) 
     """
     from cantrip_acp.conformance.runner import chosen
     from cantrip_acp.conformance.suite import read_suite
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
 
     cases: list[Case] = []
     unreadable = False

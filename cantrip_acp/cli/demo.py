@@ -112,8 +112,8 @@ def _prove(
 ) -> int:
     """The closing summary: what the files and the loom say, whatever the session showed."""
     from cantrip_acp.cli.transcript import duration
+    from cantrip_acp.core.errors import LoomError
     from cantrip_acp.demo.proof import examine, read_loom
-    from cantrip_acp.errors import LoomError
 
     marks = screen.marks
     screen.blank()

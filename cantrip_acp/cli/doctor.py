@@ -73,7 +73,7 @@ def _python() -> Finding:
 def _sandbox() -> Iterator[Finding]:
     import anyio
 
-    from cantrip_acp.errors import CantripError, SandboxMissing
+    from cantrip_acp.core.errors import CantripError, SandboxMissing
     from cantrip_acp.sandbox import probe, seccomp
 
     try:
@@ -198,7 +198,7 @@ def _tools() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    from cantrip_acp.errors import SandboxError
+    from cantrip_acp.core.errors import SandboxError
     from cantrip_acp.folders import state_dir
     from cantrip_acp.sandbox.runtime import base_folder
 

@@ -67,7 +67,7 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
     from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import leaf, opened
     from cantrip_acp.cli.screen import Screen
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.loom.comparing import difference
     from cantrip_acp.loom.listing import Listing
 

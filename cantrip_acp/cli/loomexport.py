@@ -149,7 +149,7 @@ def _leaves(held: Loom, threads: Sequence[str]) -> tuple[str, ...]:
 def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
     from typing import get_args
 
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.loom.turn import Reason
 
     known = (*_OUTCOMES, *get_args(Reason))

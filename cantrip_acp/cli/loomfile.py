@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cantrip_acp.errors import DefinitionError, TurnNotFound
+from cantrip_acp.core.errors import DefinitionError, TurnNotFound
 from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def opened(name: str | None, state_dir: Path) -> Loom:
 
 def reading(path: Path | str) -> Loom:
     """The loom at a path or an address, to read. Raises `LoomError` where it cannot be opened or is none."""
-    from cantrip_acp.errors import LoomError
+    from cantrip_acp.core.errors import LoomError
     from cantrip_acp.loom.loom import Loom
 
     held = Loom.open(path, readonly=True)

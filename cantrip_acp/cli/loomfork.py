@@ -13,12 +13,12 @@ import click
 from cantrip_acp.cli.ask import allow_host_option, named_hosts
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import cwd_option, state_option
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.opening import Opening
-    from cantrip_acp.entity import Entity
-    from cantrip_acp.forking import State
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.forking.fork import State
 
 
 _OWN = "(state)"
@@ -111,7 +111,7 @@ def fork(
     from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find, leaf
     from cantrip_acp.cli.opening import open_recipe
-    from cantrip_acp.errors import IntentRequired
+    from cantrip_acp.core.errors import IntentRequired
     from cantrip_acp.loom.turn import new_id
 
     if resume and intent is not None:
@@ -255,9 +255,9 @@ def replay(
     from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find, leaf
     from cantrip_acp.cli.opening import trusted_cantrip
+    from cantrip_acp.core.forking.replay import replay as lived_again
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.replaying import replay as lived_again
 
     with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
         last = leaf(held, turn)

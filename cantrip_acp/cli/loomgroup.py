@@ -14,10 +14,10 @@ from cantrip_acp.cli.running import SIGNALS
 from cantrip_acp.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
     from cantrip_acp.cli.opening import Opening
-    from cantrip_acp.forkgroup import ForkGroup, Sample
-    from cantrip_acp.forking import State
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.forking.fork import State
+    from cantrip_acp.core.forking.group import ForkGroup, Sample
     from cantrip_acp.loom.loom import Loom
 
 
@@ -75,7 +75,7 @@ async def _cast(
     cast_id: str | None,
 ) -> ForkGroup | None:
     """The group, or None where a signal ended it; what had happened is in the loom then, too."""
-    from cantrip_acp.forkgroup import fork_group
+    from cantrip_acp.core.forking.group import fork_group
 
     made: ForkGroup | None = None
     async with anyio.create_task_group() as tasks:

@@ -50,7 +50,7 @@ def import_(files: Sequence[str], into: str, kind: str | None, as_json: bool) ->
     represented is told. A broken line ends the import with its file and line; what stood before it is taken already.
     """
     from cantrip_acp.cli.untrusted import clean_line
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.loom.importing.taking import kind_of, take
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address, shown

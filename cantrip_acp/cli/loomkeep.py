@@ -30,7 +30,7 @@ def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
     """
     from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.retention.looms import FOLDER, KEEP
 
     state = folders.state_dir(state_dir)

@@ -33,7 +33,7 @@ class Looms:
 
     def __iter__(self) -> Iterator[Loom]:
         from cantrip_acp.cli.loomfile import every, opened, reading
-        from cantrip_acp.errors import LoomError
+        from cantrip_acp.core.errors import LoomError
 
         for name in self.names:
             with opened(name, self.state) as held:

@@ -91,7 +91,7 @@ def _serve(
     hosts: tuple[str, ...],
 ) -> None:
     from cantrip_acp.cli.running import not_ignored
-    from cantrip_acp.errors import DefinitionError, LoomError
+    from cantrip_acp.core.errors import DefinitionError, LoomError
     from cantrip_acp.loom.view import serve
 
     ended = threading.Event()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.context import ContextBlock
     from cantrip_acp.crystals.contract import Attachment, Crystal
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
@@ -126,8 +126,8 @@ def given(files: tuple[Path, ...]) -> Given:
     A text of over `PROMPT_BYTES` is data; several are a mapping of file name to text. Raises `DefinitionError` for other
     binary data, and for what is too large.
     """
-    from cantrip_acp.circle import LARGEST_DATA
-    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.core.circle import LARGEST_DATA
+    from cantrip_acp.core.context import ContextBlock
 
     blocks = []
     texts: dict[str, str] = {}

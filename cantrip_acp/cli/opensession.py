@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cantrip_acp.cli.opening import Opening
-from cantrip_acp.errors import DefinitionError, LoomLocked, MissingKey
+from cantrip_acp.core.errors import DefinitionError, LoomLocked, MissingKey
 
 if TYPE_CHECKING:
     from cantrip_acp.chores.named_hosts import NamedHosts
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.contract import Interceptor
 
 
@@ -29,11 +29,11 @@ def open_session(
     from cantrip_acp import folders
     from cantrip_acp.acp.opening import hold
     from cantrip_acp.acp.store import SessionStore
+    from cantrip_acp.core.forking.resume import TOLD, reopen
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address, shown
     from cantrip_acp.recipes import DEFAULT, build, choosing, load, trust
     from cantrip_acp.recipes.recipe import built_in, is_path
-    from cantrip_acp.reopening import TOLD, reopen
 
     state = folders.state_dir(state_dir)
     sessions = SessionStore(state)

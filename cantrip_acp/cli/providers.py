@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.doctor import Finding
@@ -125,7 +125,7 @@ def _asked(provider: str) -> Finding:
 def _need() -> Any:
     from pathlib import Path
 
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.recipes.crystals import Need
     from cantrip_acp.recipes.files import Files
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
     from cantrip_acp.cli.sandbox import Printer
-    from cantrip_acp.context import ContextBlock
-    from cantrip_acp.events import Event
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.loom.turn import GateRecord, Output
-    from cantrip_acp.wards import Wards
 
 
 def program(words: tuple[str, ...], folder: Path) -> str:
@@ -33,7 +33,7 @@ class LoneTurn:
 
     def __init__(self, circle: Circle) -> None:
         from cantrip_acp import telemetry
-        from cantrip_acp.events import EventHub
+        from cantrip_acp.core.events import EventHub
         from cantrip_acp.gates.executor import GateExecutor
         from cantrip_acp.redaction import shared
 

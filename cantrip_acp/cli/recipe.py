@@ -13,11 +13,11 @@ import click
 from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.opening import cwd_option, state_option
 from cantrip_acp.cli.untrusted import clean_line
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
     from cantrip_acp.cli.screen import Screen
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.recipes.inspect import Report
     from cantrip_acp.recipes.recipe import Recipe
 

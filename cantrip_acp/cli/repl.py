@@ -31,15 +31,15 @@ from cantrip_acp.cli.opening import (
     open_recipe,
     state_option,
 )
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 
 if TYPE_CHECKING:
     from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.cli.castview import TextFace
     from cantrip_acp.cli.running import Running
     from cantrip_acp.cli.screen import Screen
-    from cantrip_acp.context import ContextBlock
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.entity import Entity
 
 HELP = """\
 Each line is an intent; a line that ends in \\ goes on in the next one.
@@ -154,7 +154,7 @@ def _talk(
 def _one(run: Running, intent: str, face: TextFace, context: tuple[ContextBlock, ...]) -> tuple[bool, int | None]:
     """One cast: whether it ended by itself, and the signal that stopped it. A failed one does not end the talk."""
     from cantrip_acp.cli.app import complain
-    from cantrip_acp.errors import SandboxMissing
+    from cantrip_acp.core.errors import SandboxMissing
 
     try:
         ended = run.cast(intent, face, context)

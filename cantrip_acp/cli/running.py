@@ -21,10 +21,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from cantrip_acp.crystals.ahead import prepare_beside
 
 if TYPE_CHECKING:
-    from cantrip_acp.context import ContextBlock
-    from cantrip_acp.entity import Entity
-    from cantrip_acp.events import Event
-    from cantrip_acp.loop import CastResult
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.core.loop import CastResult
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -17,7 +17,7 @@ from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.untrusted import clean_line
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.mediums.contract import Medium
     from cantrip_acp.sandbox.policy import Policy
     from cantrip_acp.sandbox.runner import Outcome
@@ -163,8 +163,8 @@ def _python(
 
     import anyio
 
-    from cantrip_acp.circle import Circle
     from cantrip_acp.cli import pythonrun
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.mediums.code import CodeMedium
 
     if network:
@@ -239,7 +239,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
     import anyio
 
     from cantrip_acp import telemetry
-    from cantrip_acp.events import EventHub
+    from cantrip_acp.core.events import EventHub
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.mediums.bash import BashMedium, BashSession
@@ -340,8 +340,8 @@ def _reach(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
 def _circle(
     cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool | list[str], timeout_ms: int | None
 ) -> Circle:
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.wards import Wards
 
     workspace = (cwd or Path.cwd()).absolute()
     limits: dict[str, Any] = {"bash_max_output_bytes": _KEPT}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cantrip_acp.cli.commands import unknown
 from cantrip_acp.cli.scriptmatch import CONDITIONS, is_condition
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes.places import KeyPath, Places
 from cantrip_acp.recipes.yaml_text import read
 

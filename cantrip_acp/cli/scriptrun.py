@@ -17,7 +17,7 @@ from cantrip_acp.cli.permission import Policy
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.scriptfile import Script, load
 from cantrip_acp.cli.untrusted import clean
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.scriptplay import Verdict

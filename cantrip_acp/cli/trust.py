@@ -13,7 +13,7 @@ import click
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import state_option
 from cantrip_acp.cli.untrusted import clean_line
-from cantrip_acp.errors import CantripError, DefinitionError
+from cantrip_acp.core.errors import CantripError, DefinitionError
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.trust import Content, Ledger

@@ -8,14 +8,14 @@ from typing import Any
 
 import anyio
 
-from cantrip_acp.cantrip import Cantrip
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.setup import Scene
-from cantrip_acp.entity import Entity
-from cantrip_acp.errors import CantripError, DefinitionError
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.entity import Entity
+from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.core.loop import CastResult
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.thread import Thread
-from cantrip_acp.loop import CastResult
 
 
 class Performance:

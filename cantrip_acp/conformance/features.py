@@ -87,7 +87,7 @@ def _gate(name: str) -> Callable[[], bool]:
 
 
 def _cantrip_takes(parameter: str) -> bool:
-    return parameter in inspect.signature(import_module("cantrip_acp.cantrip").Cantrip).parameters
+    return parameter in inspect.signature(import_module("cantrip_acp.core.cantrip").Cantrip).parameters
 
 
 FEATURES = (
@@ -98,9 +98,9 @@ FEATURES = (
         lambda: _medium("monty")() and find_spec("pydantic_monty") is not None,
     ),
     Feature("delegation (call_agent)", _delegates, _gate("call_agent")),
-    Feature("forks", _forks, lambda: hasattr(import_module("cantrip_acp.cantrip").Cantrip, "fork")),
+    Feature("forks", _forks, lambda: hasattr(import_module("cantrip_acp.core.cantrip").Cantrip, "fork")),
     Feature("folding", lambda case: bool(case.setup.get("folding")), lambda: _cantrip_takes("folding")),
-    Feature("ephemeral gates", _ephemeral, lambda: hasattr(import_module("cantrip_acp.context"), "EPHEMERAL")),
+    Feature("ephemeral gates", _ephemeral, lambda: hasattr(import_module("cantrip_acp.core.context"), "EPHEMERAL")),
     Feature(
         "a provider's normalisation",
         lambda case: any(crystal.get("raw_response") is not None for _, crystal in crystals_of(case)),

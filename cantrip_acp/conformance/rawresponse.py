@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 CHAT = ("openai", "openrouter", "ollama", "local")
 """Providers whose answers have the shape of Chat Completions; a suite may put ``mock_`` before the name."""

@@ -9,19 +9,19 @@ from typing import Any
 
 import anyio.lowlevel
 
-from cantrip_acp.call import Call
-from cantrip_acp.cantrip import Cantrip
-from cantrip_acp.circle import Circle
 from cantrip_acp.conformance import rawresponse, testgates
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.features import crystals_of
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.wards import WARDS
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.crystals.scripted import ScriptedCrystal
-from cantrip_acp.errors import DefinitionError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.mediums import registry as mediums
-from cantrip_acp.wards import WARDS
 
 _SWITCH = {"on": True, "off": False}
 

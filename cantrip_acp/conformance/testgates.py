@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 
-from cantrip_acp.errors import DefinitionError, GateError
+from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, Handler
 

@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.anthropic_messages import FAMILY, cached
 from cantrip_acp.crystals.anthropic_reading import Reading, Unreadable
@@ -26,7 +27,6 @@ from cantrip_acp.crystals.endpoint import Endpoint, check_window
 from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.parameters import Effort, RefusedReplay, not_taken, without
 from cantrip_acp.crystals.wire_names import names_back
-from cantrip_acp.errors import CrystalError
 
 _CLOSE_S = 2.0
 _REST_S = 0.25

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import failures, parameters
 from cantrip_acp.crystals.chat_messages import Dialect, render, render_tools
 from cantrip_acp.crystals.chat_stream import ChatAnswer
@@ -21,7 +22,6 @@ from cantrip_acp.crystals.openai_sdk import OpenAISdk
 from cantrip_acp.crystals.spoken import Spoken
 from cantrip_acp.crystals.texttools import RESULT, as_text
 from cantrip_acp.crystals.wire_names import minted, names_back, wire_name
-from cantrip_acp.errors import CrystalError, DefinitionError
 
 PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from cantrip_acp.core.errors import MalformedResponse
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.errors import MalformedResponse
 
 LONGEST_EVENT = 16 * 1024 * 1024
 """Bytes of one event of a stream, or of the body of an error; SDKs keep these in memory until they end."""

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from cantrip_acp.call import Call, ToolChoice
+from cantrip_acp.core.call import Call, ToolChoice
+from cantrip_acp.core.errors import MalformedResponse
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.errors import MalformedResponse
 
 Role = Literal["system", "user", "assistant", "tool"]
 

@@ -14,8 +14,8 @@ from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
+from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals.contract import Meter
-from cantrip_acp.errors import ContextLimitError, CrystalError
 from cantrip_acp.redaction import shared
 
 OVERLOADED = 529

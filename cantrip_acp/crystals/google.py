@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import TAIL, ClientPerLoop, watch
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
@@ -26,7 +27,6 @@ from cantrip_acp.crystals.google_messages import body_of, signatures
 from cantrip_acp.crystals.google_reading import Reading
 from cantrip_acp.crystals.google_thinking import check, with_less
 from cantrip_acp.crystals.wire_names import names_back
-from cantrip_acp.errors import CrystalError
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"

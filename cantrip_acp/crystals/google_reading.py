@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.errors import CrystalError, MalformedResponse
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Delta, Emit, Meter, Response, ToolCall, Usage
 from cantrip_acp.crystals.google_messages import FAMILY
 from cantrip_acp.crystals.models import Price, priced
 from cantrip_acp.crystals.sampled import Tokens
-from cantrip_acp.errors import CrystalError, MalformedResponse
 
 _REFUSED = frozenset(
     {

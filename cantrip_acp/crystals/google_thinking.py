@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.parameters import nearest_effort
-from cantrip_acp.errors import CrystalError, DefinitionError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """What ``effort`` may be."""

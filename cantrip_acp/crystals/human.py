@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import anyio
 
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, ToolDefinition
-from cantrip_acp.errors import CrystalError
 
 _ENTITIES = 32
 """Entities whose messages are remembered as seen; one that comes again after that is shown whole."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.chat import ChatCrystal
 from cantrip_acp.crystals.chat_messages import Dialect
@@ -17,7 +18,6 @@ from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
 from cantrip_acp.crystals.models import priced
 from cantrip_acp.crystals.openai_sdk import shown
 from cantrip_acp.crystals.presets import LOCAL, PRESETS, Preset, ollama_address
-from cantrip_acp.errors import ContextLimitError, CrystalError
 
 _CUT_FROM = 1000
 """Below this many tokens no window is full; such a count is of what an old version had not in its cache."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals import failures, parameters
 from cantrip_acp.crystals.chat import ChatCrystal, cache_key, said_something
 from cantrip_acp.crystals.chat_stream import usage_of
@@ -23,7 +24,6 @@ from cantrip_acp.crystals.openai_sdk import OpenAISdk, address, is_own
 from cantrip_acp.crystals.responses_messages import FAMILY, keep, render_input, render_tools
 from cantrip_acp.crystals.responses_stream import ResponsesAnswer
 from cantrip_acp.crystals.wire_names import minted, names_back
-from cantrip_acp.errors import CrystalError, DefinitionError
 
 PATH = "/responses"
 APIS = ("responses", "chat")

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from cantrip_acp.core.errors import CrystalError, MalformedResponse
 from cantrip_acp.crystals import failures
 from cantrip_acp.crystals.clients import ClientPerLoop, watch
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
-from cantrip_acp.errors import CrystalError, MalformedResponse
 
 if TYPE_CHECKING:
     import openai

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Message
-from cantrip_acp.errors import CrystalError
 
 DROPPABLE = (
     "temperature",

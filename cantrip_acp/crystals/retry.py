@@ -16,6 +16,9 @@ from typing import Any
 import anyio
 import msgspec
 
+from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, shown
+from cantrip_acp.core.errors import CrystalError, DefinitionError, MalformedResponse
+from cantrip_acp.core.events import seconds_words
 from cantrip_acp.crystals.contract import (
     NO_USAGE,
     UNKNOWN_USAGE,
@@ -29,9 +32,6 @@ from cantrip_acp.crystals.contract import (
     Usage,
     check_response,
 )
-from cantrip_acp.definition import check_keys, check_mapping, check_number, check_whole, shown
-from cantrip_acp.errors import CrystalError, DefinitionError, MalformedResponse
-from cantrip_acp.events import seconds_words
 
 MAX_RESPONSE_CHARS = 8_000_000
 """More text than any model may answer; a stream that goes beyond it has no end."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from cantrip_acp.core.definition import check_text, check_whole
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 from cantrip_acp.crystals.contract import NO_USAGE, Crystal, Delta, Emit, Query, Response, ToolCall, Usage
 from cantrip_acp.crystals.wire_names import wire_name
-from cantrip_acp.definition import check_text, check_whole
-from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.spoken import Spoken

@@ -27,9 +27,9 @@ from typing import Any
 import msgspec
 
 from cantrip_acp import shapes
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.presets import LOCAL, PRESETS
-from cantrip_acp.errors import DefinitionError
 from cantrip_acp.folders import config_dir
 
 _log = logging.getLogger(__name__)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cantrip_acp.call import Call
-from cantrip_acp.circle import NOTHING, Circle
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.circle import NOTHING, Circle
+from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.delegation.granting import circle_for
 from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import Request
-from cantrip_acp.errors import CantripError, DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.entity import Entity
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _call(own: Call, request: Request) -> Call:
 
 def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
     """The cantrip of the parent's child of that number, from 0. Raises `ChildRefused` where its crystal cannot be had."""
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
 
     of = parent.cantrip
     crystal = crystal_of(parent, judged.request, number)

@@ -9,8 +9,8 @@ import anyio
 from cantrip_acp.delegation.refusal import ChildRefused
 
 if TYPE_CHECKING:
-    from cantrip_acp.entity import Entity
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.wards import Wards
 
 
 class Children:

@@ -18,8 +18,8 @@ from cantrip_acp.delegation.request import CHILD, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.loop import CastResult
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.loop import CastResult
 
 _VALUE: Mapping[str, Any] = {
     **CHILD,

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.delegation import given, spawning
 from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import ONE, Request
-from cantrip_acp.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import quoted
 
 if TYPE_CHECKING:
-    from cantrip_acp.turnstate import TurnState
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.turn_builder import TurnState
+    from cantrip_acp.core.wards import Wards
 
 MOST_IN_BATCH = 10_000
 """Requests of one batch."""

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cantrip_acp.circle import Circle
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import Request
 from cantrip_acp.delegation.wardship import wards_for
-from cantrip_acp.errors import DefinitionError
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
-from cantrip_acp.wards import Wards
 
 _GIVEN = "read_context"
 """The gate that comes with data and goes with it; nobody passes it on."""

@@ -6,11 +6,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from cantrip_acp import telemetry
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import ChildRejected
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import ChildRejected
 
 if TYPE_CHECKING:
-    from cantrip_acp.turnstate import TurnState
+    from cantrip_acp.core.turn_builder import TurnState
 
 EVENT = "cantrip.ward.child_rejected"
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_acp.circle import NOTHING
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.circle import NOTHING
+from cantrip_acp.core.errors import GateError
 
 CHILD: Mapping[str, Any] = {
     "intent": {

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from cantrip_acp.delegation.birth import Birth
+from cantrip_acp.core.errors import CantripError, GateError, LoomError
+from cantrip_acp.core.events import Birth
 from cantrip_acp.delegation.child import Judged, cantrip_of, crystal_of, judge
 from cantrip_acp.delegation.refusal import ChildRefused, report
 from cantrip_acp.delegation.request import Request
-from cantrip_acp.errors import CantripError, GateError, LoomError
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.entity import Entity
-    from cantrip_acp.loop import CastResult
-    from cantrip_acp.turnstate import TurnState
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.loop import CastResult
+    from cantrip_acp.core.turn_builder import TurnState
+    from cantrip_acp.core.wards import Wards
 
 
 _BETWEEN = 16
@@ -152,7 +152,7 @@ async def run_all(
 
 
 async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, index: int | None) -> CastResult:
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
 
     parent = turn.entity
     async with parent.children.at_once:

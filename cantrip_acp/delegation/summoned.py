@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Birth
 from cantrip_acp.delegation import spawning
-from cantrip_acp.delegation.birth import Birth
 from cantrip_acp.delegation.child import cantrip_of
 from cantrip_acp.delegation.refusal import ChildRefused, report
-from cantrip_acp.errors import GateError
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.loop import CastResult
+    from cantrip_acp.core.turn_builder import TurnState
     from cantrip_acp.delegation.request import Request
-    from cantrip_acp.entity import Entity
-    from cantrip_acp.loop import CastResult
-    from cantrip_acp.turnstate import TurnState
 
 
 async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
     """A child that waits for its first intent; nothing of it is in the loom before. Raises `ChildRefused`."""
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
 
     parent = turn.entity
     living = parent.children.living

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.wards import COMPILE, WARDS, Wards, compose
 from cantrip_acp.delegation.refusal import ChildRefused
 from cantrip_acp.delegation.request import Request
-from cantrip_acp.errors import DefinitionError
-from cantrip_acp.wards import COMPILE, WARDS, Wards, compose
 
 _OPENING = (
     "bash_writable_paths",

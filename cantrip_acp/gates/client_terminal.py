@@ -10,8 +10,8 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Diff
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import one_line
 

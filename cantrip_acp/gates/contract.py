@@ -15,21 +15,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from cantrip_acp.definition import nearest, shown
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.definition import nearest, shown
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.json_data import FrozenDict, freeze, thaw
 from cantrip_acp.redaction import looks_secret
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.events import Diff, Location, PlanEntry
+    from cantrip_acp.core.turn_builder import TurnState
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import Attachment
-    from cantrip_acp.events import Diff, Location, PlanEntry
     from cantrip_acp.gates.overlay import Overlay
     from cantrip_acp.loom.turn import GateRecord
-    from cantrip_acp.turnstate import TurnState
-    from cantrip_acp.wards import Wards
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
 """What editors tell apart when they show a call."""

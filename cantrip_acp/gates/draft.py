@@ -13,7 +13,7 @@ import secrets
 import stat
 from contextlib import suppress
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.place import Place, failure
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

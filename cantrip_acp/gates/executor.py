@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp import events, spans, telemetry
+from cantrip_acp import spans, telemetry
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import GateError, describe, interrupts
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.errors import GateError, describe, interrupts
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.file_changes import changes_of
@@ -31,11 +32,11 @@ from cantrip_acp.json_data import NotJson, encodable, freeze, plain, thaw
 from cantrip_acp.loom.turn import FileChange, GateRecord
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.events import EventHub
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.events import EventHub
+    from cantrip_acp.core.turn_builder import TurnState
     from cantrip_acp.gates.contract import GateSession
     from cantrip_acp.redaction import Redactor
-    from cantrip_acp.turnstate import TurnState
 
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode

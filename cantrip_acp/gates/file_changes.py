@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cantrip_acp.events import Diff
+from cantrip_acp.core.events import Diff
 from cantrip_acp.loom.turn import FileChange
 
 LIMIT = 256 * 1024

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.roots import Root

@@ -16,7 +16,7 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
 
 Listener = Callable[[Mapping[str, Gate]], None]
 

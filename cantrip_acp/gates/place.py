@@ -9,11 +9,11 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.guarded import is_git_config, why_hidden, without_credentials
 
 if TYPE_CHECKING:
-    from cantrip_acp.events import Location
+    from cantrip_acp.core.events import Location
     from cantrip_acp.gates.roots import Root
 
 WALK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,7 +70,7 @@ class Place:
         return valid(os.path.join(self.root.path, *self.parts))
 
     def location(self, line: int | None = None) -> Location:
-        from cantrip_acp.events import Location
+        from cantrip_acp.core.events import Location
 
         return Location(self.absolute, line)
 

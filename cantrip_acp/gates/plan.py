@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import PlanEntry
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import PlanEntry
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
 MOST_ENTRIES = 100

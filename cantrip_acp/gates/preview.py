@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Location
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.place import one_line, valid
 from cantrip_acp.gates.roots import Root

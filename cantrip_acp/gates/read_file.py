@@ -15,8 +15,8 @@ from typing import Any
 
 import anyio.to_thread
 
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.errors import GateError
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.images import LARGEST_IMAGE, image_type

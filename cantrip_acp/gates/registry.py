@@ -10,7 +10,7 @@ import difflib
 import importlib
 from typing import Any
 
-from cantrip_acp.errors import DefinitionError, describe, interrupts
+from cantrip_acp.core.errors import DefinitionError, describe, interrupts
 from cantrip_acp.gates.contract import Gate
 
 BUILT_IN: dict[str, str] = {

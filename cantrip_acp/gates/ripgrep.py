@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates import text
 from cantrip_acp.gates.searched import (
     MAX_FILE,

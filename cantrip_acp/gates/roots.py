@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
 from cantrip_acp import copies, folders
-from cantrip_acp.errors import GateError, SandboxError
+from cantrip_acp.core.errors import GateError, SandboxError
 from cantrip_acp.gates.guarded import plain, why_hidden, why_protected
 from cantrip_acp.gates.place import LIST, WALK, Place, exchange, failure, reason, spelled
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates import line_matcher, text
 from cantrip_acp.gates.guarded import is_git_config, why_hidden
 from cantrip_acp.gates.ignore import Globs, Level, level_of

@@ -13,8 +13,8 @@ from typing import Any
 
 import anyio.to_thread
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Location
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Location
 from cantrip_acp.gates import ripgrep, scan
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.ignore import Globs

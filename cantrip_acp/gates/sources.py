@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.contract import Gate
 
 

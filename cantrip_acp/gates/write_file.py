@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio.to_thread
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Diff
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff
 from cantrip_acp.gates import text
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.draft import check_writable, replace_file

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
 

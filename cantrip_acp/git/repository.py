@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.git.run import TIMEOUT, Ran, run
 
 _LARGEST_LINK = 4096

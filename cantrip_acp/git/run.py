@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 
 TIMEOUT = 60.0
 """Seconds, where the caller says nothing."""

@@ -13,7 +13,7 @@ import re
 import shutil
 from dataclasses import dataclass
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.temporary import started

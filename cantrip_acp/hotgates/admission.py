@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.errors import DefinitionError, GateError
+from cantrip_acp.core.errors import DefinitionError, GateError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.roots import Root
 from cantrip_acp.hotgates import signers
 from cantrip_acp.hotgates.names import NameRefused, full_name
-from cantrip_acp.wards import Wards
 
 LARGEST = 1_048_576
 """Bytes of a module's source."""

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.events import Diff
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.events import Diff
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.overlay import Overlay
-    from cantrip_acp.wards import Wards
 
 _DESCRIPTION = (
     "Compile a Python module and make its public functions (those of __all__, where there is one) gates that you can call "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from cantrip_acp.errors import DefinitionError, GateError, SandboxError
+from cantrip_acp.core.errors import DefinitionError, GateError, SandboxError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.hotgates.admission import Module, admit
 from cantrip_acp.hotgates.process import HotProcess, Lost, Said
@@ -22,7 +22,7 @@ from cantrip_acp.sandbox import messages
 from cantrip_acp.sandbox.output import clean
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.overlay import Overlay
 
 MOST_MODULES = 32

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox import interpreter, limits, messages, runner
 from cantrip_acp.sandbox.output import Collector
 from cantrip_acp.sandbox.reach import reach
@@ -23,7 +23,7 @@ from cantrip_acp.sandbox.runner import Sandbox
 from cantrip_acp.sandbox.worker import Listening, Worker
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
 
 Answer = messages.Loaded | messages.Answered
 

@@ -12,7 +12,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 
 INSTALL = "pip install 'cantrip-acp[signatures]'"
 _SSH = "ssh-ed25519"

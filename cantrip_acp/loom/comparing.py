@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.errors import TurnNotFound
+from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.loom.listing import Listing, ThreadLine
 from cantrip_acp.loom.outline import Outline
 

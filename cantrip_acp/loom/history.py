@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, Turn, UtteranceRecord
 from cantrip_acp.loom.utterances import whole

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.errors import LoomError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.thread import PROCESS_ENDED
 from cantrip_acp.loom.turn import (

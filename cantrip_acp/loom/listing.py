@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.errors import TurnNotFound
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.outline import Outline
 from cantrip_acp.loom.thread import Endings, State

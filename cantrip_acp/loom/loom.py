@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from cantrip_acp.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
+from cantrip_acp.core.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
 from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem, Store, readable

@@ -4,7 +4,7 @@ Every reward is a `RewardRecord` of its turn, and each is kept. Five kinds:
 
 - ``explicit``: somebody's word (`Loom.annotate_reward`, ``cantrip loom reward``).
 - ``implicit``: computed from what the circle answered (`implicit`), written only where somebody asks for it.
-- ``shaped``: by the scoring function of the circle (`cantrip_acp.scoring`).
+- ``shaped``: by the scoring function of the circle (`cantrip_acp.core.scoring`).
 - ``verifier``: by another cantrip that read the thread (`cantrip_acp.verifying`).
 - ``relative``: how the thread did among its group (`ranked`). It never replaces the others; it stands beside them.
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from cantrip_acp.errors import LoomError, TurnNotFound
+from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.outline import Outline
 from cantrip_acp.loom.turn import Output, RewardKind, RewardRecord, Turn
 

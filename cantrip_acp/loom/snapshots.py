@@ -9,7 +9,7 @@ import base64
 import binascii
 from typing import Any
 
-from cantrip_acp.errors import LoomError, TurnNotFound
+from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import SnapshotRecord, new_id, now
 

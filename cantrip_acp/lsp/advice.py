@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cantrip_acp.core.wards import COMPILE, WARDS
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.recipes import rules
 from cantrip_acp.recipes.places import KeyPath, Mend
-from cantrip_acp.wards import COMPILE, WARDS
 
 Severity = Literal["error", "warning", "information", "hint"]
 
@@ -136,9 +136,9 @@ def _legacy(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advi
 
 
 def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals import table
     from cantrip_acp.crystals.presets import PRESETS
-    from cantrip_acp.errors import DefinitionError
     from cantrip_acp.recipes import names
     from cantrip_acp.recipes.values import near as near_word
     from cantrip_acp.recipes.values import nearest
@@ -232,8 +232,8 @@ def _without_children(listed: list[tuple[str, Any, KeyPath]], found: Mapping[str
 
 def _repeated(listed: list[tuple[str, Any, KeyPath]]) -> Iterator[Advice]:
     """A ward that stands twice: told where it does nothing."""
-    from cantrip_acp.errors import DefinitionError
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.core.wards import Wards
 
     seen: dict[str, tuple[Any, KeyPath]] = {}
     for name, value, path in listed:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import anyio
 
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
 
 TELL_S = 0.05
@@ -94,7 +94,7 @@ class Cast:
     async def _drive(self) -> Ended:
         import anyio
 
-        from cantrip_acp import events
+        from cantrip_acp.core import events
         from cantrip_acp.lsp.telling import Telling
 
         self._inside = asyncio.get_running_loop()

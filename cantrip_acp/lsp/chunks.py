@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from cantrip_acp.errors import RecipeError
+from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.cuts import OPENING, SMALL, cuts
 from cantrip_acp.recipes import yaml_text
 from cantrip_acp.recipes.places import Places

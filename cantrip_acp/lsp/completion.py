@@ -9,11 +9,11 @@ from pathlib import Path
 
 from lsprotocol import types
 
+from cantrip_acp.core.wards import WARDS
 from cantrip_acp.lsp import meaning, shape, where
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.filecheck import beside
 from cantrip_acp.lsp.where import Where
-from cantrip_acp.wards import WARDS
 
 _KIND = types.CompletionItemKind
 MOST = 300
@@ -166,8 +166,8 @@ def _gates(held: Held, at: Where) -> Iterator[types.CompletionItem]:
 
 
 def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals import table
-    from cantrip_acp.errors import DefinitionError
     from cantrip_acp.recipes import names
 
     only: str | None = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.lsp.advice import Advice
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.files import Files

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.errors import RecipeError
+from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp import advice, filecheck, trifecta
 from cantrip_acp.lsp.advice import Severity
 from cantrip_acp.lsp.chunks import Chunks

@@ -11,12 +11,12 @@ from typing import Any
 
 from lsprotocol import types
 
+from cantrip_acp.core.wards import WARDS, Wards
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.lsp import advice
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.finding import title, title_span
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.wards import WARDS, Wards
 
 OWN = ""
 """The crystal of a child that has its parent's."""
@@ -106,7 +106,7 @@ class Family:
 
     @cached_property
     def _wards(self) -> Wards:
-        from cantrip_acp.errors import DefinitionError
+        from cantrip_acp.core.errors import DefinitionError
 
         try:
             return Wards.of([{name: value} for name, value, _ in advice.wards(self._circle) if name in WARDS])

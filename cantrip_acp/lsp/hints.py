@@ -15,7 +15,7 @@ from cantrip_acp.lsp.tree import Node
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.wards import Wards
 
 Hint = tuple[int, str, str]
 """Where it stands, what it says, and what that means."""
@@ -62,8 +62,8 @@ def _call(held: Held, data: dict[str, Any]) -> Generator[Hint, None, int]:
 
 
 def _prices(held: Held, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals import table
-    from cantrip_acp.errors import DefinitionError
     from cantrip_acp.lsp.telling import money
 
     for path, provider, model in advice.crystals(data):
@@ -84,8 +84,8 @@ def _prices(held: Held, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
 
 
 def _wards(held: Held, circle: dict[str, Any]) -> Iterator[Hint]:
-    from cantrip_acp.errors import DefinitionError
-    from cantrip_acp.wards import WARDS, Wards
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.core.wards import WARDS, Wards
 
     listed = advice.wards(circle)
     try:
@@ -143,14 +143,14 @@ def _children(wards: Wards) -> str:
 
 def estimated(text: str) -> int:
     """About how many tokens a text has."""
+    from cantrip_acp.core.folding.policy import tokens_of
     from cantrip_acp.crystals.contract import Message
-    from cantrip_acp.folding import tokens_of
 
     return tokens_of(Message("system", text))
 
 
 def _file(path: Path) -> str | None:
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.recipes.files import Files
 
     try:

@@ -10,7 +10,7 @@ import re
 
 from lsprotocol import types
 
-from cantrip_acp.errors import RecipeError
+from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.recipes import document
 

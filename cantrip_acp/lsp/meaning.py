@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cantrip_acp.core.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp import shape
 from cantrip_acp.lsp.tree import Node
 from cantrip_acp.recipes.places import KeyPath
-from cantrip_acp.wards import WARDS
 
 MEDIUMS = {
     "conversation": "Gates are tools that the crystal calls one by one; nothing else runs.",
@@ -72,7 +72,7 @@ def key(path: KeyPath, root: Node) -> str:
 
 def gate(name: str) -> str:
     """A gate: its signature and what it does; empty where there is none."""
-    from cantrip_acp.errors import CantripError
+    from cantrip_acp.core.errors import CantripError
     from cantrip_acp.gates import registry
 
     canonical = ALIASES.get(name, name)
@@ -94,8 +94,8 @@ def model(provider: str, name: str) -> str:
 
 def model_line(provider: str, name: str) -> str:
     """Window and price in one line; empty where no table has the model."""
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals import table
-    from cantrip_acp.errors import DefinitionError
 
     try:
         info = table.look_up(provider, name, remark=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cantrip_acp.core.wards import WARDS
 from cantrip_acp.lsp import shape
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.findings import Finding
 from cantrip_acp.lsp.fixes import Fix, added, removal
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.wards import WARDS
 
 _SECTIONS = ("call", "circle", "folding", "retry", "loom", "memory")
 

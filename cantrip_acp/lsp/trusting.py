@@ -24,7 +24,7 @@ class Trusting:
 
     def require(self, recipe: Recipe, workspace: Path, state: Path) -> None:
         """Let a recipe pass. Raises `UntrustedRecipe` or `RecipeError` with each key that asks for more, and its place."""
-        from cantrip_acp.errors import RecipeError, UntrustedRecipe
+        from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
         from cantrip_acp.recipes import trust
 
         if recipe.source != "workspace" or self._given & {_content(recipe)}:
@@ -43,7 +43,7 @@ class Trusting:
     def asked(self, path: Path, files: Files, workspace: Path) -> int:
         """How many keys of a recipe ask for trust that it does not have; 0 where it may be cast, or is not valid."""
         from cantrip_acp import folders
-        from cantrip_acp.errors import CantripError, UntrustedRecipe
+        from cantrip_acp.core.errors import CantripError, UntrustedRecipe
 
         state = folders.state_dir()
         try:
@@ -56,7 +56,7 @@ class Trusting:
 
     def grant(self, recipe: Recipe, workspace: Path, state: Path) -> dict[str, Any]:
         """Trust it as it is now; what that was given to. Raises `DefinitionError` where it has to be saved first."""
-        from cantrip_acp.errors import DefinitionError
+        from cantrip_acp.core.errors import DefinitionError
         from cantrip_acp.recipes import trust
 
         asked = [
@@ -97,7 +97,7 @@ def recipe_at(path: Path, files: Files, state: Path | None) -> Recipe:
 
 
 def _content(recipe: Recipe) -> str:
-    from cantrip_acp.errors import DefinitionError
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.recipes import trust
 
     whole = hashlib.sha256(f"{recipe.path}\0".encode() + recipe.raw)

@@ -175,8 +175,8 @@ def _model(held: Held, finding: Finding) -> Iterator[Fix]:
 
 
 def _default(provider: str) -> str | None:
+    from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals import table
-    from cantrip_acp.errors import DefinitionError
 
     try:
         return table.default(provider)

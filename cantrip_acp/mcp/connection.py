@@ -20,7 +20,7 @@ import mcp_types
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from cantrip_acp.errors import CantripError, GateError, SandboxError
+from cantrip_acp.core.errors import CantripError, GateError, SandboxError
 from cantrip_acp.mcp import transport
 from cantrip_acp.mcp.declaration import McpServer
 from cantrip_acp.mcp.userprocess import UserProcess
@@ -32,7 +32,7 @@ from cantrip_acp.sandbox.toolchains import is_python
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
 
 log = logging.getLogger(__name__)
 # The SDK logs a server's failures with tracebacks and with what was sent; they reach whoever called as errors.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types
 
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.images import image_of
 from cantrip_acp.mcp.declaration import plain

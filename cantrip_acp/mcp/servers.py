@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mcp.declaration import McpServer, distinct
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.mcp.connection import Connection
 
 

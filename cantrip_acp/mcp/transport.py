@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.mcp.declaration import McpServer
 from cantrip_acp.mcp.userprocess import UserProcess
 from cantrip_acp.sandbox.output import clean

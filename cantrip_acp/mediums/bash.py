@@ -16,9 +16,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.circle import NOTHING
+from cantrip_acp.core.circle import NOTHING
+from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
-from cantrip_acp.errors import SandboxError, SandboxMissing
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.turn import Output
 from cantrip_acp.mediums.codetext import seconds
@@ -27,11 +27,11 @@ from cantrip_acp.mediums.report import Report, signal_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.mediums.contract import TurnContext
     from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox
-    from cantrip_acp.wards import Wards
 
 _PARAMETERS: Mapping[str, Any] = {
     "type": "object",

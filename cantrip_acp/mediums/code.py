@@ -16,7 +16,7 @@ from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.mediums import codetext
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.loom.turn import Output
     from cantrip_acp.mediums.codesession import CodeSession
     from cantrip_acp.mediums.snapshot import ChunkStore

@@ -14,8 +14,8 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.circle import NOTHING
-from cantrip_acp.errors import SandboxError, SandboxMissing
+from cantrip_acp.core.circle import NOTHING
+from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.loom.turn import Output
 from cantrip_acp.mediums import snapshot as snapshots
 from cantrip_acp.mediums.cell import CANCEL, LEFT_BEHIND, Cell
@@ -33,8 +33,8 @@ from cantrip_acp.sandbox.watching import Watching
 from cantrip_acp.sandbox.worker import Listening, Worker
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.context import ContextBlock
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.mediums.contract import TurnContext

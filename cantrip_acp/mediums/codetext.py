@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp.circle import NOTHING
+from cantrip_acp.core.circle import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.turn import Output
-    from cantrip_acp.wards import Wards
 
 TOOL = "python"
 PARAMETERS: Mapping[str, Any] = {

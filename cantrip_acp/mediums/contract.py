@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
-    from cantrip_acp.events import Event
     from cantrip_acp.loom.turn import GateRecord, Output
-    from cantrip_acp.wards import Wards
 
 
 class TurnContext(Protocol):

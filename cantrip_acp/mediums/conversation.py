@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
     from cantrip_acp.loom.turn import Output
     from cantrip_acp.mediums.contract import TurnContext

@@ -13,7 +13,7 @@ from cantrip_acp.mediums import codetext, montytext
 from cantrip_acp.mediums.code import CodeMedium
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.mediums.montysession import MontySession
     from cantrip_acp.mediums.snapshot import ChunkStore
 

@@ -15,7 +15,7 @@ from cantrip_acp.sandbox.reach import reach
 from cantrip_acp.sandbox.runner import Sandbox
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
 
 
 class MontySession(CodeSession):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from cantrip_acp.mediums.codetext import construction_lines, context_line, functions_of, seconds
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.wards import Wards
 
 DESCRIPTION = (
     "Run one cell of restricted Python: variables, functions and imports are there in the next cell. You see what it prints, "

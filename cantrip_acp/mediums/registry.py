@@ -6,7 +6,7 @@ import difflib
 import importlib
 from typing import Any
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.mediums.contract import Medium
 

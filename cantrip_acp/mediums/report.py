@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp import events
+from cantrip_acp.core import events
 from cantrip_acp.redaction import shared
 
 if TYPE_CHECKING:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.loom.turn import Output
     from cantrip_acp.mediums.contract import TurnContext

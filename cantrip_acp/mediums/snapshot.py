@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cantrip_acp import shapes
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 
 SMALLEST = 2_048
 LARGEST = 65_536

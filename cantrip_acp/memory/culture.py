@@ -13,8 +13,8 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from cantrip_acp.context import DOCUMENTS, CastInfo, ContextBlock
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.context import DOCUMENTS, CastInfo, ContextBlock
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates import text as plain
 from cantrip_acp.gates.roots import Root
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import anyio.to_thread
 
-from cantrip_acp.context import CastInfo, ContextBlock
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.context import CastInfo, ContextBlock
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import CastRecord
 

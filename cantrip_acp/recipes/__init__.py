@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.recipes.recipe import Recipe
 

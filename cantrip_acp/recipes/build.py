@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.call import Call
-from cantrip_acp.circle import Circle
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.errors import DefinitionError, RecipeError
+from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.errors import DefinitionError, RecipeError
 from cantrip_acp.folders import state_dir
-from cantrip_acp.folding import Folding
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.stores import address
@@ -28,12 +28,12 @@ from cantrip_acp.recipes.recipe import Recipe
 from cantrip_acp.recipes.rules import gate_name
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.context import Contributor
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.context import Contributor
+    from cantrip_acp.core.scoring import Scorer
     from cantrip_acp.gates.sources import GateSource
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.mediums.contract import Medium
-    from cantrip_acp.scoring import Scorer
 
 NOT_YET = "not available in this version yet"
 
@@ -46,7 +46,7 @@ def build(
     Raises `RecipeError` with the place of what this version lacks or a file that is missing, `DefinitionError` and
     `MissingKey` where no crystal can be had.
     """
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
 
     missing = [
         str(recipe.problem(path, message))

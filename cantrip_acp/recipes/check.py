@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
-from cantrip_acp.errors import RecipeError
+from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes import rules, values
 from cantrip_acp.recipes.document import Document
 from cantrip_acp.recipes.models.base import TAG

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.errors import DefinitionError
 from cantrip_acp.recipes import crystals
 from cantrip_acp.recipes.crystals import KEYS, VARIABLE, Need
 from cantrip_acp.recipes.files import Files

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.errors import DefinitionError, MissingKey
 from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.recipes import names
 from cantrip_acp.recipes.files import Files

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cantrip_acp.errors import RecipeError
+from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.recipes.places import KeyPath, Mend, Places, Problem
 
 MAX_BYTES = 2 * 1024 * 1024

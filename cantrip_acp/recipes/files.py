@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes.document import MAX_BYTES
 
 

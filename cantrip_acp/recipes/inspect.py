@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.circle import Circle
-from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import build, crystals, names, trust
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.places import KeyPath

@@ -24,6 +24,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 import msgspec
 
 from cantrip_acp import shapes
+from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.crystals import keys, table
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
@@ -31,7 +32,6 @@ from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import ModelInfo, Price
 from cantrip_acp.crystals.parameters import nearest_effort
 from cantrip_acp.crystals.presets import PRESETS, ollama_address
-from cantrip_acp.errors import DefinitionError, MissingKey
 from cantrip_acp.recipes.crystals import AUTH_TOKEN, KEYS, Need
 from cantrip_acp.redaction import shared
 

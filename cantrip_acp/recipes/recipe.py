@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.folders import config_dir
 from cantrip_acp.gates.place import one_line
 from cantrip_acp.recipes import compiled

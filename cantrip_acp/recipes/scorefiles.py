@@ -1,7 +1,7 @@
 """A scoring function from a recipe's Python file: ``circle: {score: {python: score.py, at: turn}}``, relative to the recipe.
 
 As a file of gates (`gatefiles`) it is the recipe owner's code and runs on the host, once trust has let the recipe pass. It
-exports one function, ``score``: of a `Turn` where ``at`` is turn, of a `Thread` where it is cast (`cantrip_acp.scoring`):
+exports one function, ``score``: of a `Turn` where ``at`` is turn, of a `Thread` where it is cast (`cantrip_acp.core.scoring`):
 
     def score(turn):
         "Each turn costs a little, the end pays."
@@ -14,10 +14,10 @@ import inspect
 from pathlib import Path
 from typing import Literal
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.gatefiles import run_file
-from cantrip_acp.scoring import Scorer
 
 
 def load(path: Path, files: Files, at: Literal["turn", "cast"]) -> Scorer:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
+from cantrip_acp.core.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.folders import private
 from cantrip_acp.loom.turn import now
 from cantrip_acp.recipes import crystals, names

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from cantrip_acp.errors import LoomLocked
+from cantrip_acp.core.errors import LoomLocked
 from cantrip_acp.loom.stores import sole
 from cantrip_acp.retention.folder import Entry, Folder
 from cantrip_acp.retention.item import Item, Stays

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.retention import leftovers, looms, references, worktrees
 from cantrip_acp.retention.folder import Folder
 from cantrip_acp.retention.item import Item

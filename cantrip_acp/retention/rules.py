@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 FILE = "settings.toml"
 """The user's settings, in the configuration folder; retention is its table ``gc``."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.retention.item import Item, Stays
 from cantrip_acp.retention.plan import Plan
 

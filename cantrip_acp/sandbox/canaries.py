@@ -11,10 +11,10 @@ import shlex
 import socket
 from dataclasses import dataclass
 
-from cantrip_acp.errors import SandboxError, SandboxMissing
+from cantrip_acp.core.errors import SandboxError, SandboxMissing
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.runner import Sandbox
 from cantrip_acp.temporary import TemporaryFolder
-from cantrip_acp.wards import Wards
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import select
 from collections import deque
 from collections.abc import Callable
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 
 HEAD = 5
 JSON = b"j"

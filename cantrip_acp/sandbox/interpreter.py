@@ -10,7 +10,7 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.toolchains import find_tools, is_python
 

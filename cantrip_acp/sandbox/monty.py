@@ -10,7 +10,7 @@ import signal
 import sysconfig
 from dataclasses import dataclass, replace
 
-from cantrip_acp.errors import SandboxMissing
+from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.toolchains import find_tools
 from cantrip_acp.sandbox.worker import Worker

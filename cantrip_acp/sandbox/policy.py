@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cantrip_acp.errors import DefinitionError, SandboxError
+from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.guarded import plain, protected_by
 from cantrip_acp.sandbox.gitlinks import Unfetched
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.hosts import Allowed
-from cantrip_acp.wards import Wards
 
 WIRE = "/run/cantrip"
 """Where the gates' commands and their wiring are inside."""

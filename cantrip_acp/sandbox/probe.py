@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from cantrip_acp.errors import SandboxError, SandboxMissing
+from cantrip_acp.core.errors import SandboxError, SandboxMissing
 
 _TRUSTED = "/usr/bin:/usr/local/bin:/bin:/run/current-system/sw/bin:/nix/var/nix/profiles/default/bin"
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 
 _CHUNK = 65_536
 _WIDE_PIPE = 1024 * 1024

@@ -6,10 +6,10 @@ import asyncio
 import re
 from typing import Any
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.policy import PROXY_PORT
 from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.wards import Wards
 
 _SCRIPT = """
 ask() {

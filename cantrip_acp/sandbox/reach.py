@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.guarded import is_secret_file, plain
-from cantrip_acp.wards import Wards
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ import anyio.to_thread
 
 from cantrip_acp import copies, folders
 from cantrip_acp.copies import copied, source_of
-from cantrip_acp.errors import DefinitionError, SandboxError
+from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox import beside, bubblewrap, gitlinks, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
@@ -33,7 +34,6 @@ from cantrip_acp.sandbox.running import Listener, Outcome, Prepared, Running, Ta
 from cantrip_acp.sandbox.runtime import runtime
 from cantrip_acp.sandbox.standins import is_standin
 from cantrip_acp.sandbox.toolchains import find_tools
-from cantrip_acp.wards import Wards
 
 _SLOW_LOOK = 0.005
 """Seconds of looking at a workspace from which on it is done in a thread."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox import bubblewrap, controlgroup, limits, probe
 from cantrip_acp.sandbox.controlgroup import ControlGroup
 from cantrip_acp.sandbox.door import Door

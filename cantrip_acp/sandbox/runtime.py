@@ -18,7 +18,7 @@ import threading
 from collections.abc import Mapping
 from importlib.resources import files
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.folders import state_dir
 from cantrip_acp.sandbox import etc
 from cantrip_acp.sandbox.bubblewrap import Places

@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox import beside
 from cantrip_acp.sandbox.output import clean
 from cantrip_acp.sandbox.runner import Sandbox

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox.process import NO_ROOM, failed
 
 _MODE = 0o1700

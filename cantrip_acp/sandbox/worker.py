@@ -22,7 +22,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox import bubblewrap, controlgroup, leftovers, limits, messages, probe
 from cantrip_acp.sandbox.controlgroup import ControlGroup
 from cantrip_acp.sandbox.frames import BYTES, JSON, FrameError, Frames

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import events
 from cantrip_acp.acp.family import CHILDREN
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.shown import CONTENT_LIMIT
 from cantrip_acp.acp.translate import Translator
+from cantrip_acp.core import events
 from tests.acp.rawclient import RawClient
 from tests.acp.test_translate import called, finished, shown
 

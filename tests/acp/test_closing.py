@@ -110,7 +110,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
     from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal, telemetry
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.session import Session
-    from cantrip_acp.errors import LoomError
+    from cantrip_acp.core.errors import LoomError
 
     class Hanging(ScriptedCrystal):
         async def query(self, query: Any, emit: Any) -> Any:

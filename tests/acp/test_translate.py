@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cantrip_acp import events
 from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
 from cantrip_acp.acp.shown import CONTENT_LIMIT
 from cantrip_acp.acp.translate import OUTPUT_LIMIT, Translator
+from cantrip_acp.core import events
 from tests.acp.published import check as check_schema
 
 IDS: dict[str, Any] = {"entity_id": "e", "cast_id": "c"}

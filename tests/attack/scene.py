@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.guarded import why_protected
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.runner import Outcome, Sandbox
-from cantrip_acp.wards import Wards
 
 if TYPE_CHECKING:
     from tests.attack.attack import Attack

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.errors import SandboxMissing
+from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.sandbox import canaries, probe, runner
 from tests.attack.scene import Scene
 from tests.attack.weaken import Defence, calls, hidden_environment, option, options, prepared

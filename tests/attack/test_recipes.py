@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.errors import DefinitionError, RecipeError, SandboxError
+from cantrip_acp.core.errors import DefinitionError, RecipeError, SandboxError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.recipes import load_for_session
 from cantrip_acp.recipes.trust import Ledger
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.wards import Wards
 from tests.attack.scene import Scene
 from tests.ordinary_user import ROOT
 

@@ -24,7 +24,7 @@ import asyncio, contextlib, os, subprocess, sys
 from unittest import mock
 from cantrip_acp.sandbox import process
 from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.wards import Wards
+from cantrip_acp.core.wards import Wards
 from tests.attack.weaken import calls, option
 
 os.close(os.open("/dev/tty", os.O_RDWR))  # There is one, for this program.

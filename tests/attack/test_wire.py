@@ -11,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal, events
+from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core import events
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.sandbox import gatewire
 from cantrip_acp.sandbox.gatewire import GateWire, WireSession

@@ -13,7 +13,7 @@ import pytest
 
 from cantrip_acp.chores.git_commit import GIT_COMMIT
 from cantrip_acp.chores.git_read import GIT_DIFF, GIT_LOG, GIT_SHOW, GIT_STATUS
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate
 from tests.chores.conftest import call_in, context_of
 from tests.git.places import git, plant, repository

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from cantrip_acp.chores.run_tests import RUN_TESTS
-from cantrip_acp.circle import Circle
-from cantrip_acp.errors import DefinitionError, GateError
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.overlay import Overlay
 from tests.chores.conftest import context_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.errors import LoomLocked
+from cantrip_acp.core.errors import LoomLocked
 from tests.cli.command import CANTRIP, run
 from tests.retention.shelf import age, keep, names
 

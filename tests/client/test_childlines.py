@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from cantrip_acp import events
 from cantrip_acp.acp.family import Family
 from cantrip_acp.cli.childlines import ChildLines
+from cantrip_acp.core import events
 from tests.client.test_transcript import content, more, shown, tool
 
 

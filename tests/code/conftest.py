@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Event
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Event
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import GateRecord, Output
 from cantrip_acp.mediums.code import CodeMedium
 from cantrip_acp.mediums.codesession import CodeSession
-from cantrip_acp.wards import Wards
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

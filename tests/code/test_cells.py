@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import events
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core import events
+from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.mediums.code import CodeMedium
 from cantrip_acp.mediums.codetext import observe
 

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.errors import EntityBusy, SandboxError
-from cantrip_acp.events import Noticed
+from cantrip_acp.core.errors import EntityBusy, SandboxError
+from cantrip_acp.core.events import Noticed
+from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import ForkRecord, SnapshotRecord
-from cantrip_acp.reopening import reopen
 from cantrip_acp.sandbox.runtime import runtime
 
 COUNTED: list[str] = []

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums.code import CodeMedium
 
 pytestmark = pytest.mark.anyio

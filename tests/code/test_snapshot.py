@@ -10,7 +10,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.mediums.snapshot import LARGEST, LISTED, MemoryChunks, Snapshot, cut, fetch, keep
 
 pytestmark = pytest.mark.anyio
@@ -324,7 +324,7 @@ async def test_a_function_with_a_cache_comes_back(make) -> None:
 
 async def test_a_loom_and_its_readers_are_told_what_was_not_kept() -> None:
     from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-    from cantrip_acp.events import Noticed
+    from cantrip_acp.core.events import Noticed
 
     cells = ["bad = (n for n in range(3)); good = 1", "import sys; print('x', file=sys.stderr)", "2", "done(good)"]
     crystal = ScriptedCrystal([{"code": cell} for cell in cells], record_inputs=True)
@@ -358,7 +358,7 @@ slow = Slow()
 
 async def test_a_turn_does_not_wait_until_its_snapshot_is_checked() -> None:
     from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-    from cantrip_acp.events import TurnEnded
+    from cantrip_acp.core.events import TurnEnded
     from cantrip_acp.loom.turn import SnapshotRecord
 
     loom = Loom.memory()

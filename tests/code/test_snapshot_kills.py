@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.loom.snapshots import LoomPieces
 
 pytestmark = pytest.mark.anyio

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.events import Noticed
+from cantrip_acp.core.events import Noticed
+from cantrip_acp.core.forking.replay import replay
+from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import Turn
 from cantrip_acp.mediums.codetext import program
-from cantrip_acp.reopening import reopen
-from cantrip_acp.replaying import replay
 
 pytestmark = pytest.mark.anyio
 

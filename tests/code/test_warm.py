@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums.code import CodeMedium
 from cantrip_acp.mediums.codesession import CodeSession
 

@@ -132,7 +132,7 @@ async def test_a_case_that_hangs_is_stopped(outcomes, monkeypatch: pytest.Monkey
 
 
 async def test_a_fault_of_the_product_is_that_case_s_failure(outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
 
     def broken(self: Cantrip) -> None:
         raise ZeroDivisionError("a fault")

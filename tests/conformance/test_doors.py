@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.errors import CrystalError
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.recipes import build, load
 from tests.acp.rawclient import RawClient
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cantrip_acp import context
-from cantrip_acp.cantrip import Cantrip
 from cantrip_acp.conformance.features import FEATURES, Feature
 from cantrip_acp.conformance.runner import run_case
 from cantrip_acp.conformance.suite import read_suite
+from cantrip_acp.core import context
+from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.mediums import registry as mediums
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
-from cantrip_acp.errors import EntityExists
+from cantrip_acp.core.errors import EntityExists
 from cantrip_acp.loom.export.seen import Seen
 from cantrip_acp.loom.outline import Outline
 from tests.core.conftest import done, echo, make
@@ -213,7 +213,7 @@ async def test_after_use_at_the_end_of_a_cast_is_seen_by_the_next_one() -> None:
 
 
 async def test_forks_and_reloads_see_the_same() -> None:
-    from cantrip_acp.reopening import reopen
+    from cantrip_acp.core.forking.resume import reopen
 
     cantrip = make(_LOOK, echo(), done(), gates=["done", "echo", _page("after_use")])
     await cantrip.cast("go")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
+from cantrip_acp.core.events import Folded
+from cantrip_acp.core.folding.policy import Folding, tokens_of
 from cantrip_acp.crystals.contract import Emit, Message, Query, Response, ToolCall, Usage
-from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
-from cantrip_acp.events import Folded
-from cantrip_acp.folding import Folding, tokens_of
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import FoldRecord, Turn
 

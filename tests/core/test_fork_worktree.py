@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import Cantrip, Circle, ScriptedCrystal, forkplace
-from cantrip_acp.errors import GitError, SandboxError
+from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+from cantrip_acp.core.errors import GitError, SandboxError
+from cantrip_acp.core.forking import worktree
+from cantrip_acp.core.forking.checkpoint import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.turn import ForkRecord
-from cantrip_acp.pinning import forget
 from tests.git.places import git, plant, repository, users_state
 
 
@@ -104,7 +105,7 @@ async def test_roots_and_wards_move_with_the_workspace(tmp_path: Path, where: Pa
         [{"max_turns": 5, "bash_writable_paths": ["workspace", "src", "/tmp"], "code_readable_paths": [str(where)]}],
         workspace=where / "src",
     )
-    moved = forkplace.moved(circle, str(where), "/new/place")
+    moved = worktree.moved(circle, str(where), "/new/place")
     assert moved.workspace == Path("/new/place/src")
     assert moved.wards.bash_writable_paths == ("/new/place/src", "/new/place/src/src", "/tmp")
     assert moved.wards.code_readable_paths == ("/new/place",)

@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import DefinitionError, LoomError, TurnNotFound
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.errors import DefinitionError, LoomError, TurnNotFound
 from cantrip_acp.loom.turn import ForkRecord
 from tests.core.conftest import INSTANT, done, echo, make
 

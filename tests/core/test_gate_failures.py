@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cantrip_acp import CantripError, DefinitionError, Gate, GateError, GateReply, Loom
-from cantrip_acp.events import Diff, Location
+from cantrip_acp.core.events import Diff, Location
 from tests.core.conftest import done, make
 
 SECRET = "sk-live-0123456789abcdef0123456789"

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
-from cantrip_acp.errors import Immutable
+from cantrip_acp.core.errors import Immutable
+from cantrip_acp.core.wards import compose
 from cantrip_acp.gates.read_file import READ_FILE
-from cantrip_acp.wards import compose
 from tests.core.conftest import done, echo
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.context import Context
+from cantrip_acp.core.context import Context
 from cantrip_acp.crystals.anthropic_messages import rendered
 from cantrip_acp.crystals.chat_messages import Dialect, render
 from cantrip_acp.crystals.contract import Message, ToolCall

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.errors import LoomAppendOnly, LoomLocked, LoomWriteError, TurnNotFound
+from cantrip_acp.core.errors import LoomAppendOnly, LoomLocked, LoomWriteError, TurnNotFound
 from cantrip_acp.loom.turn import Utterance, new_id
 from tests.core.conftest import done, echo, make
 
@@ -287,7 +287,7 @@ def test_kill_9_loses_at_most_the_record_in_flight(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys
 from cantrip_acp import Loom, Turn
-from cantrip_acp.errors import LoomWriteError
+from cantrip_acp.core.errors import LoomWriteError
 from cantrip_acp.loom.turn import Utterance
 loom = Loom.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

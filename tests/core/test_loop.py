@@ -19,9 +19,9 @@ from cantrip_acp import (
     RetryPolicy,
     ScriptedCrystal,
 )
-from cantrip_acp.context import INTERRUPTED, NUDGE, SKIPPED, ContextBlock
-from cantrip_acp.errors import EntityBusy, EntityClosed, IntentRequired, MalformedResponse
-from cantrip_acp.turnstate import STOPPED
+from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED, ContextBlock
+from cantrip_acp.core.errors import EntityBusy, EntityClosed, IntentRequired, MalformedResponse
+from cantrip_acp.core.turn_builder import STOPPED
 from tests.core.conftest import done, echo, make
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.errors import OutputError
+from cantrip_acp.core.errors import OutputError
 from cantrip_acp.loom.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.view import write_html
 from cantrip_acp.outputs import output_file

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core.forking.checkpoint import forget
 from cantrip_acp.loom.turn import FilesRecord
-from cantrip_acp.pinning import forget
 from tests.git.places import git, plant, repository, users_state
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.acp.history import replayed
-from cantrip_acp.errors import CrystalError, IntentRequired, LoomError
+from cantrip_acp.core.errors import CrystalError, IntentRequired, LoomError
+from cantrip_acp.core.forking.continuation import point
+from cantrip_acp.core.forking.replay import replay
+from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.export.source import Source, Wanted
 from cantrip_acp.loom.turn import Turn
-from cantrip_acp.reopening import reopen
-from cantrip_acp.replaying import replay
-from cantrip_acp.resuming import point
 from tests.core.conftest import INSTANT, done, echo, make
 from tests.loom.export.looms import GATES, asked, lived, saw
 from tests.loom.export.test_children import delegated

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, Circle, DefinitionError, Loom, Scorer, ScriptedCrystal, Thread, Turn
-from cantrip_acp.errors import LoomWriteError
+from cantrip_acp.core.errors import LoomWriteError
 from cantrip_acp.loom import rewards
 from tests.core.conftest import done, echo
 
@@ -96,7 +96,7 @@ async def test_a_scorer_that_fails_is_told_of_and_harms_nothing(
 ) -> None:
     for at in ("turn", "cast"):
         spell = cantrip(Scorer(score, name="bad", at=at))
-        with caplog.at_level(logging.WARNING, "cantrip_acp.scoring"):
+        with caplog.at_level(logging.WARNING, "cantrip_acp.core.scoring"):
             assert (await spell.cast("go")).result == "x"
         given = rewards.assignments(spell.loom)
         assert len(given) == (2 if at == "turn" else 1)
@@ -137,7 +137,7 @@ async def test_the_circle_says_who_scores_and_ids_without_one_stay() -> None:
 
 
 async def test_a_replay_asks_no_scorer() -> None:
-    from cantrip_acp.replaying import replay
+    from cantrip_acp.core.forking.replay import replay
 
     asked: list[object] = []
     spell = cantrip(lambda turn: asked.append(turn))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import cantrip_acp
 from cantrip_acp import Gate, GateReply, Loom
-from cantrip_acp.events import Diff, Text, as_json
+from cantrip_acp.core.events import Diff, Text, as_json
 from cantrip_acp.redaction import MASK, Pieces, Redactor, looks_secret, shared
 from tests.core.conftest import done, echo, make
 

@@ -23,7 +23,7 @@ provider = TracerProvider(); provider.add_span_processor(SimpleSpanProcessor(mem
 import anyio
 from cantrip_acp import *
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.telemetry import trace_from
 SECRET = "planted-secret-of-the-environment"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, DefinitionError, Gate, RetryPolicy, ScriptedCrystal, Wards
+from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.anthropic import AnthropicCrystal
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.folding import Folding
 from cantrip_acp.gates import registry
 
 NAN = math.nan

@@ -89,6 +89,6 @@ def test_spans_nest_in_the_given_trace() -> None:
 
 
 def test_nothing_of_opentelemetry_is_loaded_without_an_exporter() -> None:
-    code = "import sys, cantrip_acp.cantrip\nprint([m for m in sys.modules if 'opentelemetry' in m])"
+    code = "import sys, cantrip_acp.core.cantrip\nprint([m for m in sys.modules if 'opentelemetry' in m])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.strip() == "[]"

@@ -9,12 +9,12 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal, Usage
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.events import CastEnded, Noticed, UsageReported
+from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.crystals.contract import NO_USAGE, UNKNOWN_USAGE, Emit, Query, Response, ToolCall
-from cantrip_acp.errors import CrystalError
-from cantrip_acp.events import CastEnded, Noticed, UsageReported
 from cantrip_acp.loom.listing import Listing
 from cantrip_acp.loom.statistics import Statistics
-from cantrip_acp.reopening import reopen
 from tests.core.conftest import INSTANT, done, echo, make
 
 pytestmark = pytest.mark.anyio

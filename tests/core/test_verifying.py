@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Cantrip, DefinitionError, Loom, ScriptedCrystal
-from cantrip_acp.errors import TurnNotFound, VerdictError
+from cantrip_acp.core.errors import TurnNotFound, VerdictError
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.statistics import Statistics
 from cantrip_acp.verifying import read, rendered, verify

@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from cantrip_acp import Cantrip, events
+from cantrip_acp import Cantrip
+from cantrip_acp.core import events
 from cantrip_acp.crystals.contract import Usage
 from tests.delegation.family import call, calls, done, parent, turns
 

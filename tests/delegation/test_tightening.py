@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.wards import Wards
+from cantrip_acp.core.wards import Wards
 from tests.delegation.family import GATES, call, done, ends, first_result, parent, results, turns
 
 TIGHTER = Wards.of([{"max_turns": 10}, {"remove_gate": ["echo"]}])

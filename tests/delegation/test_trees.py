@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.errors import CrystalError
-from cantrip_acp.events import Subscription
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.events import Subscription
 from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, Turn
 from tests.delegation.family import GATES, call, calls, done
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.cantrip import Cantrip
+from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.recipes import load_for_session
 
 FILES = {

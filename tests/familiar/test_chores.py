@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.cantrip import Cantrip
-from cantrip_acp.events import GateFinished, PlanChanged
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.events import GateFinished, PlanChanged
+from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.turn import ContextRecord
-from cantrip_acp.reopening import reopen
 from tests.familiar.conftest import git
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(300)]

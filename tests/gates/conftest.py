@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.wards import Wards
 
 
 def context_of(workspace: Path | None, wards: Any = (), **dependencies: Any) -> GateContext:

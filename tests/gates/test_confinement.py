@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate, GateReply
 from cantrip_acp.gates.edit_file import EDIT_FILE
 from cantrip_acp.gates.list_dir import LIST_DIR

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Diff, Location
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.edit_file import EDIT_FILE
 from cantrip_acp.gates.replacement import replace_exactly

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.events import Diff
+from cantrip_acp.core.events import Diff
 from cantrip_acp.gates.file_changes import LIMIT, changes_of, diffs_of
 
 

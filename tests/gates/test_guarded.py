@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import DefinitionError, GateError
+from cantrip_acp.core.errors import DefinitionError, GateError
+from cantrip_acp.core.wards import Wards, compose
 from cantrip_acp.gates import guarded, ripgrep
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.edit_file import EDIT_FILE
@@ -18,7 +19,6 @@ from cantrip_acp.gates.read_file import READ_FILE
 from cantrip_acp.gates.search import SEARCH
 from cantrip_acp.gates.write_file import WRITE_FILE
 from cantrip_acp.sandbox import guarded as sandboxed
-from cantrip_acp.wards import Wards, compose
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]

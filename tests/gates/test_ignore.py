@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.ignore import Globs, Rules, level_of, translate
 from cantrip_acp.gates.roots import Root
 

@@ -7,15 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal, events
+from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.history import replayed
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.translate import Translator
-from cantrip_acp.context import MOST_IMAGES
+from cantrip_acp.core import events
+from cantrip_acp.core.context import MOST_IMAGES
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.folding.policy import ATTACHMENT_TOKENS, Digest, tokens_of, transcript
 from cantrip_acp.crystals.contract import Attachment, Message
-from cantrip_acp.errors import GateError
-from cantrip_acp.folding import ATTACHMENT_TOKENS, Digest, tokens_of, transcript
 from cantrip_acp.gates.contract import Gate, GateReply
 from cantrip_acp.gates.images import LARGEST_IMAGE, image_of
 from cantrip_acp.gates.read_file import READ_FILE

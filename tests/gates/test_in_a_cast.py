@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.events import GateCalled, GateFinished
+from cantrip_acp.core.events import GateCalled, GateFinished
 from cantrip_acp.gates import registry
 
 GATES = ["done", "read_file", "write_file", "edit_file", "list_dir", "search"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Location
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.list_dir import LIST_DIR
 from cantrip_acp.gates.read_file import READ_FILE

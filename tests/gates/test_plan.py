@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.events import GateFinished, PlanChanged, PlanEntry
+from cantrip_acp.core.events import GateFinished, PlanChanged, PlanEntry
 from cantrip_acp.redaction import shared
 
 DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "ok"}}]}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates import ripgrep
 from cantrip_acp.gates.edit_file import EDIT_FILE
 from cantrip_acp.gates.list_dir import LIST_DIR

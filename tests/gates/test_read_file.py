@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Location
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Location
 from cantrip_acp.gates import read_file
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.read_file import READ_FILE
@@ -132,7 +132,7 @@ import anyio, inspect, resource, sys, time
 from pathlib import Path
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.read_file import READ_FILE
-from cantrip_acp.wards import Wards
+from cantrip_acp.core.wards import Wards
 context = GateContext({}, Wards(), Path(sys.argv[1]), "", "", "", "")
 async def read(**args):
     result = READ_FILE.handler({"path": "big", **args}, context)

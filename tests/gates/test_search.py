@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Location
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Location
 from cantrip_acp.gates import ripgrep, scan
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.search import SEARCH

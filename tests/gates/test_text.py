@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates import text
 from cantrip_acp.gates.edit_file import EDIT_FILE
 from cantrip_acp.gates.read_file import READ_FILE

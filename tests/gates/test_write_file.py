@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GateError
-from cantrip_acp.events import Diff, Location
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates import draft
 from cantrip_acp.gates.contract import GateReply
 from cantrip_acp.gates.edit_file import EDIT_FILE
@@ -180,7 +180,7 @@ def test_somebody_elses_change_is_not_undone(call: Call, workspace: Path, monkey
 FULL = """
 import os, sys
 from pathlib import Path
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.edit_file import EDIT_FILE
 from cantrip_acp.gates.write_file import WRITE_FILE
 from tests.gates.conftest import call_in, context_of
@@ -226,7 +226,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 DENIED = """
 import os, sys
 from pathlib import Path
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.list_dir import LIST_DIR
 from cantrip_acp.gates.read_file import READ_FILE
 from cantrip_acp.gates.search import SEARCH

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.gates.guarded import why_hidden
 from cantrip_acp.git import pins
 from cantrip_acp.git.pins import Pinner, ref_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.git.repository import Repository
 from tests.git.places import git, repository
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.run import environment, run

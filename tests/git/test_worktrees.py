@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.pins import Pin, Pinner
 from cantrip_acp.git.repository import Repository

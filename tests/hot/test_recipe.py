@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import RecipeError, UntrustedRecipe
+from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import load_for_session
 from tests.cli.command import run
 

@@ -110,7 +110,7 @@ async def test_forks_that_are_killed_leave_the_rest_whole(kept: Place) -> None:
 PERSISTENT = """
 import sys
 from cantrip_acp import Loom, Turn
-from cantrip_acp.errors import LoomError, LoomWriteError, LoomAppendOnly
+from cantrip_acp.core.errors import LoomError, LoomWriteError, LoomAppendOnly
 loom = Loom.open(sys.argv[1])
 lost = 0
 for n in range(int(sys.argv[2])):
@@ -158,7 +158,7 @@ def test_connections_that_are_cut_lose_and_double_nothing(postgres: Server) -> N
 STUBBORN = """
 import sys
 from cantrip_acp import Loom, Turn
-from cantrip_acp.errors import LoomWriteError
+from cantrip_acp.core.errors import LoomWriteError
 loom = Loom.open(sys.argv[1])
 n = len(loom)
 try:

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.errors import CrystalError
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.loom.export.source import Source
 from cantrip_acp.loom.listing import Listing
 from cantrip_acp.loom.statistics import Statistics

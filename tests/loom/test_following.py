@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.errors import LoomChanged
+from cantrip_acp.core.errors import LoomChanged
 from cantrip_acp.loom.stores import sidecar
 from cantrip_acp.loom.turn import Utterance
 

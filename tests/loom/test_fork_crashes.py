@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core.forking.checkpoint import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.turn import ForkRecord
-from cantrip_acp.pinning import forget
 from tests.git.places import git, repository, users_state
 from tests.loom.places import Place
 
@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from anyio import run
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.forkgroup import fork_group
+from cantrip_acp.core.forking.group import fork_group
 sys.path.insert(0, sys.argv[2])
 from tests.loom.test_fork_crashes import spell
 

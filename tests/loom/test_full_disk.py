@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.errors import LoomWriteError
+from cantrip_acp.core.errors import LoomWriteError
 from cantrip_acp.loom.stores import sidecar
 from cantrip_acp.loom.turn import Utterance
 from tests.loom.pgserver import Server

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import DefinitionError, Loom, Turn, Usage
-from cantrip_acp.errors import TurnNotFound
+from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.loom.comparing import difference, gates_used
 from cantrip_acp.loom.listing import Listing, Spent
 from cantrip_acp.loom.outline import Outline

@@ -10,13 +10,13 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.acp.history import replayed
-from cantrip_acp.errors import CrystalError
-from cantrip_acp.events import Text
-from cantrip_acp.forking import fork
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.events import Text
+from cantrip_acp.core.forking.fork import fork
+from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.export.seen import Seen
 from cantrip_acp.loom.outline import Outline
 from cantrip_acp.redaction import shared
-from cantrip_acp.reopening import reopen
 from tests.core.conftest import INSTANT, echo
 from tests.loom.places import Place
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.errors import LoomWriteError
+from cantrip_acp.core.errors import LoomWriteError
 from cantrip_acp.loom.stores.pgurl import PgUrl
 from cantrip_acp.loom.stores.postgres import PostgresStore
 from tests.cli.command import run

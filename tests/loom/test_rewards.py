@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom
-from cantrip_acp.errors import LoomError, TurnNotFound
+from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.outline import Outline
 from cantrip_acp.loom.turn import ForkRecord, GateRecord, Observation, Output, RewardRecord, Turn

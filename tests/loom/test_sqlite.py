@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.errors import LoomLocked
+from cantrip_acp.core.errors import LoomLocked
 from cantrip_acp.loom.stores import sqlite as store
 from cantrip_acp.loom.stores.address import is_sqlite
 from cantrip_acp.loom.turn import Utterance

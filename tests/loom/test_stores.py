@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.errors import LoomAppendOnly, TurnNotFound
+from cantrip_acp.core.errors import LoomAppendOnly, TurnNotFound
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.turn import (

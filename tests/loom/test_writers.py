@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.errors import LoomLocked
+from cantrip_acp.core.errors import LoomLocked
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.view.reading import Reading

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import RecipeError
+from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.lsp import findings, fixes, rules, valuefixes, yaml_tree
 from cantrip_acp.lsp.documents import Held

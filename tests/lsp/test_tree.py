@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.errors import RecipeError
+from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.chunks import Chunks
 from cantrip_acp.lsp.text import Text
 from cantrip_acp.lsp.tree import Node, parse

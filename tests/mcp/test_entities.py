@@ -10,12 +10,13 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp import Cantrip, Circle, ScriptedCrystal, events
+from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+from cantrip_acp.core import events
+from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.mcp.connection import McpError
 from cantrip_acp.mcp.declaration import McpServer
 from cantrip_acp.mcp.servers import McpServers
-from cantrip_acp.replaying import replay
 
 pytestmark = pytest.mark.anyio
 

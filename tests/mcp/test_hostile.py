@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.errors import GateError
+from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.mcp.declaration import McpServer
 from cantrip_acp.mcp.gates import schema

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.errors import RecipeError, UntrustedRecipe
+from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import build, recipe, trust
 
 HEAD = """

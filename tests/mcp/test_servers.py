@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Circle
-from cantrip_acp.errors import DefinitionError, GateError
+from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.mcp.connection import McpError
 from cantrip_acp.mcp.declaration import McpServer, distinct

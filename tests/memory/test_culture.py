@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.context import CastInfo, ContextBlock
-from cantrip_acp.folding import Folding
+from cantrip_acp.core.context import CastInfo, ContextBlock
+from cantrip_acp.core.folding.policy import Folding
+from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.turn import ContextRecord
 from cantrip_acp.memory.culture import LARGEST, LARGEST_ALL, MOST_FILES, Culture
-from cantrip_acp.reopening import reopen
 
 
 @pytest.fixture

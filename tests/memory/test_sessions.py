@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.context import CastInfo, ContextBlock
+from cantrip_acp.core.context import CastInfo, ContextBlock
 from cantrip_acp.memory.sessions import Sessions
 
 INTENT = 'Mend\nthe "parser"'

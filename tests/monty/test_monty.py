@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.context import ContextBlock
-from cantrip_acp.errors import GateError, SandboxError, SandboxMissing
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import GateError, SandboxError, SandboxMissing
 from cantrip_acp.mediums import montytext
 from cantrip_acp.mediums.monty import MontyMedium
 from cantrip_acp.sandbox import limits

@@ -15,11 +15,11 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.anthropic import AnthropicCrystal
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.errors import CrystalError
 from tests.providers.wire import Piece, Reply, Request, Wire, json_reply, sse, sse_reply
 
 MODEL = "claude-sonnet-5"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
 from cantrip_acp.crystals import anthropic_reading, clients
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import ModelInfo
-from cantrip_acp.errors import ContextLimitError, CrystalError, MalformedResponse
 from tests.providers.anthropic import (
     HELLO,
     KEY,

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.call import Call
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.errors import CrystalError, DefinitionError
 from cantrip_acp.crystals.anthropic import AnthropicCrystal
 from cantrip_acp.crystals.anthropic_messages import cached, rendered
 from cantrip_acp.crystals.anthropic_request import UNKNOWN_MAX_TOKENS, request, thinking
@@ -20,7 +21,6 @@ from cantrip_acp.crystals.contract import Attachment, Message, Query, Response, 
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
-from cantrip_acp.errors import CrystalError, DefinitionError
 from tests.providers.anthropic import MODEL, checked, problem, refusal, says, start, stop, stream, text, thought, use
 from tests.providers.wire import Request, Wire
 

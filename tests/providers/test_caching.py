@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.call import Call
-from cantrip_acp.cantrip import Cantrip
-from cantrip_acp.circle import Circle
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.crystals.anthropic import AnthropicCrystal
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, events
+from cantrip_acp import Call, Cantrip, Circle
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.anthropic import AnthropicCrystal
 from cantrip_acp.crystals.contract import Message, Query
 from cantrip_acp.crystals.endpoint import Endpoint
@@ -14,7 +16,6 @@ from cantrip_acp.crystals.local import LocalCrystal
 from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.openai import OpenAICrystal
 from cantrip_acp.crystals.openrouter import OpenRouterCrystal
-from cantrip_acp.errors import CrystalError
 from tests.providers import anthropic, openai
 from tests.providers.wire import Reply, Request, Wire
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals import table
-from cantrip_acp.errors import DefinitionError
 from cantrip_acp.recipes.crystals import Need
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.providers import crystal

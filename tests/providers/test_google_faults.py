@@ -9,13 +9,13 @@ import warnings
 import anyio
 import pytest
 
-from cantrip_acp.call import Call
-from cantrip_acp.cantrip import Cantrip
-from cantrip_acp.circle import Circle
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
 from cantrip_acp.crystals import clients
 from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.errors import ContextLimitError, CrystalError, MalformedResponse
 from tests.providers.google import (
     HELLO,
     KEY,

@@ -16,12 +16,12 @@ from typing import Any
 import anyio
 import pytest
 
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals import clients, retry
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.openai import OpenAICrystal
-from cantrip_acp.errors import CrystalError
 from tests.providers import anthropic, google, openai
 from tests.providers.wire import Cut, Pause, Piece, Reply, Wire, json_reply, sse, sse_reply
 

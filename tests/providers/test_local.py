@@ -7,14 +7,14 @@ import json
 import pytest
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.call import Call
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local import LocalCrystal, local_address
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.presets import ollama_address
-from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
 from tests.providers.openai import (
     DONE,
     DONE_GATE,

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from cantrip_acp.acp import signin
 from cantrip_acp.cli.app import cantrip
+from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys, local_servers
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.local_servers import NoServer, ServedModel, ask, running
 from cantrip_acp.crystals.presets import LOCAL, PRESETS
-from cantrip_acp.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.recipes import choosing, load
 from cantrip_acp.recipes import crystals as recipe_crystals
 from cantrip_acp.recipes.crystals import KEYS, Need

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.errors import CrystalError
-from cantrip_acp.events import as_json
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.events import as_json
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import build
 from tests.cli.command import recipe, run

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, events
+from cantrip_acp import Call, Cantrip, Circle
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals import table
 from cantrip_acp.crystals.contract import Attachment, Crystal, Message, Query, Response
-from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.recipes import choosing, crystals, inspect
 from cantrip_acp.recipes.crystals import Need
 from cantrip_acp.recipes.files import Files

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cantrip_acp.call import Call
+from cantrip_acp.core.call import Call
 from cantrip_acp.crystals.chat_messages import Dialect, render
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
@@ -330,7 +330,7 @@ async def test_a_parameter_that_is_not_taken(words: str, before: str | None, aft
         made = crystal(wire)
         query = {"params": Call(max_tokens=9, temperature=0.2), "entity_id": "e"}
         if before is None:
-            from cantrip_acp.errors import CrystalError
+            from cantrip_acp.core.errors import CrystalError
 
             with pytest.raises(CrystalError, match="max_tokens"):
                 await asked(made, **query)

@@ -12,13 +12,13 @@ import anyio
 import pytest
 
 from cantrip_acp import Cantrip, Circle
+from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals.contract import Crystal, Delta, Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local import LocalCrystal
 from cantrip_acp.crystals.openai import OpenAICrystal
 from cantrip_acp.crystals.openrouter import OpenRouterCrystal
-from cantrip_acp.errors import ContextLimitError, CrystalError
 from tests.providers.openai import (
     DONE,
     MODEL,

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from cantrip_acp.call import Call
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import ModelInfo, Price
 from cantrip_acp.crystals.openai import OpenAICrystal
-from cantrip_acp.errors import ContextLimitError, CrystalError, DefinitionError
 from tests.providers.openai import (
     DONE_GATE,
     MODEL,

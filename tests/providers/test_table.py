@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals import table
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.parameters import EFFORTS
-from cantrip_acp.errors import DefinitionError
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, events
+from cantrip_acp import Call, Cantrip, Circle
+from cantrip_acp.core import events
 from cantrip_acp.crystals.anthropic_messages import rendered
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint

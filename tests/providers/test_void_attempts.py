@@ -16,8 +16,8 @@ from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.translate import Translator
 from cantrip_acp.cli.castview import TextFace
 from cantrip_acp.cli.screen import Screen
-from cantrip_acp.errors import CrystalError
-from cantrip_acp.events import Event, RetryScheduled, Text, Voided
+from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.core.events import Event, RetryScheduled, Text, Voided
 from cantrip_acp.loom.turn import VoidedAttempt
 from tests.providers import openai
 from tests.providers.test_usage import KINDS, begun, crystal, whole

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import DefinitionError, RecipeError
+from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.recipes import load
 from tests.recipes.writing import write
 

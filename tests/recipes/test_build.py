@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import DefinitionError, MissingKey, RecipeError
+from cantrip_acp.core.errors import DefinitionError, MissingKey, RecipeError
 from cantrip_acp.recipes import load, load_for_session
 from cantrip_acp.recipes.build import build
 from cantrip_acp.recipes.models.recipe import Recipe

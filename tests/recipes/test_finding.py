@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes import DEFAULT, load, load_for_session
 from cantrip_acp.recipes.recipe import BUILT_IN, built_in, names, recipe_files
 from tests.recipes.writing import write

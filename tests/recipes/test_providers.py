@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.recipes import crystals, load
 from cantrip_acp.recipes.build import build
 from cantrip_acp.recipes.crystals import KEYS, Need

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cantrip_acp.cantrip import Cantrip
-from cantrip_acp.errors import DefinitionError, RecipeError, UntrustedRecipe
+from cantrip_acp.core.cantrip import Cantrip
+from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import inspect, load, load_for_session
 from cantrip_acp.recipes.build import build
 from cantrip_acp.recipes.files import Files

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cantrip_acp.core.wards import WARDS
 from cantrip_acp.recipes import check, compiled, publish, schema
 from cantrip_acp.recipes.document import Document
 from cantrip_acp.recipes.places import Places
-from cantrip_acp.wards import WARDS
 from tests.recipes.writing import largest, smallest
 
 SCHEMA = schema.recipe_schema()

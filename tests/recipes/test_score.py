@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import DefinitionError, Loom
-from cantrip_acp.errors import RecipeError, UntrustedRecipe
+from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
 from cantrip_acp.loom import rewards
 from cantrip_acp.recipes import load, trust
 from cantrip_acp.recipes.build import build

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.errors import DefinitionError, RecipeError, UntrustedRecipe
+from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import load, load_for_session
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.trust import Ledger, demands, require

@@ -93,7 +93,7 @@ def test_what_is_not_ours_stays(temp: Path) -> None:
 
 MAKER = """
 import os, signal, sys
-from cantrip_acp.forkplace import making
+from cantrip_acp.core.forking.worktree import making
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 worktrees._fill = lambda *a: os.kill(os.getpid(), signal.SIGKILL)

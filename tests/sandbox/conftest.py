@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.wards import Wards
 
 Make = Callable[..., Sandbox]
 

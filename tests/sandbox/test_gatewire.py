@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.sandbox import gatewire
 from cantrip_acp.sandbox.gatewire import GateWire
 from cantrip_acp.sandbox.runner import Outcome, Sandbox
-from cantrip_acp.wards import Wards
 
 
 def gate(name: str, main_text: str | None = None, required: tuple[str, ...] = (), **properties: Any) -> Gate:

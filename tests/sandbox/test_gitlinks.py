@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox import gitlinks
 from tests.sandbox.conftest import GIT, Make
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox, control_groups
-from cantrip_acp.wards import Wards
 from tests.sandbox.conftest import Make
 
 
@@ -278,7 +278,7 @@ async def test_no_descriptor_of_ours_is_inside(make: Make, tmp_path: Path) -> No
 
 
 async def test_a_nul_in_a_command_is_refused(make: Make) -> None:
-    from cantrip_acp.errors import SandboxError
+    from cantrip_acp.core.errors import SandboxError
 
     with pytest.raises(SandboxError, match="NUL"):
         await make().run("echo a\0b")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.sandbox import clienthello, httphead
 from cantrip_acp.sandbox.hosts import Allowed, host_name, is_public
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import DefinitionError, SandboxError
+from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.guarded import NEVER_MADE
 from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.wards import Wards
 from tests.sandbox.conftest import Make
 
 

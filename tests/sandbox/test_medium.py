@@ -9,8 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal, events
-from cantrip_acp.errors import DefinitionError, SandboxMissing
+from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import Output, Turn
 from cantrip_acp.mediums.bash import BashMedium

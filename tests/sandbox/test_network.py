@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import SandboxError
+from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.sandbox import door, proxycheck
 from cantrip_acp.sandbox.policy import PROXY_PORT
 from cantrip_acp.sandbox.runner import Outcome

@@ -8,7 +8,7 @@ import pytest
 
 import cantrip_acp
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.mediums import registry
 from tests.passthrough import PassThroughMedium
 

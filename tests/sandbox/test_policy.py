@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.guarded import is_secret_file, plain
 from cantrip_acp.sandbox.bubblewrap import Places, arguments, encode
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.policy import compose
 from cantrip_acp.sandbox.toolchains import find_tools
-from cantrip_acp.wards import Wards
 
 HOST = Host(
     uid=1000,

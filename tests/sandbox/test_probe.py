@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.errors import SandboxMissing
+from cantrip_acp.core.errors import SandboxMissing
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox import probe
 from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.wards import Wards
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def test_a_sandbox_inside_a_sandbox_is_told_apart(workspace: Path) -> None
     program = (
         "import asyncio, sys\n"
         "from cantrip_acp.sandbox.runner import Sandbox\n"
-        "from cantrip_acp.wards import Wards\n"
+        "from cantrip_acp.core.wards import Wards\n"
         "print(asyncio.run(Sandbox(Wards(), None).run('echo RAN')))\n"
     )
     root = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ import asyncio, sys
 from pathlib import Path
 from cantrip_acp.sandbox.runner import Sandbox
 from cantrip_acp.sandbox.runtime import runtime
-from cantrip_acp.wards import Wards
+from cantrip_acp.core.wards import Wards
 workspace = Path(sys.argv[1])
 box = Sandbox(Wards.of({"bash_writable_paths": ["workspace"]}, base=workspace), workspace)
 print(runtime().folder, flush=True)
@@ -159,7 +159,7 @@ def test_what_somebody_puts_into_a_stand_in_is_never_taken_away(tmp_path: Path) 
 def test_a_folder_of_another_program_that_locks_it_is_an_error(tmp_path: Path) -> None:
     import fcntl
 
-    from cantrip_acp.errors import SandboxError
+    from cantrip_acp.core.errors import SandboxError
 
     fd = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)

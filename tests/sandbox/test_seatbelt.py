@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.sandbox.guarded import Findings
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.policy import Policy, compose
 from cantrip_acp.sandbox.seatbelt import PROGRAM, Profile, profile
-from cantrip_acp.wards import Wards
 
 GOLDEN = Path(__file__).parent / "golden"
 WORK = "/Users/ada/work"

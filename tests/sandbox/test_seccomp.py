@@ -13,7 +13,7 @@ import tempfile
 
 import pytest
 
-from cantrip_acp.errors import SandboxMissing
+from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.sandbox import seccomp
 from tests.sandbox.conftest import Make
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp import shapes
-from cantrip_acp.call import Call
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.crystals.contract import ToolDefinition
-from cantrip_acp.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.loom.turn import CantripRecord
 from cantrip_acp.mediums import registry as mediums
 
@@ -82,7 +82,7 @@ def _definitions(tools: Any) -> tuple[ToolDefinition, ...]:
 
 
 def _told_anew(circle: Mapping[str, Any]) -> tuple[str | None, tuple[ToolDefinition, ...]]:
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.contract import Gate
 
     options = {k: v for k, v in circle.items() if k not in ("medium", "gates", "wards", "workspace")}

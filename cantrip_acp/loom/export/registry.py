@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.gates.registry import load_entry
 from cantrip_acp.loom.export.contract import Format
 

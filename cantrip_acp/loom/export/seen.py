@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cantrip_acp.context import Context, block_of
+from cantrip_acp.core.context import Context, block_of
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import Message, ToolDefinition
-from cantrip_acp.errors import LoomError
 from cantrip_acp.loom.export.circles import RecordedCircle, recorded_call
 from cantrip_acp.loom.history import CastPart
 from cantrip_acp.loom.loom import Loom

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.export.contract import Report
 from cantrip_acp.loom.export.seen import Seen, Window

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.export.graph import Graph, tool
 from cantrip_acp.loom.export.source import Episode, Source
 from cantrip_acp.loom.export.times import seconds

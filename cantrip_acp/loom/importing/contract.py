@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from cantrip_acp.errors import LoomError, LoomWriteError
+from cantrip_acp.core.errors import LoomError, LoomWriteError
 from cantrip_acp.loom.importing.contract import Report
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.rows import encoded

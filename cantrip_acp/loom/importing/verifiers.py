@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp.context import INTERRUPTED, NUDGE, SKIPPED
+from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
+from cantrip_acp.core.folding.policy import folded_through
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.folding import folded_through
 from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.importing.lines import objects
 from cantrip_acp.loom.importing.traces import Message, ModelCall, Node, Trace, read

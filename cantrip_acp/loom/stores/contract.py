@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from cantrip_acp.errors import LoomDamaged
+from cantrip_acp.core.errors import LoomDamaged
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.turn import LaterRecord, Record
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.stores.cast_locks import key_of, not_for_children, replace
 
 RUNNING = (

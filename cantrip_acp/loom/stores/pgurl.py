@@ -9,7 +9,7 @@ import re
 import urllib.parse
 from dataclasses import dataclass, field
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 
 DEFAULT = "default"
 """The loom of an address that names none."""

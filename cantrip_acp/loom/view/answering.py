@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp import shapes
-from cantrip_acp.errors import LoomError, LoomLocked, TurnNotFound
+from cantrip_acp.core.errors import LoomError, LoomLocked, TurnNotFound
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.view.guarding import Refused
 from cantrip_acp.loom.view.reading import Reading

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.guarding import POLICY
 from cantrip_acp.loom.view.reading import CHUNK, MOST_NODES, Reading

@@ -16,7 +16,7 @@ from typing import cast as typed
 
 import msgspec
 
-from cantrip_acp.errors import LoomError, TurnNotFound
+from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.completed import completed
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import readable

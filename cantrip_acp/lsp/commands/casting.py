@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.errors import CantripError, DefinitionError, IntentRequired, UntrustedRecipe
+from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired, UntrustedRecipe
 from cantrip_acp.lsp import casts, intents, trusting
 from cantrip_acp.lsp.commands.given import Given
 from cantrip_acp.lsp.commands.running import Failed
 from cantrip_acp.lsp.commands.work import Work
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.lsp.server import Server
     from cantrip_acp.recipes.files import Files

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.lsp.commands.given import Given
 from cantrip_acp.lsp.commands.work import Work
 from cantrip_acp.lsp.documents import Held

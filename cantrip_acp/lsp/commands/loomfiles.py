@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.errors import DefinitionError, LoomError
+from cantrip_acp.core.errors import DefinitionError, LoomError
 from cantrip_acp.lsp.commands.given import Given
 from cantrip_acp.lsp.commands.looming import chosen, loom_file, turn_of
 from cantrip_acp.lsp.commands.running import Failed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.errors import CantripError, DefinitionError, IntentRequired, LoomLocked, UntrustedRecipe
+from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired, LoomLocked, UntrustedRecipe
 from cantrip_acp.lsp import casts, trusting
 from cantrip_acp.lsp.aside import Aside
 from cantrip_acp.lsp.commands import casting
@@ -18,8 +18,8 @@ from cantrip_acp.lsp.commands.running import Failed
 from cantrip_acp.lsp.commands.work import Work
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.lsp.server import Server
     from cantrip_acp.recipes.files import Files
@@ -94,8 +94,8 @@ async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
     cantrip = await _trusted(recipe, _circle, server.trusting, recipe, files, workspace)
 
     async def run() -> Any:
+        from cantrip_acp.core.forking.replay import replay as lived_again
         from cantrip_acp.loom.loom import Loom
-        from cantrip_acp.replaying import replay as lived_again
 
         with Loom.open(path, readonly=True) as loom:
             return await lived_again(cantrip, loom, turn, recorded_gates=recorded)

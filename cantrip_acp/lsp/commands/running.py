@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 
-from cantrip_acp.errors import CantripError
+from cantrip_acp.core.errors import CantripError
 from cantrip_acp.lsp.commands.given import Given
 from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.lsp.commands.work import Work

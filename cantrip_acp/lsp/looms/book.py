@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.core.errors import LoomChanged, LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.errors import LoomChanged, LoomError
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.completed import Completed
 from cantrip_acp.loom.stores.contract import Problem

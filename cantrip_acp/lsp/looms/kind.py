@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.answers import Prepared, prepared
 from cantrip_acp.lsp.looms.book import Book
 from cantrip_acp.lsp.looms.shelf import path_of

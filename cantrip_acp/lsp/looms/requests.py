@@ -16,7 +16,7 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.uris import from_fs_path
 
 from cantrip_acp import shapes
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.answers import Prepared, prepared
 from cantrip_acp.lsp.looms import words
 from cantrip_acp.lsp.looms.book import Book

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pygls.uris import from_fs_path, to_fs_path
 
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.looms.book import Book
 
 if TYPE_CHECKING:

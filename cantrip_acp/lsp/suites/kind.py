@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 
 from cantrip_acp.conformance.grammar import FREE
+from cantrip_acp.core.wards import WARDS
 from cantrip_acp.lsp.answers import Prepared, prepared
 from cantrip_acp.lsp.skimming import left_out
 from cantrip_acp.lsp.suites import reading, shapes
-from cantrip_acp.wards import WARDS
 
 if TYPE_CHECKING:
     from cantrip_acp.conformance.grammar import Shape

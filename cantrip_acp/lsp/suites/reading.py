@@ -11,7 +11,7 @@ from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.conformance import suite
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.grammar import Problem
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.lsp import rules as explained
 from cantrip_acp.lsp.suites import shapes
 from cantrip_acp.lsp.text import Text

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from cantrip_acp import Cantrip, Loom
-from cantrip_acp.context import ContextBlock
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Attachment, Message
-from cantrip_acp.errors import CrystalError
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.export.seen import Window
 from cantrip_acp.loom.export.source import Source, Wanted

@@ -11,8 +11,8 @@ import pydantic
 import pytest
 
 from cantrip_acp import Loom, telemetry
+from cantrip_acp.core.errors import DefinitionError, LoomError
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.errors import DefinitionError, LoomError
 from cantrip_acp.loom.export import registry
 from cantrip_acp.loom.export.source import Source, Wanted
 from cantrip_acp.loom.export.writing import write

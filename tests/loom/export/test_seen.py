@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.errors import CrystalError
+from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.loom.export.circles import RecordedCircle
 from cantrip_acp.loom.export.source import Source
 from cantrip_acp.loom.turn import CantripRecord, Turn

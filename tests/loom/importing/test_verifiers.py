@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom
-from cantrip_acp.errors import LoomError
+from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.export.source import Source
 from cantrip_acp.loom.export.verifiers import Verifiers
 from cantrip_acp.loom.importing.contract import ImportProblem, Report

@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cantrip_acp.errors import IntentRequired, LoomError, TurnNotFound
+from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
 from cantrip_acp.loom.outline import Outline
 
 if TYPE_CHECKING:
-    from cantrip_acp.context import Context, ContextBlock
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.context import Context, ContextBlock
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.turn import CastRecord
 
@@ -71,7 +71,7 @@ def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
     start, context = loom.cast_of(chosen)
     if start is None or not start.intent:
         raise IntentRequired(f"the intent of cast {chosen!r} is not in this loom; give one")
-    from cantrip_acp.context import block_of
+    from cantrip_acp.core.context import block_of
 
     begins = chosen != own
     blocks = tuple(map(block_of, context)) if begins else ()
@@ -84,7 +84,7 @@ def own_point(entity: Entity, begun: str | None) -> Point:
 
     ``begun`` is the cast whose intent stands last in its context. Raises `IntentRequired` where there is nothing to go on with.
     """
-    from cantrip_acp.context import block_of
+    from cantrip_acp.core.context import block_of
 
     loom = entity.loom
     mine = [start for start in loom.cast_starts().values() if start.entity_id == entity.id]
@@ -114,7 +114,7 @@ def own_point(entity: Entity, begun: str | None) -> Point:
 
 def take_context(entity: Entity, where: Point) -> Context:
     """The context of an entity that goes on from a point as the original entity's was; of another cantrip, as a fork's."""
-    from cantrip_acp.context import Context, block_of
+    from cantrip_acp.core.context import Context, block_of
     from cantrip_acp.loom.export.seen import Seen
     from cantrip_acp.loom.history import lived
     from cantrip_acp.mediums.text_program import writes_calls

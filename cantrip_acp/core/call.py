@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from dataclasses import replace as changed
 from typing import Any, Literal
 
-from cantrip_acp.definition import (
+from cantrip_acp.core.definition import (
     check_choice,
     check_flag,
     check_keys,
@@ -21,7 +21,7 @@ from cantrip_acp.definition import (
     refuse_change,
     shown,
 )
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.errors import DefinitionError
 
 ToolChoice = Literal["auto", "required", "none"]
 

@@ -33,12 +33,12 @@ from cantrip_acp.loom.utterances import together
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cantrip_acp.context import ContextBlock
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.core.loop import CastRun
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.sampled import Sampled
-    from cantrip_acp.entity import Entity
-    from cantrip_acp.events import Event
-    from cantrip_acp.loop import CastRun
-    from cantrip_acp.wards import Wards
 
 
 UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"

@@ -18,14 +18,19 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp import events, spans, telemetry
-from cantrip_acp.castresult import CastResult as CastResult
+from cantrip_acp import spans, telemetry
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
+from cantrip_acp.core.folding.apply import make_more_room, make_room
+from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN
+from cantrip_acp.core.forking.continuation import take_context
+from cantrip_acp.core.query_stream import Sink
+from cantrip_acp.core.result import CastResult as CastResult
+from cantrip_acp.core.scoring import Scoring
+from cantrip_acp.core.turn_builder import TurnState
 from cantrip_acp.crystals.ahead import prepared
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
-from cantrip_acp.errors import CantripError, ContextLimitError, CrystalError, LoomError, describe, interrupts
-from cantrip_acp.folding import CHARS_PER_TOKEN
-from cantrip_acp.foldstep import make_more_room, make_room
 from cantrip_acp.json_data import thaw
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import (
@@ -43,18 +48,14 @@ from cantrip_acp.loom.turn import (
 from cantrip_acp.loom.utterances import joined
 from cantrip_acp.mediums.report import Report
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
-from cantrip_acp.resuming import take_context
-from cantrip_acp.scoring import Scoring
-from cantrip_acp.sink import Sink
-from cantrip_acp.turnstate import TurnState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cantrip_acp.context import ContextBlock
-    from cantrip_acp.entity import Entity
-    from cantrip_acp.resuming import Point
-    from cantrip_acp.wards import Wards
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.forking.continuation import Point
+    from cantrip_acp.core.wards import Wards
 
 _ENDED = {
     "cancelled": "Cancelled",
@@ -202,7 +203,7 @@ class CastRun:
         if not telemetry.prepared():
             await anyio.to_thread.run_sync(telemetry.prepare)
         for contributor in entity.contributors if self.resumed is None else ():
-            from cantrip_acp.context import CastInfo
+            from cantrip_acp.core.context import CastInfo
 
             info = CastInfo(entity.id, self.id, self.intent, self.trace.trace_id, entity.context.pinned)
             try:

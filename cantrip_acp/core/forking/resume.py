@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from cantrip_acp.core.entity import Entity
+from cantrip_acp.core.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.entity import Entity
-from cantrip_acp.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.interrupted import settle
 from cantrip_acp.loom.snapshots import LoomPieces
@@ -23,7 +23,7 @@ from cantrip_acp.loom.snapshots import LoomPieces
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cantrip_acp.cantrip import Cantrip
+    from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
 
@@ -146,7 +146,7 @@ def _reviver(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -
     """What the entity does when its medium is opened for the first time."""
 
     async def revive() -> None:
-        from cantrip_acp.forking import restore
+        from cantrip_acp.core.forking.fork import restore
 
         told, missing, problem = TOLD[kept], list[str](), ""
         if kept != "lost":

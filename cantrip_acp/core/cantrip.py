@@ -11,28 +11,28 @@ from typing import cast as typed
 
 import anyio
 
-from cantrip_acp.call import Call
-from cantrip_acp.circle import Circle
+from cantrip_acp.core.call import Call
+from cantrip_acp.core.circle import Circle
+from cantrip_acp.core.definition import Definition, check_flag, check_keys, check_mapping, check_text, derived, shown
+from cantrip_acp.core.entity import CastStream, Entity, check_new
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.folding.policy import Folding
+from cantrip_acp.core.loop import CastResult
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.definition import Definition, check_flag, check_keys, check_mapping, check_text, derived, shown
-from cantrip_acp.entity import CastStream, Entity, check_new
-from cantrip_acp.errors import DefinitionError
-from cantrip_acp.folding import Folding
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.json_data import FrozenDict, freeze
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
-from cantrip_acp.loop import CastResult
 from cantrip_acp.mediums.text_program import writes_calls
 
 if TYPE_CHECKING:
     from os import PathLike
     from pathlib import Path
 
-    from cantrip_acp.context import Contributor
-    from cantrip_acp.forkgroup import ForkGroup
-    from cantrip_acp.forking import State
+    from cantrip_acp.core.context import Contributor
+    from cantrip_acp.core.forking.fork import State
+    from cantrip_acp.core.forking.group import ForkGroup
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.sources import GateSource
 
@@ -239,7 +239,7 @@ class Cantrip(Definition):
         Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state`` cannot be
         had, `GitError` where no worktree can be.
         """
-        from cantrip_acp.forking import fork
+        from cantrip_acp.core.forking.fork import fork
 
         where = loom if loom is not None else self.loom
         return await fork(self, turn_id, loom=where, state=state, entity_id=entity_id, worktree=worktree, resume=resume)
@@ -282,7 +282,7 @@ class Cantrip(Definition):
 
         They are a group, as those of `fork_group` are. See `resume` and `fork_group`.
         """
-        from cantrip_acp.forkgroup import SAMPLES, fork_group
+        from cantrip_acp.core.forking.group import SAMPLES, fork_group
 
         return await fork_group(
             [self] * (SAMPLES if samples is None else samples),
@@ -312,7 +312,7 @@ class Cantrip(Definition):
         is left out. Results come in order, and what fails is that fork's alone; all carry the group's id in the loom.
         With a path as ``worktree`` each fork gets a numbered folder in it. See `fork` for the rest and for what is raised.
         """
-        from cantrip_acp.forkgroup import SAMPLES, fork_group
+        from cantrip_acp.core.forking.group import SAMPLES, fork_group
 
         intents = [intent] * (SAMPLES if samples is None else samples) if isinstance(intent, str) else list(intent)
         if samples is not None and samples != len(intents):
@@ -355,7 +355,7 @@ class Cantrip(Definition):
         limiter = anyio.CapacityLimiter(max(1, concurrency))
 
         async def one(index: int, intent: str) -> None:
-            from cantrip_acp.errors import CantripError
+            from cantrip_acp.core.errors import CantripError
 
             async with limiter:
                 try:

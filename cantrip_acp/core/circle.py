@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cantrip_acp.core.definition import Definition, derived, shown
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.scoring import Scorer
+from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolDefinition
-from cantrip_acp.definition import Definition, derived, shown
-from cantrip_acp.errors import DefinitionError
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.json_data import FrozenDict, freeze, freeze_record
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.mediums.text_program import mode_line
-from cantrip_acp.scoring import Scorer
-from cantrip_acp.wards import Wards
 
 GateLike = Gate | str | Mapping[str, Any]
 

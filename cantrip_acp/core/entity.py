@@ -12,12 +12,9 @@ import anyio
 import msgspec
 
 from cantrip_acp import telemetry
-from cantrip_acp.caststream import CastStream
-from cantrip_acp.context import Context, ContextBlock
-from cantrip_acp.crystals import clients
-from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.definition import shown
-from cantrip_acp.errors import (
+from cantrip_acp.core.context import Context, ContextBlock
+from cantrip_acp.core.definition import shown
+from cantrip_acp.core.errors import (
     CantripError,
     DefinitionError,
     EntityBusy,
@@ -28,38 +25,41 @@ from cantrip_acp.errors import (
     describe,
     interrupts,
 )
-from cantrip_acp.events import BUFFER, ChildHub, EventHub, Noticed, Subscription
+from cantrip_acp.core.events import BUFFER, ChildHub, EventHub, Noticed, Subscription
+from cantrip_acp.core.forking.continuation import own_point
+from cantrip_acp.core.loop import CastResult, CastRun
+from cantrip_acp.core.request_graph import Lineage
+from cantrip_acp.core.result import CastStream
+from cantrip_acp.core.token_log import TokenTrail
+from cantrip_acp.core.wards import Wards, compose
+from cantrip_acp.crystals import clients
+from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.gates.contract import GateReply, ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.gates.sources import Reached
-from cantrip_acp.lineage import Lineage
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import Output, new_id
-from cantrip_acp.loop import CastResult, CastRun
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.redaction import shared
-from cantrip_acp.resuming import own_point
-from cantrip_acp.tokentrail import TokenTrail
-from cantrip_acp.wards import Wards, compose
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from cantrip_acp.call import Call
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.call import Call
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.events import Birth
+    from cantrip_acp.core.folding.policy import Folding
+    from cantrip_acp.core.forking.checkpoint import Pinning
+    from cantrip_acp.core.forking.fork import State
+    from cantrip_acp.core.forking.group import ForkGroup
     from cantrip_acp.crystals.contract import Crystal, ToolCall, ToolDefinition
     from cantrip_acp.crystals.retry import RetryPolicy
-    from cantrip_acp.delegation.birth import Birth
     from cantrip_acp.delegation.children import Children
-    from cantrip_acp.folding import Folding
-    from cantrip_acp.forkgroup import ForkGroup
-    from cantrip_acp.forking import State
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.turn import Turn
     from cantrip_acp.mediums.contract import MediumSession
-    from cantrip_acp.pinning import Pinning
 
 log = logging.getLogger(__name__)
 
@@ -503,7 +503,7 @@ class Entity:
 
         ``cantrip`` may have another crystal, call or circle; without it the fork is of the same.
         """
-        from cantrip_acp.forking import fork
+        from cantrip_acp.core.forking.fork import fork
 
         self.root()
         chosen = cantrip if cantrip is not None else self.cantrip
@@ -604,7 +604,7 @@ _LONGEST_ID = 200
 
 
 def _pinning(entity: Entity) -> Pinning:
-    from cantrip_acp.pinning import Pinning
+    from cantrip_acp.core.forking.checkpoint import Pinning
 
     return Pinning(entity)
 

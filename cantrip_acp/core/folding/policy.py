@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, shown
+from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal, Message
-from cantrip_acp.definition import check_keys, check_mapping, check_number, check_whole, shown
-from cantrip_acp.errors import DefinitionError
 from cantrip_acp.loom.turn import GateRecord, Turn
 
 CHARS_PER_TOKEN = 3

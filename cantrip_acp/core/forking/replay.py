@@ -17,20 +17,20 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from cantrip_acp.context import block_of
+from cantrip_acp.core.context import block_of
+from cantrip_acp.core.errors import CrystalError, GateError, LoomError
+from cantrip_acp.core.forking.fork import divergence
+from cantrip_acp.core.forking.modules import GATE as MODULES
 from cantrip_acp.crystals.contract import Emit, Query, Response
-from cantrip_acp.errors import CrystalError, GateError, LoomError
-from cantrip_acp.forking import divergence
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
 from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import Turn
-from cantrip_acp.reloading import GATE as MODULES
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.sources import GateSource
 
 _ENDED = "the recording of this cast ends here"

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import folders
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.worktrees import Worktree
 from cantrip_acp.loom.stores.address import is_address
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.loom.loom import Loom
 
 IGNORED = "files that git ignores: they are never pinned (an environment of Python, say, or node_modules)"

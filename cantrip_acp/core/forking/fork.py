@@ -17,25 +17,26 @@ import anyio
 import anyio.to_thread
 from msgspec import UNSET, UnsetType
 
-from cantrip_acp import forkplace, telemetry
+from cantrip_acp import telemetry
+from cantrip_acp.core.entity import Entity, check_new
+from cantrip_acp.core.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
+from cantrip_acp.core.forking import worktree as forkplace
+from cantrip_acp.core.forking.continuation import point
+from cantrip_acp.core.forking.modules import GATE as MODULES
+from cantrip_acp.core.forking.modules import load_again, not_loaded
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.entity import Entity, check_new
-from cantrip_acp.errors import DefinitionError, EntityBusy, GitError, LoomError, SandboxError, SandboxMissing
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.history import CastPart, lived, spoken
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
 from cantrip_acp.mediums.snapshot import Snapshot
-from cantrip_acp.reloading import GATE as MODULES
-from cantrip_acp.reloading import load_again, not_loaded
-from cantrip_acp.resuming import point
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.context import ContextBlock
-    from cantrip_acp.events import Event
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.core.wards import Wards
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.wards import Wards
 
 State = Literal["auto", "snapshot", "replay", "none"]
 """How a fork's code state is to be had: a missing snapshot is an error, unless the caller asks for replay or auto."""
@@ -316,7 +317,7 @@ class RecordedTurn:
 
     @property
     def context(self) -> Sequence[ContextBlock]:
-        from cantrip_acp.context import block_of
+        from cantrip_acp.core.context import block_of
 
         return [block_of(record) for record in self._part.context]
 

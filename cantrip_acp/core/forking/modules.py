@@ -14,7 +14,7 @@ from cantrip_acp.loom.history import CastPart, spoken
 from cantrip_acp.loom.turn import GateRecord, new_id
 
 if TYPE_CHECKING:
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
 
 GATE = "compile_and_load"
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.definition import nearest, shown
-from cantrip_acp.errors import DefinitionError
+from cantrip_acp.core.definition import nearest, shown
+from cantrip_acp.core.errors import DefinitionError
 
 Rule = Literal["min", "or", "and", "paths", "allow", "deny", "home"]
 

@@ -11,17 +11,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cantrip_acp import events, telemetry
+from cantrip_acp import telemetry
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import ContextLimitError, CrystalError
+from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage, input_limit
 from cantrip_acp.crystals.retry import metered
-from cantrip_acp.errors import ContextLimitError, CrystalError
-from cantrip_acp.folding import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.loom.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
 
 if TYPE_CHECKING:
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.loop import CastRun
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loop import CastRun
 
 _log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from cantrip_acp.errors import CantripError, DefinitionError, IntentRequired
+from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired
 from cantrip_acp.loom.turn import ForkRecord, new_id
 
 if TYPE_CHECKING:
-    from cantrip_acp.cantrip import Cantrip
-    from cantrip_acp.forking import State
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.forking.fork import State
+    from cantrip_acp.core.loop import CastResult
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loop import CastResult
 
 SAMPLES = 4
 CONCURRENCY = 4
@@ -67,9 +67,9 @@ async def fork_group(
     ``worktree`` gives each a worktree: True one in the state folder, a path a numbered folder in that one. ``ended`` is called
     with each sample as it ends. Raises `TurnNotFound` and `LoomError` where the turn itself cannot be gone on from.
     """
-    from cantrip_acp.forking import fork
+    from cantrip_acp.core.forking.continuation import point
+    from cantrip_acp.core.forking.fork import fork
     from cantrip_acp.loom.history import lived
-    from cantrip_acp.resuming import point
 
     if not cantrips or (intents is not None and len(cantrips) != len(intents)):
         raise DefinitionError(

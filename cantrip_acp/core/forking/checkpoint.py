@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from cantrip_acp.errors import GitError
+from cantrip_acp.core.errors import GitError
 from cantrip_acp.gates.guarded import why_hidden
 from cantrip_acp.git import pins, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.turn import FilesRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
-    from cantrip_acp.entity import Entity
+    from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.turn import Turn

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp import events
+from cantrip_acp.core import events
 from cantrip_acp.loom.turn import Utterance, VoidedAttempt, new_id
 from cantrip_acp.redaction import Pieces
 
 if TYPE_CHECKING:
+    from cantrip_acp.core.errors import CrystalError
+    from cantrip_acp.core.loop import CastRun
     from cantrip_acp.crystals.contract import Delta
-    from cantrip_acp.errors import CrystalError
-    from cantrip_acp.loop import CastRun
 
 VOID_LIMIT = 4000
 """Characters that a loom keeps of a void attempt's text, and of its thinking."""

@@ -14,15 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cantrip_acp.core.folding.policy import (
+    ATTACHMENT_TOKENS,
+    CHARS_PER_TOKEN,
+    Digest,
+    explained,
+    folded_through,
+    tokens_of,
+)
 from cantrip_acp.crystals.contract import Attachment, Message
-from cantrip_acp.folding import ATTACHMENT_TOKENS, CHARS_PER_TOKEN, Digest, explained, folded_through, tokens_of
 from cantrip_acp.gates.contract import observed
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
 from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
-    from cantrip_acp.call import Call
-    from cantrip_acp.circle import Circle
+    from cantrip_acp.core.call import Call
+    from cantrip_acp.core.circle import Circle
     from cantrip_acp.loom.history import CastPart
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
@@ -27,7 +28,27 @@ if TYPE_CHECKING:
 
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-    from cantrip_acp.delegation.birth import Birth
+    from cantrip_acp.core.loop import CastRun
+
+
+# --- Where a child comes from.
+
+
+@dataclass(slots=True)
+class Birth:
+    """A child's place in its tree.
+
+    ``run`` is the parent's cast that it works for, ``turn_id`` the turn that spawned it, ``call_id`` the gate call among
+    events, ``index`` its place in a batch. ``number`` counts its parent's children from 0, in the order of their birth. A
+    child that is asked again later (one that was summoned) works for the cast that asks: run, turn and call are then set anew.
+    """
+
+    run: CastRun
+    turn_id: str
+    call_id: str
+    number: int = 0
+    index: int | None = None
+
 
 BUFFER = 64
 """Events that may wait for a blocking reader before the entity waits for it."""

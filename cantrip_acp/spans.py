@@ -19,8 +19,8 @@ from cantrip_acp import telemetry
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, Usage
-    from cantrip_acp.redaction import Redactor
     from cantrip_acp.telemetry import Trace
+    from cantrip_acp.text.redaction import Redactor
 
 _PROVIDERS = {"google": "gcp.gemini"}
 """Names of providers in the conventions, where they are not ours."""

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from cantrip_acp import redaction
+from cantrip_acp.text import redaction
 
 # A shell may have been started with SIGINT ignored (`nohup`, CI): children would inherit it, and tests of ^C would lie.
 signal.signal(signal.SIGINT, signal.default_int_handler)

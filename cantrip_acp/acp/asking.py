@@ -16,7 +16,7 @@ from cantrip_acp.acp.shown import as_code, as_content, counted, headline, places
 from cantrip_acp.acp.translate import by_child
 from cantrip_acp.acp.wire import Disconnected
 from cantrip_acp.core import events
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions import Answer, Question

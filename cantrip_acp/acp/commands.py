@@ -21,7 +21,7 @@ from cantrip_acp.acp.opening import turn_named
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.history import lived, spoken
 from cantrip_acp.loom.turn import ConfigRecord, new_id, now
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,10 +250,10 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
     loom = session.entity.loom
     if loom.location is None:
         raise Mistake("This session's loom is in memory; only one that is kept can be exported.")
+    from cantrip_acp.files.output_file import output_file
     from cantrip_acp.loom.export.source import Source, Wanted
     from cantrip_acp.loom.export.writing import write
     from cantrip_acp.loom.stores.address import is_address
-    from cantrip_acp.outputs import output_file
 
     target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
     # A database holds the threads of other sessions, too; a session's own file holds its forks and children.

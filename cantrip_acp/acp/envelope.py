@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from cantrip_acp import shapes
+from cantrip_acp.text import codecs
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -105,7 +105,7 @@ class Id(msgspec.Struct, frozen=True):
 
 NULL_ID = Id(Raw(b"null"), ("null", None))
 
-_decode = shapes.json_decoder(Envelope).decode
+_decode = codecs.json_decoder(Envelope).decode
 
 
 def read_id(raw: Raw) -> Id | None:
@@ -178,7 +178,7 @@ def decode_params(raw: Raw, shape: Any) -> Any:
     if data[:1] == b"[":
         raise invalid_params("they are an object with names, never an array")
     try:
-        return shapes.json_decoder(shape).decode(data)
+        return codecs.json_decoder(shape).decode(data)
     except RecursionError:
         raise invalid_params("nested too deeply") from None
     except msgspec.DecodeError as problem:

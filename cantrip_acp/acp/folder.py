@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from cantrip_acp.acp.envelope import RpcError, invalid_params
-from cantrip_acp.folders import own
+from cantrip_acp.files.paths import own
 
 _SYSTEM = ("/proc", "/sys", "/dev")
 

@@ -26,7 +26,7 @@ from cantrip_acp.chores.named_hosts import NamedHosts
 from cantrip_acp.core.errors import describe
 from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall

@@ -21,8 +21,8 @@ from cantrip_acp.acp.descriptor import DescriptorReader, DescriptorWriter
 from cantrip_acp.acp.server import Agent, agent_for
 from cantrip_acp.acp.wire import Connection
 from cantrip_acp.core.errors import OutputError
-from cantrip_acp.outputs import check_appendable
-from cantrip_acp.redaction import shared
+from cantrip_acp.files.output_file import check_appendable
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.start import Options

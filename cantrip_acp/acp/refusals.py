@@ -7,7 +7,7 @@ from typing import Literal
 from cantrip_acp.acp.envelope import AUTH_REQUIRED, INVALID_REQUEST, RESOURCE_NOT_FOUND, RpcError
 from cantrip_acp.acp.handshake import AUTH_METHOD, OTHER_WAYS
 from cantrip_acp.core.errors import MissingKey
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 
 class SignedOut(MissingKey):

@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp import folders
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.envelope import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.acp.handshake import AUTH_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
@@ -24,6 +23,7 @@ from cantrip_acp.acp.store import SessionStore
 from cantrip_acp.acp.streams import byte_streams
 from cantrip_acp.acp.wire import Connection, Method, Request
 from cantrip_acp.core.errors import CantripError, MissingKey
+from cantrip_acp.files import paths
 
 log = logging.getLogger(__name__)
 
@@ -186,5 +186,5 @@ def agent_for(
     greeted: dict[str, Any] | None = None,
 ) -> Agent:
     """An agent that takes its cantrips from a recipe: the named one, else the built-in; see `opening.Recipes`."""
-    folder = folders.state_dir(state_dir)
+    folder = paths.state_dir(state_dir)
     return Agent(Recipes(recipe, folder, cantrips), folder, greeted=greeted)

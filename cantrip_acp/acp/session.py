@@ -24,7 +24,7 @@ from cantrip_acp.acp.shown import Breaks
 from cantrip_acp.acp.translate import Translator, notice
 from cantrip_acp.core.errors import CantripError, IntentRequired
 from cantrip_acp.crystals.ahead import prepare_beside
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.content import Link

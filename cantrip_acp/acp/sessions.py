@@ -37,7 +37,7 @@ from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor
 from cantrip_acp.core.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
 from cantrip_acp.loom.turn import new_id
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.commands import Command

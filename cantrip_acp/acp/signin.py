@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cantrip_acp.crystals import keys, local_servers
-from cantrip_acp.folders import private
+from cantrip_acp.files.paths import private
 from cantrip_acp.recipes.crystals import KEYS, VARIABLE
 
 MARK: Final = "# set by cantrip-acp --sign-in"

@@ -22,13 +22,14 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp import folders, shapes
 from cantrip_acp.acp import modes
 from cantrip_acp.core.errors import CantripError, DefinitionError, LoomLocked
+from cantrip_acp.files import paths
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.loom.turn import CastRecord, ConfigRecord
-from cantrip_acp.redaction import shared
+from cantrip_acp.text import codecs
+from cantrip_acp.text.redaction import shared
 
 log = logging.getLogger(__name__)
 
@@ -114,11 +115,11 @@ class SessionStore:
 
     def loom_path(self, session_id: str) -> Path:
         """Where the loom of a session lies that has a file of its own; makes the folder."""
-        return folders.private(self.folder) / f"{session_id}{_LOOM}"
+        return paths.private(self.folder) / f"{session_id}{_LOOM}"
 
     def save(self, note: Note) -> None:
         """Write a session's note in the place of the one before."""
-        path = folders.private(self.folder) / f"{note.id}{_NOTE}"
+        path = paths.private(self.folder) / f"{note.id}{_NOTE}"
         part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -248,7 +249,7 @@ class SessionStore:
 
     def lock(self, session_id: str) -> int:
         """Hold a session whose loom has many writers; a descriptor to be closed. Raises `LoomLocked`."""
-        return self._held(folders.private(self.folder) / f"{session_id}.lock", session_id)
+        return self._held(paths.private(self.folder) / f"{session_id}.lock", session_id)
 
     def _held(self, path: Path, session_id: str) -> int:
         """A descriptor of the file at ``path``, made where it is missing, that nobody else holds. Raises `LoomLocked`."""
@@ -311,7 +312,7 @@ def _note_in(path: Path) -> Note | None:
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
             return None
         with open(descriptor, "rb", closefd=False) as file:
-            note = shapes.json_decoder(Note).decode(file.read())
+            note = codecs.json_decoder(Note).decode(file.read())
     except (OSError, ValueError, RecursionError):
         return None
     finally:
@@ -389,7 +390,7 @@ def take_in(note: Note, record: ConfigRecord) -> None:
     granted = changes.get("permission")
     if isinstance(granted, dict):
         with contextlib.suppress(msgspec.ValidationError):
-            note.granted.append(shapes.convert(granted, Granted))
+            note.granted.append(codecs.convert(granted, Granted))
     if changes.get("permissions") == "forgotten":
         note.granted.clear()
 

@@ -20,7 +20,6 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.acp.envelope import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -42,6 +41,7 @@ from cantrip_acp.acp.envelope import (
 )
 from cantrip_acp.acp.lines import MAX_LINE, LineSplitter, TooLong
 from cantrip_acp.acp.outbox import HIGH_WATER, ByteSender, Outbox
+from cantrip_acp.text import codecs
 
 __all__ = ["Connection", "Disconnected", "Method", "Request", "RpcError"]
 
@@ -203,7 +203,7 @@ class Connection:
         if pending.error is not None:
             raise pending.error
         try:
-            return shapes.json_decoder(result).decode(pending.result)
+            return codecs.json_decoder(result).decode(pending.result)
         except (msgspec.DecodeError, RecursionError) as problem:
             raise RpcError(INVALID_REQUEST, f"the answer to {method} has the wrong shape: {problem}") from None
 
@@ -352,7 +352,7 @@ class Connection:
             log.debug("a second answer to the same request: the first one stands")
         elif envelope.error:
             try:
-                error = shapes.json_decoder(ErrorObject).decode(envelope.error)
+                error = codecs.json_decoder(ErrorObject).decode(envelope.error)
                 pending.fail(RpcError(error.code, error.message, error.data))
             except msgspec.DecodeError:
                 pending.fail(RpcError(INVALID_REQUEST, "the answer is an error of the wrong shape"))
@@ -383,7 +383,7 @@ class Connection:
 
     def _cancel_request(self, params: msgspec.Raw) -> None:
         try:
-            wanted = read_id(shapes.json_decoder(_CancelRequest).decode(params).requestId)
+            wanted = read_id(codecs.json_decoder(_CancelRequest).decode(params).requestId)
         except msgspec.DecodeError:
             wanted = None
         if wanted is None:

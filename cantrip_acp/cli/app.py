@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
 
 def complain(error: BaseException) -> int:
     """Say what went wrong on stderr; the status for it."""
-    from cantrip_acp.redaction import shared
+    from cantrip_acp.text.redaction import shared
 
     if os.environ.get("CANTRIP_DEBUG") == "1":
         import traceback
@@ -111,7 +111,7 @@ def own(error: BaseException) -> CantripError | None:
 
 
 def _write(text: str) -> None:
-    from cantrip_acp.cli.untrusted import clean
+    from cantrip_acp.text.sanitize import clean
 
     sys.stderr.write(clean(text))
     sys.stderr.flush()

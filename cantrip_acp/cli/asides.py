@@ -10,7 +10,7 @@ from typing import Any
 
 from cantrip_acp.cli.screen import Block, Screen
 from cantrip_acp.cli.toolview import listed, mapped, text
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 _MOST = 64
 """Compactions under way that are kept in mind; an agent that never ends one is no memory hole."""

@@ -85,7 +85,7 @@ def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
 
 def say_what_is_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
     """Print the line on stderr."""
-    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.text.sanitize import clean_line
 
     click.echo(clean_line(f"cantrip: {allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000), err=True)
 
@@ -187,7 +187,7 @@ class TerminalQuestions:
     def _show(self, question: Question) -> None:
         from cantrip_acp.acp.asking import visible
         from cantrip_acp.cli.diffs import unified
-        from cantrip_acp.redaction import shared
+        from cantrip_acp.text.redaction import shared
 
         screen, redact = self._screen, shared().text
         title = visible(redact(" ".join(question.title.split())))

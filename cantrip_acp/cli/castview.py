@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.cli.childview import ChildView
 from cantrip_acp.cli.screen import Flow, Screen
 from cantrip_acp.cli.transcript import Transcript, duration
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.core import events
 from cantrip_acp.gates.contract import as_text
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.core.loop import CastResult

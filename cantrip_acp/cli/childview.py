@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.core import events
 from cantrip_acp.gates.contract import as_text
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.screen import Screen

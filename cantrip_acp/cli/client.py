@@ -194,7 +194,7 @@ def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
     """Sessions, the last one first."""
     import json
 
-    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.text.sanitize import clean_line
 
     for each in sorted(found, key=lambda session: session.updated_at, reverse=True):
         if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cantrip_acp.acp.agenterrors import AgentRefused
 from cantrip_acp.cli.commands import unknown
 from cantrip_acp.cli.toolview import listed, text
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.headless import Headless

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from cantrip_acp.cli.screen import Screen
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style."""

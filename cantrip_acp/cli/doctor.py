@@ -199,7 +199,7 @@ def _tools() -> Iterator[Finding]:
 
 def _folders() -> Iterator[Finding]:
     from cantrip_acp.core.errors import SandboxError
-    from cantrip_acp.folders import state_dir
+    from cantrip_acp.files.paths import state_dir
     from cantrip_acp.sandbox.runtime import base_folder
 
     state = state_dir()

@@ -13,7 +13,7 @@ from cantrip_acp.cli.permission import name_of
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.toolview import mapped, number, text
 from cantrip_acp.cli.transcript import Transcript, duration, usage_line
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 _MOST_JUNK = 3
 

@@ -55,13 +55,13 @@ def gc(
     """
     from contextlib import nullcontext
 
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths
     from cantrip_acp.retention.plan import make
     from cantrip_acp.retention.sweep import alone
 
     if yes and dry_run:
         raise click.UsageError("--yes does it and --dry-run does not; give one of them")
-    state = folders.state_dir(state_dir)
+    state = paths.state_dir(state_dir)
     if state_dir is not None and not state.is_dir():
         raise click.BadParameter(f"there is no folder {state}", param_hint="--state-dir")
     rules = _rules(older_than, max_size)
@@ -81,10 +81,10 @@ def gc(
 
 
 def _rules(older_than: str | None, max_size: str | None) -> Rules:
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths
     from cantrip_acp.retention import rules
 
-    kept = rules.read(folders.config_dir())
+    kept = rules.read(paths.config_dir())
     return rules.Rules(
         kept.older_than if older_than is None else _parsed("--older-than", rules.age, older_than),
         kept.max_size if max_size is None else _parsed("--max-size", rules.size, max_size),
@@ -145,7 +145,7 @@ def _told(plan: Plan, done: Done) -> None:
 
 
 def _stay(plan: Plan, told: set[str] | None = None) -> None:
-    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.text.sanitize import clean_line
 
     for item in plan.staying:
         if item.name not in (told or ()):
@@ -161,7 +161,7 @@ def _kept(plan: Plan, gone: list[Item]) -> str:
 
 
 def _line(what: str, item: Item, why: str) -> str:
-    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.text.sanitize import clean_line
 
     when = time.strftime("%Y-%m-%d", time.localtime(item.changed))
     return f"{what}  {clean_line(item.name)}  {when}  {size(item.size + item.beside)}  {clean_line(why)}"

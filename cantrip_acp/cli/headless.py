@@ -27,7 +27,7 @@ from cantrip_acp.cli.faces import Face
 from cantrip_acp.cli.permission import Policy, choose
 from cantrip_acp.cli.running import not_ignored
 from cantrip_acp.cli.toolview import listed, text
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 _LONGEST_QUEUE: Final = 512
 _HURRY_SECONDS: Final = 0.3

@@ -125,7 +125,7 @@ for command in (reward, list_threads, diff, compare, rank, stats):
 
 
 def _opened(name: str | None, state_dir: Path | None) -> Loom:
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import opened
+    from cantrip_acp.files import paths
 
-    return opened(name, folders.state_dir(state_dir))
+    return opened(name, paths.state_dir(state_dir))

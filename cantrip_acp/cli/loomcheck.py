@@ -31,14 +31,14 @@ def check(name: str | None, as_json: bool, state_dir: Path | None) -> int:
     """
     import msgspec
 
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find
-    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import open_store
+    from cantrip_acp.text.sanitize import clean_line
 
     # As it was written, without what readers see of processes that died.
-    with Loom(open_store(find(name, folders.state_dir(state_dir)), readonly=True)) as held:
+    with Loom(open_store(find(name, paths.state_dir(state_dir)), readonly=True)) as held:
         problems = held.check()
         running = held.running_casts()
         unfinished = [

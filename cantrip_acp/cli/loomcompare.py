@@ -64,14 +64,14 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
 
     A and B are turns (an id, or its beginning), usually last ones; by default the two threads that were written to last.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import leaf, opened
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.files import paths
     from cantrip_acp.loom.comparing import difference
     from cantrip_acp.loom.listing import Listing
 
-    with opened(name, folders.state_dir(state_dir)) as held:
+    with opened(name, paths.state_dir(state_dir)) as held:
         listing = Listing(held)
         leaves = listing.outline.leaves
         if right is None and len(leaves) < 2:
@@ -148,7 +148,7 @@ def _text(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.text.sanitize import clean_line
 
     return clean_line(text, 200)
 
@@ -178,10 +178,10 @@ def compare(
     Without it, every group of the loom. Casts of one cantrip on the same intent are a group too: they part at its call.
     Turns, tokens and gates count from where the threads part.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import opened
+    from cantrip_acp.files import paths
 
-    with opened(name, folders.state_dir(state_dir)) as held:
+    with opened(name, paths.state_dir(state_dir)) as held:
         compared = _compared(held, turn, basis, method, alike=alike)
         if as_json:
             click.echo(json.dumps({"groups": [_data(*one) for one in compared]}, default=str))
@@ -221,12 +221,12 @@ def rank(
     What is written is a reward of the kind `relative` for each thread's last turn; it never replaces one that was given.
     Threads without a reward are left out where others of the group have one.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find, opened
+    from cantrip_acp.files import paths
     from cantrip_acp.loom import rewards
     from cantrip_acp.loom.loom import Loom
 
-    state = folders.state_dir(state_dir)
+    state = paths.state_dir(state_dir)
     with Loom.open(find(name, state)) if write else opened(name, state) as held:
         compared = _compared(held, turn, basis, method, alike=alike)
         written = 0

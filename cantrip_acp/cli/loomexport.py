@@ -111,15 +111,15 @@ def export(
 
     Exit status: 0, and 1 where no thread was left to write.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import opened
+    from cantrip_acp.files import paths
+    from cantrip_acp.files.output_file import output_file
     from cantrip_acp.loom.export import registry
     from cantrip_acp.loom.export.source import Source, Wanted
     from cantrip_acp.loom.export.writing import write
-    from cantrip_acp.outputs import output_file
 
     chosen = registry.find(format_name)
-    with opened(name, folders.state_dir(state_dir)) as held:
+    with opened(name, paths.state_dir(state_dir)) as held:
         wanted = Wanted(
             threads=_leaves(held, threads),
             outcomes=_outcomes(outcomes),
@@ -181,7 +181,7 @@ def _progress() -> Callable[[int, int], None] | None:
 def _tell(report: Report, output: Path | None, *, as_json: bool) -> None:
     import json
 
-    from cantrip_acp.cli.untrusted import clean_line
+    from cantrip_acp.text.sanitize import clean_line
 
     if as_json:
         click.echo(json.dumps(report.record() | {"output": None if output is None else str(output)}), err=True)

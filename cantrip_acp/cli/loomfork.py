@@ -108,10 +108,10 @@ def fork(
 
     Exit status as of `cantrip cast`; of a group 0 only where every cast ended by itself.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find, leaf
     from cantrip_acp.cli.opening import open_recipe
     from cantrip_acp.core.errors import IntentRequired
+    from cantrip_acp.files import paths
     from cantrip_acp.loom.turn import new_id
 
     if resume and intent is not None:
@@ -122,7 +122,7 @@ def fork(
         raise IntentRequired(
             "intent is required: say what the fork is to do (INTENT-1), or give --resume to go on with its cast"
         )
-    path = find(name, folders.state_dir(state_dir))
+    path = find(name, paths.state_dir(state_dir))
     hosts = named_hosts(allow_hosts)
     opening = open_recipe(recipe, cwd, path, state_dir)
     try:
@@ -163,7 +163,7 @@ def fork(
 
 def _folder(worktree: str | None, opening: Opening, name: str) -> bool | str:
     """Where the fork's worktree, or those of a group, are to lie; False where none is asked for."""
-    from cantrip_acp.folders import private
+    from cantrip_acp.files.paths import private
 
     if worktree is None:
         return False
@@ -252,14 +252,14 @@ def replay(
 
     import anyio
 
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find, leaf
     from cantrip_acp.cli.opening import trusted_cantrip
     from cantrip_acp.core.forking.replay import replay as lived_again
     from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
 
-    with Loom.open(find(name, folders.state_dir(state_dir)), readonly=True) as held:
+    with Loom.open(find(name, paths.state_dir(state_dir)), readonly=True) as held:
         last = leaf(held, turn)
         cantrip = trusted_cantrip(recipe, cwd, state_dir, ScriptedCrystal([]))
 

@@ -28,12 +28,12 @@ def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
 
     The mark is an empty file beside it, NAME.keep. Looms outside of the state folder are never removed, and need none.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find
     from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.files import paths
     from cantrip_acp.retention.looms import FOLDER, KEEP
 
-    state = folders.state_dir(state_dir)
+    state = paths.state_dir(state_dir)
     path = find(name, state)
     if not isinstance(path, Path) or path.resolve().parent != (state / FOLDER).resolve():
         raise DefinitionError(

@@ -25,9 +25,9 @@ class Looms:
     """The looms that are meant, opened one after the other; what cannot be opened among many is noted and passed over."""
 
     def __init__(self, names: tuple[str, ...], state_dir: Path | None) -> None:
-        from cantrip_acp import folders
+        from cantrip_acp.files import paths
 
-        self.state = folders.state_dir(state_dir)
+        self.state = paths.state_dir(state_dir)
         self.names = names
         self.problems: list[str] = []
 
@@ -53,7 +53,7 @@ class Looms:
 
     def tell(self) -> None:
         """Say on stderr what was damaged or could not be opened."""
-        from cantrip_acp.cli.untrusted import clean_line
+        from cantrip_acp.text.sanitize import clean_line
 
         for problem in self.problems[:20]:
             click.echo(f"damage   {clean_line(problem)}", err=True)

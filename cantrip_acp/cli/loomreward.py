@@ -64,14 +64,14 @@ def reward(
     A --verifier is cast as any recipe, with the thread as context, and answers {"reward": NUMBER, "note": TEXT} with done;
     nothing else that it says counts.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find
+    from cantrip_acp.files import paths
 
     if (reward is not None) + implicit + (verifier is not None) > 1:
         raise click.UsageError("REWARD, --implicit and --verifier exclude each other")
     if bounds is not None and verifier is None:
         raise click.UsageError("--range says what a --verifier may answer; name one")
-    path = find(name, folders.state_dir(state_dir))
+    path = find(name, paths.state_dir(state_dir))
     if verifier is not None:
         if note is not None or by is not None:
             raise click.UsageError("--note and --by are the verifier's own")
@@ -131,8 +131,8 @@ def _judged(
 
     from cantrip_acp.cli.loomfile import leaf, reading
     from cantrip_acp.cli.opening import open_recipe
-    from cantrip_acp.cli.untrusted import clean_line
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.text.sanitize import clean_line
     from cantrip_acp.verifying import record_verdict, verify
 
     # Judging may take minutes, in which the loom is somebody else's to write.

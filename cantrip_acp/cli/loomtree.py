@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.cli.columns import number
 from cantrip_acp.cli.screen import Screen
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.cli.screen import Block, Flow, Screen
 from cantrip_acp.cli.transcript import duration
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.thread import Endings
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

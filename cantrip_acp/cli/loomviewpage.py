@@ -59,10 +59,10 @@ def view(
     to a file that stands alone, with everything masked that looks like a secret (--raw keeps it). `?` on the page shows its
     keys. FILE is as of `cantrip loom show`.
     """
-    from cantrip_acp import folders
     from cantrip_acp.cli.loomfile import find
+    from cantrip_acp.files import paths
 
-    path = find(name, folders.state_dir(state_dir))
+    path = find(name, paths.state_dir(state_dir))
     wanted = None if turn is None else _turn(path, turn)
     if target is not None:
         from cantrip_acp.loom.view import write_html

@@ -97,11 +97,11 @@ def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crysta
 
 def _judged(name_or_path: str, cwd: Path, state_dir: Path | None) -> tuple[Recipe, Path, Path]:
     """The recipe, once trust has let it pass, its workspace and the state folder."""
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths
     from cantrip_acp.recipes import load, trust
     from cantrip_acp.recipes.recipe import is_path
 
-    state, workspace = folders.state_dir(state_dir), cwd.resolve()
+    state, workspace = paths.state_dir(state_dir), cwd.resolve()
     recipe = load(name_or_path, workspace, state_dir=state)
     if not is_path(name_or_path):
         trust.require(recipe, workspace, state)

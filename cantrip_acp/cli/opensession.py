@@ -26,16 +26,16 @@ def open_session(
     """
     import click
 
-    from cantrip_acp import folders
     from cantrip_acp.acp.opening import hold
     from cantrip_acp.acp.store import SessionStore
     from cantrip_acp.core.forking.resume import TOLD, reopen
+    from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address, shown
     from cantrip_acp.recipes import DEFAULT, build, choosing, load, trust
     from cantrip_acp.recipes.recipe import built_in, is_path
 
-    state = folders.state_dir(state_dir)
+    state = paths.state_dir(state_dir)
     sessions = SessionStore(state)
     note = sessions.find(session_id)
     if note is None:

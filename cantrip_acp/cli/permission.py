@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, cast
 
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.toolview import text
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 Allow = Literal["ask", "once", "always", "never"]
 

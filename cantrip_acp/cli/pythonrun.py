@@ -35,7 +35,7 @@ class LoneTurn:
         from cantrip_acp import telemetry
         from cantrip_acp.core.events import EventHub
         from cantrip_acp.gates.executor import GateExecutor
-        from cantrip_acp.redaction import shared
+        from cantrip_acp.text.redaction import shared
 
         self.wards: Wards = circle.wards
         self.entity_id = "e_shell"

@@ -12,8 +12,8 @@ import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
 from cantrip_acp.cli.opening import cwd_option, state_option
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.screen import Screen
@@ -37,7 +37,7 @@ def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
 
     NAME becomes .cantrip/NAME.cantrip.yaml in the folder; a path (with a slash or an ending) is taken as it is; - prints.
     """
-    from cantrip_acp.outputs import output_file
+    from cantrip_acp.files.output_file import output_file
     from cantrip_acp.recipes.document import SUFFIXES
     from cantrip_acp.recipes.recipe import is_path, stem
 
@@ -176,11 +176,11 @@ def list_recipes(cwd: Path) -> None:
 @state_option
 def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | None) -> None:
     """Show what a recipe comes to: crystal, call, gates, wards in force, and what the crystal is told about its circle."""
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths
     from cantrip_acp.recipes import inspect, load
 
     workspace = cwd.resolve()
-    state = folders.state_dir(state_dir)
+    state = paths.state_dir(state_dir)
     found = load(name, workspace, state_dir=state)
     if source:
         sys.stdout.write(found.raw.decode("utf-8-sig"))

@@ -232,7 +232,7 @@ def _prompts(state_dir: Path) -> Iterator[str]:
 
 @contextmanager
 def _history(file: Path) -> Iterator[None]:
-    from cantrip_acp.folders import private
+    from cantrip_acp.files.paths import private
 
     try:
         import readline

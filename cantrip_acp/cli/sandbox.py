@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cantrip_acp.cli.commands import Suggesting, examples
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
@@ -243,8 +243,8 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.mediums.bash import BashMedium, BashSession
-    from cantrip_acp.redaction import shared
     from cantrip_acp.sandbox.runner import Running
+    from cantrip_acp.text.redaction import shared
 
     executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
     trace = telemetry.trace_from(None)
@@ -354,7 +354,7 @@ def _circle(
     if writable or network:
         raise click.UsageError("--recipe brings its own wards; --writable, --network and --host go without it")
     from cantrip_acp.crystals.scripted import ScriptedCrystal
-    from cantrip_acp.folders import state_dir
+    from cantrip_acp.files.paths import state_dir
     from cantrip_acp.recipes import build, trust
     from cantrip_acp.recipes import recipe as recipes
 

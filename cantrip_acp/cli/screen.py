@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
 
-from cantrip_acp.cli.untrusted import Cleaner, clean
+from cantrip_acp.text.sanitize import Cleaner, clean
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,8 +16,8 @@ from cantrip_acp.acp.clientfiles import FileRefused
 from cantrip_acp.cli.permission import Policy
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.scriptfile import Script, load
-from cantrip_acp.cli.untrusted import clean
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.sanitize import clean
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.scriptplay import Verdict

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.cli.childlines import ChildLine, ChildLines
-from cantrip_acp.cli.untrusted import clean, clean_line
+from cantrip_acp.text.sanitize import clean, clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.screen import Block

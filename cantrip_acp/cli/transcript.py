@@ -16,7 +16,7 @@ from cantrip_acp.cli.childlines import ChildLine
 from cantrip_acp.cli.diffs import unified
 from cantrip_acp.cli.screen import Block, Flow, Screen
 from cantrip_acp.cli.toolview import ToolView, listed, mapped, number, text
-from cantrip_acp.cli.untrusted import clean_line
+from cantrip_acp.text.sanitize import clean_line
 
 _WAITING = {"pending", ""}
 _OVER = {"completed", "failed"}

@@ -12,8 +12,8 @@ import click
 
 from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import state_option
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.core.errors import CantripError, DefinitionError
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.recipes.trust import Content, Ledger
@@ -59,12 +59,12 @@ def trust(
 
     The status is 0 where it was granted, 1 where it was not.
     """
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths
     from cantrip_acp.recipes.files import Files
     from cantrip_acp.recipes.recipe import recipe_files
     from cantrip_acp.recipes.trust import FOLDER, Ledger, content
 
-    ledger = Ledger(folders.state_dir(state_dir))
+    ledger = Ledger(paths.state_dir(state_dir))
     if as_list:
         return _list(ledger, as_json=as_json)
     if mcp:

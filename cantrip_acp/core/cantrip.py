@@ -21,10 +21,10 @@ from cantrip_acp.core.loop import CastResult
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.gates.registry import DELEGATION
-from cantrip_acp.json_data import FrozenDict, freeze
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address
 from cantrip_acp.mediums.text_program import writes_calls
+from cantrip_acp.text.json_data import FrozenDict, freeze
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -15,10 +15,10 @@ from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.json_data import FrozenDict, freeze, freeze_record
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 from cantrip_acp.mediums.text_program import mode_line
+from cantrip_acp.text.json_data import FrozenDict, freeze, freeze_record
 
 GateLike = Gate | str | Mapping[str, Any]
 

@@ -40,7 +40,7 @@ from cantrip_acp.gates.sources import Reached
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import Output, new_id
 from cantrip_acp.mediums.text_program import writes_calls
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from os import PathLike

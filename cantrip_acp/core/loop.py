@@ -31,7 +31,6 @@ from cantrip_acp.core.turn_builder import TurnState
 from cantrip_acp.crystals.ahead import prepared
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
-from cantrip_acp.json_data import thaw
 from cantrip_acp.loom.thread import answer
 from cantrip_acp.loom.turn import (
     TERMINATIONS,
@@ -48,6 +47,7 @@ from cantrip_acp.loom.turn import (
 from cantrip_acp.loom.utterances import joined
 from cantrip_acp.mediums.report import Report
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
+from cantrip_acp.text.json_data import thaw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

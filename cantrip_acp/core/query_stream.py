@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cantrip_acp.core import events
 from cantrip_acp.loom.turn import Utterance, VoidedAttempt, new_id
-from cantrip_acp.redaction import Pieces
+from cantrip_acp.text.redaction import Pieces
 
 if TYPE_CHECKING:
     from cantrip_acp.core.errors import CrystalError

@@ -14,7 +14,7 @@ from cantrip_acp.crystals.sampled import Sampled, common
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Message
-    from cantrip_acp.redaction import Redactor
+    from cantrip_acp.text.redaction import Redactor
 
 
 class TokenTrail:

@@ -13,7 +13,6 @@ import msgspec
 from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import NO_USAGE, RequestParameters, Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, CONSTRUCTED, DELEGATION
-from cantrip_acp.json_data import freeze, freeze_record
 from cantrip_acp.loom.turn import (
     TERMINATIONS,
     GateRecord,
@@ -29,6 +28,7 @@ from cantrip_acp.loom.turn import (
     now,
 )
 from cantrip_acp.loom.utterances import together
+from cantrip_acp.text.json_data import freeze, freeze_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals.contract import Meter
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 OVERLOADED = 529
 """Anthropic's status for an overloaded service; also inside a stream, as an event without a status."""

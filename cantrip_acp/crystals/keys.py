@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from cantrip_acp.folders import config_dir
-from cantrip_acp.redaction import MASK, looks_secret, shared
+from cantrip_acp.files.paths import config_dir
+from cantrip_acp.text.redaction import MASK, looks_secret, shared
 
 _log = logging.getLogger(__name__)
 

@@ -26,11 +26,11 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.presets import LOCAL, PRESETS
-from cantrip_acp.folders import config_dir
+from cantrip_acp.files.paths import config_dir
+from cantrip_acp.text import codecs
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
         found["price"] = {}  # it runs on a machine of one's own: nothing is charged for tokens
     if not known and remark and provider not in ("local", *LOCAL):
         _remark(provider, model, found.get("family", ""))
-    return shapes.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
+    return codecs.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
 
 
 def _of_family(provider: str, model: str) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _parsed(path: Path) -> dict[str, Any]:
                 if key not in _FIELDS:
                     raise DefinitionError(f"unknown key {key!r} (known: {', '.join(_FIELDS)})", where=place)
             try:
-                shapes.convert(entry, ModelInfo)
+                codecs.convert(entry, ModelInfo)
             except msgspec.ValidationError as error:
                 raise DefinitionError(str(error), where=place) from None
             _sensible(entry, place)

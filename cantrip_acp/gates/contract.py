@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cantrip_acp.core.definition import nearest, shown
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.json_data import FrozenDict, freeze, thaw
-from cantrip_acp.redaction import looks_secret
+from cantrip_acp.text.json_data import FrozenDict, freeze, thaw
+from cantrip_acp.text.redaction import looks_secret
 
 if TYPE_CHECKING:
     from pathlib import Path

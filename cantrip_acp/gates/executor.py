@@ -28,15 +28,15 @@ from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
 from cantrip_acp.gates.file_changes import changes_of
 from cantrip_acp.gates.overlay import Overlay
-from cantrip_acp.json_data import NotJson, encodable, freeze, plain, thaw
 from cantrip_acp.loom.turn import FileChange, GateRecord
+from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.events import EventHub
     from cantrip_acp.core.turn_builder import TurnState
     from cantrip_acp.gates.contract import GateSession
-    from cantrip_acp.redaction import Redactor
+    from cantrip_acp.text.redaction import Redactor
 
 _log = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder().decode

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
-from cantrip_acp import copies, folders
 from cantrip_acp.core.errors import GateError, SandboxError
+from cantrip_acp.files import paths, scratch_copy
 from cantrip_acp.gates.guarded import plain, why_hidden, why_protected
 from cantrip_acp.gates.place import LIST, WALK, Place, exchange, failure, reason, spelled
 
@@ -63,7 +63,7 @@ class Root:
         self._others = tuple(Root(other, changeable, own=own, allowed=allowed) for other in others)
         # Of a root that lies in one of them, as a fork's files do, nothing is closed.
         real = os.path.realpath(self.path)
-        states, config = own if own is not None else folders.own()
+        states, config = own if own is not None else paths.own()
         self._own = tuple(
             (tuple(below), writing)
             for folder, writing in (*((state, False) for state in states), (config, True))
@@ -94,7 +94,7 @@ class Root:
                 f"the root {root!r} of this gate is relative, and there is no workspace that it could be in"
             )
         absolute_is_root = bool(dependencies.get("absolute_is_root"))
-        return _root(root, changeable, absolute_is_root, others, folders.own(), wards.allow_protected)
+        return _root(root, changeable, absolute_is_root, others, paths.own(), wards.allow_protected)
 
     def check(self) -> None:
         """Raise `GateError` where the root is not there or cannot be entered."""
@@ -143,7 +143,7 @@ class Root:
     @property
     def opened(self) -> str:
         """Where the root is opened: itself, or its copy while copies are in force."""
-        held = copies.current()
+        held = scratch_copy.current()
         return self.path if held is None else held.at(self.path)
 
     def _walk(self, path: str, writing: bool) -> Place:
@@ -163,7 +163,7 @@ class Root:
             if other is not None:
                 return other._walk(path, writing)
             self._escape(shown)
-        held = copies.current()
+        held = scratch_copy.current()
         if writing and held is not None:
             try:
                 held.add((self.base,))
@@ -299,7 +299,7 @@ class Root:
 
     def _open_base(self) -> int:
         try:
-            held = copies.current()
+            held = scratch_copy.current()
             return os.open(self.base if held is None else held.at(self.base), WALK & ~os.O_NOFOLLOW)
         except OSError as error:
             raise GateError(f"the gate's folder cannot be used: {reason(error)}") from None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.run import TIMEOUT, Ran, run
-from cantrip_acp.temporary import TemporaryFolder
 
 _CONFIG = """\
 [core]

@@ -14,9 +14,9 @@ import shutil
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
+from cantrip_acp.files.temporary import started
 from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.temporary import started
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.loom.turn import CantripRecord, LaterRecord, LoomHeader, Record
+from cantrip_acp.text import codecs
 
 
 class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
@@ -128,7 +128,7 @@ Head = (
 )
 """A record's head; headers and cantrips are small and few, and are read whole."""
 
-decoder: msgspec.json.Decoder[Head] = shapes.json_decoder(Head)
+decoder: msgspec.json.Decoder[Head] = codecs.json_decoder(Head)
 _KINDS = frozenset(str(shape.__struct_config__.tag) for shape in get_args(Head))
 
 

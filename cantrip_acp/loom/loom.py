@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from cantrip_acp.core.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
-from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem, Store, readable
 from cantrip_acp.loom.stores.memory import MemoryStore
@@ -40,7 +39,8 @@ from cantrip_acp.loom.turn import (
     now,
 )
 from cantrip_acp.loom.utterances import joined
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.json_data import freeze_record
+from cantrip_acp.text.redaction import shared
 
 
 class Loom:

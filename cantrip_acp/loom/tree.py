@@ -11,11 +11,11 @@ from typing import cast as typed
 
 import msgspec
 
-from cantrip_acp import shapes
-from cantrip_acp.json_data import freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
+from cantrip_acp.text import codecs
+from cantrip_acp.text.json_data import freeze_record
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -158,4 +158,4 @@ class Tree(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Tree] = shapes.msgpack_decoder(Tree)
+_decoder: msgspec.msgpack.Decoder[Tree] = codecs.msgpack_decoder(Tree)

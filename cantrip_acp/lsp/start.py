@@ -140,7 +140,7 @@ def _parse(argv: list[str]) -> str | None:
             if not equals and not rest:
                 _wrong("--log-file needs a file")
             from cantrip_acp.core.errors import OutputError
-            from cantrip_acp.outputs import check_appendable
+            from cantrip_acp.files.output_file import check_appendable
 
             log_file = value if equals else rest.pop(0)
             try:

@@ -42,7 +42,7 @@ class Telling:
 
     def line(self) -> str:
         """How far it is, in one line."""
-        from cantrip_acp.redaction import shared
+        from cantrip_acp.text.redaction import shared
 
         parts = [f"turn {self.turns + 1}"]
         tokens = (self._usage.get("prompt_tokens") or 0) + (self._usage.get("completion_tokens") or 0)

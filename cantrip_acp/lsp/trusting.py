@@ -42,10 +42,10 @@ class Trusting:
 
     def asked(self, path: Path, files: Files, workspace: Path) -> int:
         """How many keys of a recipe ask for trust that it does not have; 0 where it may be cast, or is not valid."""
-        from cantrip_acp import folders
         from cantrip_acp.core.errors import CantripError, UntrustedRecipe
+        from cantrip_acp.files import paths
 
-        state = folders.state_dir()
+        state = paths.state_dir()
         try:
             self.require(recipe_at(path, files, None), workspace, state)
         except UntrustedRecipe as error:
@@ -84,7 +84,7 @@ class Trusting:
 
 def recipe_at(path: Path, files: Files, state: Path | None) -> Recipe:
     """The recipe in a file that an editor has: the user's own and the built-in ones by their folders, else a workspace's."""
-    from cantrip_acp.folders import config_dir
+    from cantrip_acp.files.paths import config_dir
     from cantrip_acp.recipes import recipe
 
     folder = path.resolve().parent

@@ -131,7 +131,7 @@ def _wanted(
     read: list[tuple[Path, Any]], workspaces: list[Path], roots: list[Path], client: bool
 ) -> tuple[frozenset[Path], frozenset[Path]]:
     """The folders that are watched here, and the files in them that count beside recipes."""
-    from cantrip_acp.folders import config_dir
+    from cantrip_acp.files.paths import config_dir
     from cantrip_acp.lsp import filecheck
 
     if not read:

@@ -24,11 +24,11 @@ from cantrip_acp.core.errors import CantripError, GateError, SandboxError
 from cantrip_acp.mcp import transport
 from cantrip_acp.mcp.declaration import McpServer
 from cantrip_acp.mcp.userprocess import UserProcess
-from cantrip_acp.redaction import shared
 from cantrip_acp.sandbox import interpreter, runner
 from cantrip_acp.sandbox.runner import Sandbox
 from cantrip_acp.sandbox.service import Service
 from cantrip_acp.sandbox.toolchains import is_python
+from cantrip_acp.text.redaction import shared
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:

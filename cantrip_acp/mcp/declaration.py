@@ -9,7 +9,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.redaction import Redactor, looks_secret
+from cantrip_acp.text.redaction import Redactor, looks_secret
 
 Transport = Literal["stdio", "http", "sse"]
 

@@ -367,14 +367,14 @@ def _signal_note(exit_code: int) -> str:
 
 
 def private_folders() -> tuple[str, ...]:
-    from cantrip_acp.folders import state_dir
+    from cantrip_acp.files.paths import state_dir
 
     return (os.path.realpath(state_dir()),)
 
 
 def persistent_home(circle: Circle) -> str:
     """The host folder of a workspace's own home, made where it is not there."""
-    from cantrip_acp.folders import state_dir
+    from cantrip_acp.files.paths import state_dir
 
     workspace = os.path.realpath(circle.workspace) if circle.workspace is not None else ""
     name = hashlib.blake2b(os.fsencode(workspace), digest_size=12).hexdigest()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core import events
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle

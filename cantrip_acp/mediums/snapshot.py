@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cantrip_acp import shapes
 from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.text import codecs
 
 SMALLEST = 2_048
 LARGEST = 65_536
@@ -96,7 +96,7 @@ class Snapshot:
         import msgspec
 
         try:
-            return shapes.convert(record, cls)
+            return codecs.convert(record, cls)
         except msgspec.ValidationError as error:
             raise SandboxError(f"this is no record of a snapshot: {error}") from error
 

@@ -17,7 +17,7 @@ from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.folders import state_dir
+from cantrip_acp.files.paths import state_dir
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.stores import address

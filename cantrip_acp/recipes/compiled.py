@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from cantrip_acp.folders import private
+from cantrip_acp.files.paths import private
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.crystals import keys, table
 from cantrip_acp.crystals.contract import Crystal
@@ -33,7 +32,8 @@ from cantrip_acp.crystals.models import ModelInfo, Price
 from cantrip_acp.crystals.parameters import nearest_effort
 from cantrip_acp.crystals.presets import PRESETS, ollama_address
 from cantrip_acp.recipes.crystals import AUTH_TOKEN, KEYS, Need
-from cantrip_acp.redaction import shared
+from cantrip_acp.text import codecs
+from cantrip_acp.text.redaction import shared
 
 BASE_URL = "CANTRIP_BASE_URL"
 API_KEY = "CANTRIP_API_KEY"
@@ -164,7 +164,7 @@ def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> Mo
         if name in rest:
             changes[name] = rest.pop(name)
     if "price" in rest:
-        changes["price"] = shapes.convert(rest.pop("price"), Price, strict=False)
+        changes["price"] = codecs.convert(rest.pop("price"), Price, strict=False)
     return msgspec.structs.replace(info, **changes)
 
 

@@ -17,7 +17,7 @@ def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path)
 
     Raises `DefinitionError` where there cannot be one.
     """
-    from cantrip_acp.folders import private
+    from cantrip_acp.files.paths import private
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address
     from cantrip_acp.loom.turn import new_id

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cantrip_acp.core.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
-from cantrip_acp.folders import private
+from cantrip_acp.files.paths import private
 from cantrip_acp.loom.turn import now
 from cantrip_acp.recipes import crystals, names
 from cantrip_acp.recipes.files import Files

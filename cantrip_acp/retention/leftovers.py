@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Callable
 
-from cantrip_acp import temporary
+from cantrip_acp.files import temporary
 from cantrip_acp.retention.folder import Entry, Folder
 from cantrip_acp.retention.item import Item, Stays
 from cantrip_acp.retention.rules import DAY, Rules

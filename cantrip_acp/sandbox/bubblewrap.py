@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cantrip_acp.copies import source_of
+from cantrip_acp.files.scratch_copy import source_of
 from cantrip_acp.sandbox.policy import WIRE, Policy
 
 

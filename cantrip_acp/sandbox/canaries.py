@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.core.wards import Wards
+from cantrip_acp.files.temporary import TemporaryFolder
 from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.temporary import TemporaryFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from cantrip_acp import copies, folders
-from cantrip_acp.copies import copied, source_of
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.core.wards import Wards
+from cantrip_acp.files import paths as folders
+from cantrip_acp.files import scratch_copy
+from cantrip_acp.files.scratch_copy import copied, source_of
 from cantrip_acp.sandbox import beside, bubblewrap, gitlinks, probe, seccomp
 from cantrip_acp.sandbox.gatewire import Call, GateWire, WireSession
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Survey
@@ -66,7 +67,7 @@ class Sandbox:
         self._filter = seccomp.program(os.uname().machine)
         self._surveys: dict[str, Survey] = {}
         self._copies: dict[str, str] = {}
-        self._shared = copies.current()
+        self._shared = scratch_copy.current()
         self._prepared: Prepared | None = None
         self._looking = anyio.Lock()
         self._more_tools()
@@ -310,7 +311,7 @@ async def check() -> None:
     try:
         if not _is_checked():
             # A trial has folders of its own, and looks at these themselves.
-            with copies.in_force(None):
+            with scratch_copy.in_force(None):
                 await canaries.require()
             _checked = True
     finally:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.folders import state_dir
+from cantrip_acp.files.paths import state_dir
 from cantrip_acp.sandbox import etc
 from cantrip_acp.sandbox.bubblewrap import Places
 from cantrip_acp.sandbox.guarded import NEVER_MADE

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.cli.untrusted import Cleaner, clean, clean_line
+from cantrip_acp.text.sanitize import Cleaner, clean, clean_line
 
 CASES = [
     ("plain ünïcödé 🎉\ttab\n", "plain ünïcödé 🎉\ttab\n"),

@@ -14,9 +14,9 @@ import pytest
 
 from cantrip_acp import Loom, Turn
 from cantrip_acp.core.errors import OutputError
+from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.view import write_html
-from cantrip_acp.outputs import output_file
 from tests.cli.command import run
 from tests.loom.conftest import small_disk as small_disk
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.redaction import SECRET_SHAPES, ShapeMask
+from cantrip_acp.text.redaction import SECRET_SHAPES, ShapeMask
 
 BODY = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789aBcDeFgHiJkL"
 HEX = "0123456789abcdef" * 4

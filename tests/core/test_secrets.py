@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import cantrip_acp
 from cantrip_acp import Gate, GateReply, Loom
 from cantrip_acp.core.events import Diff, Text, as_json
-from cantrip_acp.redaction import MASK, Pieces, Redactor, looks_secret, shared
+from cantrip_acp.text.redaction import MASK, Pieces, Redactor, looks_secret, shared
 from tests.core.conftest import done, echo, make
 
 SECRET = "s3cr3t-value-0123456789"

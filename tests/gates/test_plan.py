@@ -9,7 +9,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.events import GateFinished, PlanChanged, PlanEntry
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 DONE = {"tool_calls": [{"gate": "done", "args": {"answer": "ok"}}]}
 

@@ -1,4 +1,4 @@
-"""Structs are made of data by `cantrip_acp.shapes` alone: msgspec's first look at one is not fit for several threads."""
+"""Structs are made of data by `cantrip_acp.text.codecs` alone: msgspec's first look at one is not fit for several threads."""
 
 from __future__ import annotations
 

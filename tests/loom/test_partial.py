@@ -16,7 +16,7 @@ from cantrip_acp.core.forking.fork import fork
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.export.seen import Seen
 from cantrip_acp.loom.outline import Outline
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 from tests.core.conftest import INSTANT, echo
 from tests.loom.places import Place
 

@@ -21,7 +21,7 @@ from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.mcp.connection import McpError
 from cantrip_acp.mcp.declaration import McpServer, distinct
 from cantrip_acp.mcp.servers import McpServers, OpenServers
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 from tests.gates.images import png
 
 pytestmark = pytest.mark.anyio

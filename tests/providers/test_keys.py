@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp.crystals import keys
 from cantrip_acp.recipes.crystals import KEYS
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 VALUE = "sk-keytest-0123456789abcdef"
 

@@ -12,7 +12,7 @@ from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.local import LocalCrystal
 from cantrip_acp.crystals.openai import OpenAICrystal
 from cantrip_acp.crystals.sampled import UNLIKELY, Sampled, Tokens
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 from tests.providers import google, openai
 from tests.providers.openai import MODEL, asked, chunk, message_item, responds, strict
 from tests.providers.wire import Reply, Wire, sse_reply

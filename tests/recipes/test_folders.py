@@ -7,7 +7,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from cantrip_acp.folders import config_dir, state_dir
+from cantrip_acp.files.paths import config_dir, state_dir
 
 
 @pytest.mark.parametrize("said", [None, "", "  ", "relative/path", "~/x", "/somewhere/else", " /padded "])
@@ -25,6 +25,6 @@ def test_they_are_those_of_platformdirs(said: str | None, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere platformdirs says where")
 def test_they_are_found_without_a_library() -> None:
-    script = "import sys; from cantrip_acp.folders import own; own(); print('platformdirs' in sys.modules)"
+    script = "import sys; from cantrip_acp.files.paths import own; own(); print('platformdirs' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -18,7 +18,7 @@ from cantrip_acp.recipes.build import build
 from cantrip_acp.recipes.crystals import KEYS, Need
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.providers import endpoint
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 from tests.providers.wire import Wire, json_reply
 from tests.recipes.writing import write
 

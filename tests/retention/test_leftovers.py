@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp import Loom, Turn, temporary
+from cantrip_acp import Loom, Turn
+from cantrip_acp.files import temporary
 from cantrip_acp.git import pins, worktrees
 from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository

@@ -15,8 +15,8 @@ from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import Output, Turn
 from cantrip_acp.mediums.bash import BashMedium
-from cantrip_acp.redaction import shared
 from cantrip_acp.sandbox import probe
+from cantrip_acp.text.redaction import shared
 
 
 def bash(command: Any) -> dict[str, Any]:

@@ -191,8 +191,8 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
 @asynccontextmanager
 async def _in_copies(circle: Circle, *, gates: bool) -> AsyncIterator[None]:
     """Let everything that begins in this block write to copies, and remove these at its end."""
-    from cantrip_acp.copies import Copies, in_force
-    from cantrip_acp.temporary import TemporaryFolder
+    from cantrip_acp.files.scratch_copy import Copies, in_force
+    from cantrip_acp.files.temporary import TemporaryFolder
 
     folder = await anyio.to_thread.run_sync(TemporaryFolder, "cantrip-copies-")
     try:

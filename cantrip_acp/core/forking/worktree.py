@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp import folders
 from cantrip_acp.core.errors import GitError
+from cantrip_acp.files import paths
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.worktrees import Worktree
@@ -102,4 +102,4 @@ def _chosen(repository: Repository, where: bool | str | os.PathLike[str], entity
     if not isinstance(where, bool):
         return Path(where).expanduser().absolute()
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in f"{os.path.basename(repository.top)}-{entity_id}")
-    return folders.private(folders.state_dir() / "worktrees") / name
+    return paths.private(paths.state_dir() / "worktrees") / name

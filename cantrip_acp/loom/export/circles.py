@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.crystals.contract import ToolDefinition
 from cantrip_acp.loom.turn import CantripRecord
 from cantrip_acp.mediums import registry as mediums
+from cantrip_acp.text import codecs
 
 if TYPE_CHECKING:
     from cantrip_acp.mediums.contract import Medium
@@ -76,7 +76,7 @@ def _medium(name: str) -> Medium:
 
 def _definitions(tools: Any) -> tuple[ToolDefinition, ...]:
     try:
-        return shapes.convert(tools, tuple[ToolDefinition, ...])
+        return codecs.convert(tools, tuple[ToolDefinition, ...])
     except msgspec.ValidationError:
         return ()
 

@@ -8,7 +8,7 @@ import msgspec
 
 from cantrip_acp.loom.export.contract import Format, Report
 from cantrip_acp.loom.export.source import Source
-from cantrip_acp.redaction import ShapeMask, shared
+from cantrip_acp.text.redaction import ShapeMask, shared
 
 _encoder = msgspec.json.Encoder()
 

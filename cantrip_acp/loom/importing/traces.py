@@ -9,8 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.loom.importing.contract import ImportProblem, Report
+from cantrip_acp.text import codecs
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -198,7 +198,7 @@ def _trace(where: str, data: Any) -> Trace:
     if version != 1:
         raise ImportProblem(where, f"a verifiers trace of version {version!r}; version 1 is read")
     try:
-        trace = shapes.convert(data, Trace)
+        trace = codecs.convert(data, Trace)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ImportProblem(where, f"no verifiers trace: {error}") from None
     for number, node in enumerate(trace.nodes):

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
-from cantrip_acp.redaction import Redactor, shared
+from cantrip_acp.text import codecs
+from cantrip_acp.text.redaction import Redactor, shared
 
 _R = TypeVar("_R", Turn, CastRecord, ContextRecord, UtteranceRecord)
 
@@ -95,7 +95,7 @@ class Weaver:
             self.report.rewards += 1
 
     def _masked(self, record: _R) -> _R:
-        return shapes.convert(self._redactor.data(msgspec.to_builtins(record)), type(record))
+        return codecs.convert(self._redactor.data(msgspec.to_builtins(record)), type(record))
 
 
 def _alike(one: Turn, other: Turn) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cantrip_acp.json_data import FrozenDict, FrozenList, freeze_record
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.stores.cast_locks import not_for_children
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import LaterRecord, Record, Turn
+from cantrip_acp.text.json_data import FrozenDict, FrozenList, freeze_record
 
 
 class MemoryStore:

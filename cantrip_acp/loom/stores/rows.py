@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.stores import seal
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.turn import FORMAT, LaterRecord, Record, Turn
+from cantrip_acp.text import codecs
 
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[Record] = shapes.json_decoder(Record)
+_decoder: msgspec.json.Decoder[Record] = codecs.json_decoder(Record)
 
 TAKEN = "cantrip: this turn is already written"
 ORPHAN = "cantrip: the parent of this turn is not in this loom"

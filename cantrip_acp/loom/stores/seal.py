@@ -17,10 +17,10 @@ import re
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from cantrip_acp import shapes
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.heads import Head, LaterHead
 from cantrip_acp.loom.turn import Record
+from cantrip_acp.text import codecs
 
 CHANGED = "changed since it was written: its checksum is another"
 REWRITTEN = "was written again by another program: its checksums do not stand where they were written"
@@ -31,7 +31,7 @@ UNCHAINED = (
 START = "0" * 16
 """Before the first record of a chain."""
 
-_record: msgspec.json.Decoder[Record] = shapes.json_decoder(Record)
+_record: msgspec.json.Decoder[Record] = codecs.json_decoder(Record)
 _KEY = b',"sum":"'
 _PREV = b',"prev":"'
 _DIGITS = 16

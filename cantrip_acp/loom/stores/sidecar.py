@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.loom.stores import packed
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.tree import Place, Tree
+from cantrip_acp.text import codecs
 
 WORTH = 4_000_000
 """Bytes of a loom from which on an index is kept; a smaller one is read in a few milliseconds."""
@@ -50,7 +50,7 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     lines: int
 
 
-_decoder: msgspec.msgpack.Decoder[Index] = shapes.msgpack_decoder(Index)
+_decoder: msgspec.msgpack.Decoder[Index] = codecs.msgpack_decoder(Index)
 
 
 def path_of(loom: Path) -> Path:

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from cantrip_acp import shapes
 from cantrip_acp.core.errors import LoomError, LoomLocked, TurnNotFound
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.view.guarding import Refused
 from cantrip_acp.loom.view.reading import Reading
+from cantrip_acp.text import codecs
 
 WAIT_S = 20.0
 """How long a question for news may stay open."""
@@ -63,7 +63,7 @@ class Answers:
         if self._readonly:
             raise Refused(403, "this view is for reading only; use `cantrip loom reward`")
         try:
-            wish = shapes.json_decoder(_Wish).decode(body)
+            wish = codecs.json_decoder(_Wish).decode(body)
         except (msgspec.DecodeError, UnicodeError) as error:
             raise Refused(400, f"this is no reward: {error}") from error
         try:

@@ -16,11 +16,11 @@ from typing import Any, TextIO
 import msgspec
 
 from cantrip_acp.core.errors import LoomError
+from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.view import assets
 from cantrip_acp.loom.view.guarding import POLICY
 from cantrip_acp.loom.view.reading import CHUNK, MOST_NODES, Reading
-from cantrip_acp.outputs import output_file
-from cantrip_acp.redaction import ShapeMask, shared
+from cantrip_acp.text.redaction import ShapeMask, shared
 
 BLOCK = 100
 """Turns whose bodies lie in one block."""

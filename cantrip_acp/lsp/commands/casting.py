@@ -116,9 +116,9 @@ async def trust(server: Server, given: Given, work: Work) -> dict[str, Any]:
     files, workspace = server.files(), server.documents.workspace(path)
 
     def judged() -> dict[str, Any]:
-        from cantrip_acp import folders
+        from cantrip_acp.files import paths
 
-        state = folders.state_dir()
+        state = paths.state_dir()
         recipe = trusting.recipe_at(path, files, state)
         say = server.trusting.revoke if given.flag("revoke") else server.trusting.grant
         return say(recipe, workspace, state)
@@ -146,7 +146,7 @@ def summary(ended: casts.Ended, *, whole: bool = False) -> str:
     import json
 
     from cantrip_acp.lsp.telling import money
-    from cantrip_acp.redaction import shared
+    from cantrip_acp.text.redaction import shared
 
     record = ended.record
     result = record["result"]
@@ -180,11 +180,11 @@ def _ready(
     trusted: trusting.Trusting, path: Path, files: Files, workspace: Path, loom_file: str | None
 ) -> tuple[Cantrip, Loom]:
     """The cantrip of a recipe, judged and built, and its loom."""
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths
     from cantrip_acp.recipes.build import build
     from cantrip_acp.recipes.recording import open_loom
 
-    state = folders.state_dir()
+    state = paths.state_dir()
     recipe: Recipe = trusting.recipe_at(path, files, state)
     trusted.require(recipe, workspace, state)
     cantrip = build(recipe, workspace=workspace)

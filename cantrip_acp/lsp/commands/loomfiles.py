@@ -78,9 +78,9 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
 
     def run() -> Report:
         from cantrip_acp.cli.loomfile import leaf, reading
+        from cantrip_acp.files.output_file import output_file
         from cantrip_acp.loom.export.source import Source, Wanted
         from cantrip_acp.loom.export.writing import write
-        from cantrip_acp.outputs import output_file
 
         with reading(path) as loom:
             # One that is asked for by name is wanted however it ended.

@@ -236,11 +236,11 @@ async def _trusted(recipe: Path, ready: Any, *given: Any) -> Any:
 def _forkable(
     trusted: trusting.Trusting, path: Path, files: Files, workspace: Path, loom: Path
 ) -> tuple[Cantrip, Loom]:
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths
     from cantrip_acp.recipes.build import build
     from cantrip_acp.recipes.recording import open_loom
 
-    state = folders.state_dir()
+    state = paths.state_dir()
     recipe = trusting.recipe_at(path, files, state)
     trusted.require(recipe, workspace, state)
     cantrip = build(recipe, workspace=workspace)
@@ -250,11 +250,11 @@ def _forkable(
 
 
 def _circle(trusted: trusting.Trusting, path: Path, files: Files, workspace: Path) -> Cantrip:
-    from cantrip_acp import folders
     from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.files import paths
     from cantrip_acp.recipes.build import build
 
-    state = folders.state_dir()
+    state = paths.state_dir()
     recipe = trusting.recipe_at(path, files, state)
     trusted.require(recipe, workspace, state)
     return build(recipe, workspace=workspace, crystal=ScriptedCrystal([]))

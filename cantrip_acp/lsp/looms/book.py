@@ -24,7 +24,7 @@ from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.stores.jsonl import JsonlStore
 from cantrip_acp.loom.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
 from cantrip_acp.loom.view.index import Index
-from cantrip_acp.redaction import shared
+from cantrip_acp.text.redaction import shared
 
 _SLICE_S = 0.001
 _REST_S = 0.0003

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.lsp import rules
 from cantrip_acp.lsp.looms.book import Book
 from cantrip_acp.lsp.looms.outline import span
+from cantrip_acp.text.sanitize import clean_line
 
 MOST = 250
 """Findings that are sent for one file."""

@@ -9,7 +9,6 @@ import json
 import re
 from typing import Any
 
-from cantrip_acp.cli.untrusted import clean
 from cantrip_acp.loom import heads
 from cantrip_acp.loom.turn import (
     CantripRecord,
@@ -27,6 +26,7 @@ from cantrip_acp.loom.turn import (
 )
 from cantrip_acp.lsp.looms import words
 from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.text.sanitize import clean
 
 LONGEST = 1_200
 """Characters of one text that are shown."""

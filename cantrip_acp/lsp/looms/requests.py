@@ -15,12 +15,12 @@ import msgspec
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.uris import from_fs_path
 
-from cantrip_acp import shapes
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.lsp.answers import Prepared, prepared
 from cantrip_acp.lsp.looms import words
 from cantrip_acp.lsp.looms.book import Book
 from cantrip_acp.lsp.looms.shelf import path_of
+from cantrip_acp.text import codecs
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server import Server
@@ -162,7 +162,7 @@ async def listed(ls: Server, params: object) -> Prepared:
 
 
 def _state_looms() -> Path:
-    from cantrip_acp import folders
+    from cantrip_acp.files import paths as folders
 
     return folders.state_dir(None) / "looms"
 
@@ -202,7 +202,7 @@ def _title(path: Path) -> str:
             lines = file.read(_HEAD).split(b"\n")[:-1]
     except OSError:
         return ""
-    decoder = shapes.json_decoder(CastRecord)
+    decoder = codecs.json_decoder(CastRecord)
     for line in lines:
         if line.startswith(b'{"type":"cast"'):
             try:

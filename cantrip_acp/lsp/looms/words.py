@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.loom.thread import cast_ending
 from cantrip_acp.loom.turn import Turn
 from cantrip_acp.loom.view import digest
 from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.text.sanitize import clean_line
 
 _SHOWN = 120
 DOT = " · "

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.conformance import suite
 from cantrip_acp.conformance.case import Case
 from cantrip_acp.conformance.grammar import Problem
@@ -17,6 +16,7 @@ from cantrip_acp.lsp.suites import shapes
 from cantrip_acp.lsp.text import Text
 from cantrip_acp.lsp.tree import Node, Span
 from cantrip_acp.recipes.values import nearest
+from cantrip_acp.text.sanitize import clean_line
 
 MOST = 250
 """Findings that are sent for one file."""

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.cli.untrusted import clean_line
 from cantrip_acp.lsp.aside import Aside
 from cantrip_acp.lsp.suites import reading, shapes
 from cantrip_acp.lsp.suites.reading import Cases, Finding
+from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.conformance.case import Case

@@ -18,7 +18,7 @@ from cantrip_acp.loom.export.verifiers import Verifiers
 from cantrip_acp.loom.importing.contract import ImportProblem, Report
 from cantrip_acp.loom.importing.verifiers import take
 from cantrip_acp.loom.importing.weaver import Weaver
-from cantrip_acp.redaction import Redactor
+from cantrip_acp.text.redaction import Redactor
 from tests.loom.export.looms import forked, lived, saw
 from tests.loom.export.test_children import delegated
 from tests.loom.export.test_formats import _sampled, rows

@@ -1,0 +1,1 @@
+"""Text and data that cross a boundary: secrets are hidden, control characters removed, JSON decoded strictly."""

@@ -151,7 +151,7 @@ class Circle(Definition):
             )
         if self.medium.tool is not None or "read_context" in taken:
             return ()
-        from cantrip_acp.delegation.given import read_context
+        from cantrip_acp.delegation.task_data import read_context
 
         return (read_context(self.data),)
 
@@ -178,7 +178,7 @@ class Circle(Definition):
         """What children from values come to, where the medium has values and the circle ``call_agent``; never shown as tools."""
         if "call_agent" not in self.gates:
             return FrozenDict()
-        from cantrip_acp.delegation.construction import construction_of
+        from cantrip_acp.delegation.child_values import construction_of
 
         return FrozenDict(construction_of(self))
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.forking.group import ForkGroup
     from cantrip_acp.crystals.contract import Crystal, ToolCall, ToolDefinition
     from cantrip_acp.crystals.retry import RetryPolicy
-    from cantrip_acp.delegation.children import Children
+    from cantrip_acp.delegation.child_tracker import Children
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.turn import Turn
@@ -547,7 +547,7 @@ class Entity:
     def children(self) -> Children:
         """The account of the entities below this one."""
         if self._children is None:
-            from cantrip_acp.delegation.children import Children
+            from cantrip_acp.delegation.child_tracker import Children
 
             self._children = Children(self)
         return self._children

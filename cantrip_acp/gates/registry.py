@@ -32,8 +32,8 @@ BUILT_IN: dict[str, str] = {
     "ask_user": "cantrip_acp.gates.ask_user:ASK_USER",
     "client_terminal": "cantrip_acp.gates.client_terminal:CLIENT_TERMINAL",
     "compile_and_load": "cantrip_acp.hotgates.gate:COMPILE_AND_LOAD",
-    "call_agent": "cantrip_acp.delegation.gate:CALL_AGENT",
-    "call_agent_batch": "cantrip_acp.delegation.gate:CALL_AGENT_BATCH",
+    "call_agent": "cantrip_acp.delegation.call_agent:CALL_AGENT",
+    "call_agent_batch": "cantrip_acp.delegation.call_agent:CALL_AGENT_BATCH",
 }
 
 ALIASES: dict[str, str] = {"call_entity": "call_agent", "call_entity_batch": "call_agent_batch"}

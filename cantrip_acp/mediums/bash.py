@@ -102,7 +102,7 @@ class BashSession:
 
     def __init__(self, circle: Circle, make: Callable[..., Sandbox] | None = None) -> None:
         """``make`` builds the sandbox; tests of the loop give one of theirs, and no circle, recipe or setting can."""
-        from cantrip_acp.delegation.given import as_text
+        from cantrip_acp.delegation.task_data import as_text
         from cantrip_acp.sandbox.gatewire import GateWire
         from cantrip_acp.sandbox.runner import Sandbox
         from cantrip_acp.sandbox.runtime import runtime

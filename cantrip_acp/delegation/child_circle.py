@@ -10,9 +10,9 @@ from typing import Any
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.child_wards import wards_for
+from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import Request
-from cantrip_acp.delegation.wardship import wards_for
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.mediums import registry as mediums

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from cantrip_acp.delegation import spawning, summoned
-from cantrip_acp.delegation.gate import MOST_IN_BATCH, preview, recorded, refused, turn_of
-from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation import persistent_child, run_child
+from cantrip_acp.delegation.call_agent import MOST_IN_BATCH, preview, recorded, refused, turn_of
+from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import CHILD, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 
@@ -51,32 +51,32 @@ def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
 
 def told(result: CastResult) -> dict[str, Any]:
     """How a child's cast ended, as its parent's code has it. Raises `ChildFailed` where it was cut off (COMP-8)."""
-    answer = spawning.answer_of(result)
-    return {"result": answer, **spawning.account(result)}
+    answer = run_child.answer_of(result)
+    return {"result": answer, **run_child.account(result)}
 
 
 async def _cast(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        (planned,) = await spawning.plan(turn, [Request.of(args)], context.call_id)
+        (planned,) = await run_child.plan(turn, [Request.of(args)], context.call_id)
     except ChildRefused as why:
         return refused(why)
-    return await spawning.run(turn, planned, context.call_id, told)
+    return await run_child.run(turn, planned, context.call_id, told)
 
 
 async def _cast_batch(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        planned = await spawning.plan(turn, [Request.of(each) for each in args["requests"]], context.call_id)
+        planned = await run_child.plan(turn, [Request.of(each) for each in args["requests"]], context.call_id)
     except ChildRefused as why:
         return refused(why)
-    return await spawning.run_all(turn, planned, context.call_id, told)
+    return await run_child.run_all(turn, planned, context.call_id, told)
 
 
 async def _summon(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        child = await summoned.summon(turn, Request.of({"intent": "summoned", **args}), context.call_id)
+        child = await persistent_child.summon(turn, Request.of({"intent": "summoned", **args}), context.call_id)
     except ChildRefused as why:
         return refused(why)
     return {"child": child.id}
@@ -85,7 +85,7 @@ async def _summon(args: Mapping[str, Any], context: GateContext) -> Any:
 async def _send(args: Mapping[str, Any], context: GateContext) -> Any:
     turn, request = turn_of(context), Request.of({"intent": args["intent"]})
     try:
-        return told(await summoned.send(turn, args["child"], request.intent, context.call_id))
+        return told(await persistent_child.send(turn, args["child"], request.intent, context.call_id))
     except ChildRefused as why:
         return refused(why)
 

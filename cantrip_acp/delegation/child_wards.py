@@ -13,7 +13,7 @@ from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.core.wards import COMPILE, WARDS, Wards, compose
-from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import Request
 
 _OPENING = (

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.delegation import given, spawning
-from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation import run_child, task_data
+from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import ONE, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.place import quoted
@@ -24,20 +24,20 @@ MOST_IN_BATCH = 10_000
 async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     try:
-        (planned,) = await spawning.plan(turn, [Request.of(args)], context.call_id)
+        (planned,) = await run_child.plan(turn, [Request.of(args)], context.call_id)
     except ChildRefused as why:
         return refused(why)
-    return await spawning.run(turn, planned, context.call_id)
+    return await run_child.run(turn, planned, context.call_id)
 
 
 async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> Any:
     turn = turn_of(context)
     requests = [Request.of({"intent": each} if isinstance(each, str) else each) for each in args["requests"]]
     try:
-        planned = await spawning.plan(turn, requests, context.call_id)
+        planned = await run_child.plan(turn, requests, context.call_id)
     except ChildRefused as why:
         return refused(why)
-    return await spawning.run_all(turn, planned, context.call_id)
+    return await run_child.run_all(turn, planned, context.call_id)
 
 
 def turn_of(context: GateContext) -> TurnState:
@@ -71,7 +71,7 @@ def recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(requests, list):
             return {**args, "requests": [recorded(r) if isinstance(r, Mapping) else r for r in requests]}
         return args
-    return {**args, "context": given.kept(args["context"])} if "context" in args else args
+    return {**args, "context": task_data.kept(args["context"])} if "context" in args else args
 
 
 def _warded(gate: Gate, wards: Wards) -> Gate:

@@ -9,8 +9,8 @@ from cantrip_acp.core.call import Call
 from cantrip_acp.core.circle import NOTHING, Circle
 from cantrip_acp.core.errors import CantripError, DefinitionError
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.delegation.granting import circle_for
-from cantrip_acp.delegation.refusal import ChildRefused
+from cantrip_acp.delegation.child_circle import circle_for
+from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import Request
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import anyio
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Birth
-from cantrip_acp.delegation import spawning
-from cantrip_acp.delegation.child import cantrip_of
-from cantrip_acp.delegation.refusal import ChildRefused, report
+from cantrip_acp.delegation import run_child
+from cantrip_acp.delegation.child_cantrip import cantrip_of
+from cantrip_acp.delegation.errors import ChildRefused, report
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
@@ -39,7 +39,7 @@ async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
         )
         await report(full, turn, call_id)
         raise full
-    (planned,) = await spawning.plan(turn, [request], call_id)
+    (planned,) = await run_child.plan(turn, [request], call_id)
     birth = Birth(turn.run, turn.id, call_id, planned.number)
     child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
     living[child.id] = child
@@ -71,7 +71,7 @@ async def send(turn: TurnState, child_id: str, intent: str, call_id: str) -> Cas
             if child.busy:
                 raise GateError(f"child {child_id!r} is busy with another intent", "wait for it")
             birth.run, birth.turn_id, birth.call_id = turn.run, turn_id, call_id
-            return await spawning.cast(parent, child, intent, turn)
+            return await run_child.cast(parent, child, intent, turn)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             await parent.children.dismiss(child_id)

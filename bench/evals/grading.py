@@ -18,7 +18,7 @@ from bench.evals.task import Task
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.overlay import Overlay
+from cantrip_acp.gates.dynamic_gates import Overlay
 
 _WARDS = ({"max_turns": 1}, {"bash_writable_paths": ["workspace"]}, {"bash_timeout_ms": 120_000})
 

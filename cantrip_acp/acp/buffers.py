@@ -15,7 +15,7 @@ import msgspec
 from cantrip_acp.acp.envelope import METHOD_NOT_FOUND, RpcError
 from cantrip_acp.acp.wire import Disconnected
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.text import sendable
+from cantrip_acp.gates.files.encoding import sendable
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire import Connection

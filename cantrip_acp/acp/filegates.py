@@ -20,19 +20,20 @@ import anyio.to_thread
 
 from cantrip_acp.acp.buffers import Buffers, Refused
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates import edit_file, read_file, search, text, write_file
+from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.draft import check_writable
-from cantrip_acp.gates.guarded import is_git_config
+from cantrip_acp.gates.files import edit_file, encoding, read_file, write_file
+from cantrip_acp.gates.files.atomic_write import check_writable
+from cantrip_acp.gates.files.replacement import Replaced, replace_exactly
 from cantrip_acp.gates.images import image_type
-from cantrip_acp.gates.place import one_line
-from cantrip_acp.gates.replacement import Replaced, replace_exactly
-from cantrip_acp.gates.roots import Root
+from cantrip_acp.gates.path_handle import one_line
+from cantrip_acp.gates.protected_paths import is_git_config
+from cantrip_acp.gates.search import search
 
 if TYPE_CHECKING:
     from cantrip_acp.core.events import Diff
     from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
-    from cantrip_acp.gates.place import Place
+    from cantrip_acp.gates.path_handle import Place
 
 _HEAD = 8_192
 _MOST_UNSAVED = 64
@@ -304,7 +305,7 @@ def _is_text(place: Place) -> bool:
 
 
 def _binary(place: Place) -> str | None:
-    return text.binary_kind(_head(place))
+    return encoding.binary_kind(_head(place))
 
 
 def _head(place: Place) -> bytes:
@@ -321,7 +322,7 @@ def _saved(place: Place, largest: int = write_file.MAX_DIFF) -> str | None:
     if place.status is None:
         return None
     data = write_file.read_whole(place, largest)
-    decoded = text.decode(data) if data is not None else None
+    decoded = encoding.decode(data) if data is not None else None
     return decoded[0] if decoded is not None else None
 
 
@@ -334,7 +335,7 @@ def _saved_at(path: str) -> str | None:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return None
-        decoded = text.decode(file.read(4 * read_file.INLINE))
+        decoded = encoding.decode(file.read(4 * read_file.INLINE))
     return decoded[0] if decoded is not None else None
 
 

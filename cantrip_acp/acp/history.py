@@ -35,10 +35,10 @@ from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.crystals.textcalls import read_calls
 from cantrip_acp.crystals.wire_names import wire_name
-from cantrip_acp.gates.ask_user import in_chat
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.file_changes import diffs_of
-from cantrip_acp.gates.plan import entries_of
+from cantrip_acp.gates.files.file_changes import diffs_of
+from cantrip_acp.gates.interaction.ask_user import in_chat
+from cantrip_acp.gates.interaction.plan import entries_of
 from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.mediums.report import signal_name
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.options import Options
     from cantrip_acp.acp.permissions import Answer, Question
     from cantrip_acp.acp.wire import Connection, Request
-    from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.gates.gate_source import GateSource
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from cantrip_acp.acp.uris import Target, target_of
 from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.core.errors import CantripError, GateError
 from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateContext, GateInvocation
-from cantrip_acp.gates.roots import Root
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.session import Session
     from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.gates.place import Place
+    from cantrip_acp.gates.path_handle import Place
 
 MOST = 65_536
 """Bytes of one file that are pinned; the rest is for `read_file`."""
@@ -109,7 +109,7 @@ class _Reader:
     async def read(self, target: Target) -> str | bytes:
         """Text, or the bytes of something to attach."""
         if target.diff:
-            from cantrip_acp.chores.git_read import GIT_DIFF
+            from cantrip_acp.gates.git.git_read import GIT_DIFF
 
             named = {"base": target.base, "path": target.path}
             return await self._by(GIT_DIFF, {name: value for name, value in named.items() if value})
@@ -117,10 +117,10 @@ class _Reader:
         if isinstance(attached, bytes):
             return attached
         if attached == "folder":
-            from cantrip_acp.gates.list_dir import LIST_DIR
+            from cantrip_acp.gates.files.list_dir import LIST_DIR
 
             return await self._by(LIST_DIR, {"path": target.path, "depth": 2}, max_entries=_ENTRIES)
-        from cantrip_acp.gates.read_file import READ_FILE
+        from cantrip_acp.gates.files.read_file import READ_FILE
 
         args: dict[str, Any] = {"path": target.path}
         if target.first is not None and target.last is not None:

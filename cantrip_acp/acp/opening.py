@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.forking.resume import Kept
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import Interceptor
-    from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.gates.gate_source import GateSource
     from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.turn import Record
     from cantrip_acp.recipes.recipe import Recipe

@@ -249,7 +249,7 @@ class Options:
             return
         except UntrustedRecipe as problem:
             wanted = str(problem)
-        from cantrip_acp.gates.place import one_line
+        from cantrip_acp.gates.path_handle import one_line
         from cantrip_acp.recipes import trust
         from cantrip_acp.recipes.files import Files
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.acp.family import CHILDREN, Family
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.gates.file_changes import diffs_of
+from cantrip_acp.gates.files.file_changes import diffs_of
 from cantrip_acp.loom.turn import Output
 
 if TYPE_CHECKING:

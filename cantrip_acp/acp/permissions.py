@@ -22,10 +22,10 @@ import msgspec
 from cantrip_acp.acp import modes, patterns
 from cantrip_acp.acp.patterns import ALL
 from cantrip_acp.acp.store import Granted
-from cantrip_acp.chores.named_hosts import NamedHosts
 from cantrip_acp.core.errors import describe
 from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.web.named_hosts import NamedHosts
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from cantrip_acp.acp.shown import IN_CHAT
 from cantrip_acp.acp.translate import Reached
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.ask_user import in_chat, title
 from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.interaction.ask_user import in_chat, title
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire import Connection

@@ -12,9 +12,9 @@ from pathlib import Path
 from cantrip_acp.acp import protocol as acp
 from cantrip_acp.acp.envelope import invalid_params
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.gates.sources import GateSource
-from cantrip_acp.mcp.declaration import McpServer
-from cantrip_acp.mcp.servers import McpServers
+from cantrip_acp.gates.gate_source import GateSource
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.servers import McpServers
 
 
 def sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[GateSource]:

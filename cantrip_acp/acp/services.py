@@ -46,7 +46,7 @@ def services(session: Session) -> Callable[[GateInvocation], GateInvocation]:
 
 def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
     from cantrip_acp.acp.terminals import ClientTerminals
-    from cantrip_acp.gates.client_terminal import CLIENT_TERMINAL
+    from cantrip_acp.gates.interaction.client_terminal import CLIENT_TERMINAL
 
     if invocation.gate.handler is not CLIENT_TERMINAL.handler:
         return invocation
@@ -57,7 +57,7 @@ def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
 
 def _question(session: Session, invocation: GateInvocation) -> GateInvocation:
     from cantrip_acp.acp.questions import Questions
-    from cantrip_acp.gates.ask_user import ASK_USER
+    from cantrip_acp.gates.interaction.ask_user import ASK_USER
 
     if invocation.gate.handler is not ASK_USER.handler:
         return invocation

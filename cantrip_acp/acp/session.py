@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context import ContextBlock
     from cantrip_acp.core.entity import CastStream, Entity
     from cantrip_acp.core.loop import CastResult
-    from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.gates.gate_source import GateSource
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.wire import Request
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.core.forking.continuation import Point
-    from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.gates.gate_source import GateSource
 
 log = logging.getLogger(__name__)
 

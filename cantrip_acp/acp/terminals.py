@@ -19,10 +19,10 @@ from cantrip_acp.acp.envelope import RpcError
 from cantrip_acp.acp.translate import TerminalOpened
 from cantrip_acp.acp.wire import Disconnected
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.client_terminal import SECONDS
+from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.roots import Root
-from cantrip_acp.gates.text import sendable
+from cantrip_acp.gates.files.encoding import sendable
+from cantrip_acp.gates.interaction.client_terminal import SECONDS
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.wire import Connection

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cantrip_acp.acp.permissions import Answer, Permissions, Question
-    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 ask_option = click.option(
     "--ask",
@@ -60,7 +60,7 @@ def require_terminal() -> None:
 
 def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
     """The hosts of ``--allow-host``; those of the intents are heard as they come. Raises `DefinitionError`."""
-    from cantrip_acp.chores.named_hosts import NamedHosts
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
 
     made = NamedHosts(_WAYS)
     made.allow(hosts)

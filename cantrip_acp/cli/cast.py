@@ -29,10 +29,10 @@ from cantrip_acp.cli.opening import (
 from cantrip_acp.core.errors import CantripError, IntentRequired
 
 if TYPE_CHECKING:
-    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.cli.castview import JsonFace, TextFace
     from cantrip_acp.cli.opening import Opening
     from cantrip_acp.cli.running import Ended
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 
 @click.command(

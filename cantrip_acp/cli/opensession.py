@@ -9,9 +9,9 @@ from cantrip_acp.cli.opening import Opening
 from cantrip_acp.core.errors import DefinitionError, LoomLocked, MissingKey
 
 if TYPE_CHECKING:
-    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.contract import Interceptor
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 
 def open_session(

@@ -34,12 +34,12 @@ from cantrip_acp.cli.opening import (
 from cantrip_acp.core.errors import CantripError
 
 if TYPE_CHECKING:
-    from cantrip_acp.chores.named_hosts import NamedHosts
     from cantrip_acp.cli.castview import TextFace
     from cantrip_acp.cli.running import Running
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.core.context import ContextBlock
     from cantrip_acp.core.entity import Entity
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
 
 HELP = """\
 Each line is an intent; a line that ends in \\ goes on in the next one.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.forking.fork import State
     from cantrip_acp.core.forking.group import ForkGroup
     from cantrip_acp.gates.contract import Interceptor
-    from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.gates.gate_source import GateSource
 
 _ABSENT: Any = object()
 
@@ -46,7 +46,7 @@ class Cantrip(Definition):
     in any gate's place, ``contributors`` add context to each cast; both belong to the host, never to the entity.
     ``folding`` says when earlier turns are folded: at 80 % of the crystal's window where nothing else is given (PROD-4).
     ``crystals`` are those that children may be given, by name (COMP-7). ``sources`` give each entity further gates when it
-    begins, such as the tools of MCP servers (`cantrip_acp.mcp.servers.McpServers`).
+    begins, such as the tools of MCP servers (`cantrip_acp.gates.mcp.servers.McpServers`).
 
     ``scores`` is False where the circle's scoring function is not to be asked.
 

@@ -36,7 +36,7 @@ from cantrip_acp.crystals import clients
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.gates.contract import GateReply, ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
-from cantrip_acp.gates.sources import Reached
+from cantrip_acp.gates.gate_source import Reached
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import Output, new_id
 from cantrip_acp.mediums.text_program import writes_calls

@@ -11,7 +11,7 @@ from cantrip_acp.delegation import run_child, task_data
 from cantrip_acp.delegation.errors import ChildRefused
 from cantrip_acp.delegation.request import ONE, Request
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
-from cantrip_acp.gates.place import quoted
+from cantrip_acp.gates.path_handle import quoted
 
 if TYPE_CHECKING:
     from cantrip_acp.core.turn_builder import TurnState

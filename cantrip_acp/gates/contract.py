@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.turn_builder import TurnState
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import Attachment
-    from cantrip_acp.gates.overlay import Overlay
+    from cantrip_acp.gates.dynamic_gates import Overlay
     from cantrip_acp.loom.turn import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")

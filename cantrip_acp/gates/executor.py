@@ -26,8 +26,8 @@ from cantrip_acp.core.errors import GateError, describe, interrupts
 from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation, GateReply, Interceptor, Proceed
-from cantrip_acp.gates.file_changes import changes_of
-from cantrip_acp.gates.overlay import Overlay
+from cantrip_acp.gates.dynamic_gates import Overlay
+from cantrip_acp.gates.files.file_changes import changes_of
 from cantrip_acp.loom.turn import FileChange, GateRecord
 from cantrip_acp.text.json_data import NotJson, encodable, freeze, plain, thaw
 

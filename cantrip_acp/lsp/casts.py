@@ -41,7 +41,7 @@ class Cast:
     """One cast of one recipe. `start` it, then wait for `ended`; `cancel` at any moment."""
 
     def __init__(self, cantrip: Cantrip, loom: Loom, intent: str, say: Callable[[str], None]) -> None:
-        from cantrip_acp.chores.named_hosts import NamedHosts
+        from cantrip_acp.gates.web.named_hosts import NamedHosts
 
         self._hosts = NamedHosts()
         self._hosts.hear(intent)

@@ -15,8 +15,8 @@ import anyio.to_thread
 
 from cantrip_acp.core.context import DOCUMENTS, CastInfo, ContextBlock
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates import text as plain
-from cantrip_acp.gates.roots import Root
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.files import encoding as plain
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
 FOLDER = ".cantrip/culture"

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.files.paths import config_dir
-from cantrip_acp.gates.place import one_line
+from cantrip_acp.gates.path_handle import one_line
 from cantrip_acp.recipes import compiled
 from cantrip_acp.recipes.document import SUFFIXES, Document, parse
 from cantrip_acp.recipes.files import Files

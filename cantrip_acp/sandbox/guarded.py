@@ -1,7 +1,7 @@
 """What nobody may see or touch in a folder that commands can read or write.
 
 **Protected** names are read-only, and those that are marked ``first`` cannot be made at the top where they do not exist.
-**Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.gates.guarded`).
+**Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.gates.protected_paths`).
 
 `Survey` finds them in a folder and keeps what it found by each folder's change time, so that looking again before every
 command costs one `stat` a folder.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cantrip_acp.gates.guarded import (
+from cantrip_acp.gates.protected_paths import (
     HIDDEN_FOLDERS,
     KEY_SUFFIXES,
     PROTECTED_FILES,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GateError, SandboxError
-from cantrip_acp.gates.draft import MIN_FREE, least_free
+from cantrip_acp.gates.files.atomic_write import MIN_FREE, least_free
 from cantrip_acp.sandbox import kernelmemory
 from cantrip_acp.sandbox.policy import MIB, Limits
 

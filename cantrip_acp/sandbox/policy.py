@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.gates.guarded import plain, protected_by
+from cantrip_acp.gates.protected_paths import plain, protected_by
 from cantrip_acp.sandbox.gitlinks import Unfetched
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings
 from cantrip_acp.sandbox.host import Host

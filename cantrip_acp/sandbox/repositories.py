@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cantrip_acp.gates.guarded import without_credentials
+from cantrip_acp.gates.protected_paths import without_credentials
 from cantrip_acp.sandbox.process import NO_ROOM
 
 _LARGEST = 4096

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.gates.guarded import why_protected
+from cantrip_acp.gates.protected_paths import why_protected
 from cantrip_acp.sandbox.host import Host
 from cantrip_acp.sandbox.runner import Outcome, Sandbox
 

@@ -18,9 +18,9 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.chores.download import target_of
-from cantrip_acp.chores.fetch import FETCH, hosts_in
 from cantrip_acp.core.errors import DefinitionError, GateError, UntrustedRecipe
+from cantrip_acp.gates.web.download import target_of
+from cantrip_acp.gates.web.fetch import FETCH, hosts_in
 from cantrip_acp.recipes import load_for_session, recipe
 from tests.chores.conftest import Pages, call_in, context_of, serving
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.chores.git_commit import GIT_COMMIT
-from cantrip_acp.chores.git_read import GIT_DIFF, GIT_LOG, GIT_SHOW, GIT_STATUS
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.git.git_commit import GIT_COMMIT
+from cantrip_acp.gates.git.git_read import GIT_DIFF, GIT_LOG, GIT_SHOW, GIT_STATUS
 from tests.chores.conftest import call_in, context_of
 from tests.git.places import git, plant, repository
 

@@ -12,11 +12,11 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_acp.chores.run_tests import RUN_TESTS
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.overlay import Overlay
+from cantrip_acp.gates.dynamic_gates import Overlay
+from cantrip_acp.gates.testing.run_tests import RUN_TESTS
 from tests.chores.conftest import context_of
 
 pytestmark = pytest.mark.sandbox

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.chores.testreport import MOST_FAILURES, READERS, GoReader, read
+from cantrip_acp.gates.testing.test_report import MOST_FAILURES, READERS, GoReader, read
 
 CARGO = """running 3 tests
 test tests::adds ... FAILED

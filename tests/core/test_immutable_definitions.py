@@ -15,7 +15,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, DefinitionError, Gate, Loom, ScriptedCrystal, Wards
 from cantrip_acp.core.errors import Immutable
 from cantrip_acp.core.wards import compose
-from cantrip_acp.gates.read_file import READ_FILE
+from cantrip_acp.gates.files.read_file import READ_FILE
 from tests.core.conftest import done, echo
 
 

@@ -11,13 +11,14 @@ import pytest
 
 from cantrip_acp.core.errors import DefinitionError, GateError
 from cantrip_acp.core.wards import Wards, compose
-from cantrip_acp.gates import guarded, ripgrep
+from cantrip_acp.gates import protected_paths
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.edit_file import EDIT_FILE
-from cantrip_acp.gates.list_dir import LIST_DIR
-from cantrip_acp.gates.read_file import READ_FILE
-from cantrip_acp.gates.search import SEARCH
-from cantrip_acp.gates.write_file import WRITE_FILE
+from cantrip_acp.gates.files.edit_file import EDIT_FILE
+from cantrip_acp.gates.files.list_dir import LIST_DIR
+from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.gates.files.write_file import WRITE_FILE
+from cantrip_acp.gates.search import ripgrep
+from cantrip_acp.gates.search.search import SEARCH
 from cantrip_acp.sandbox import guarded as sandboxed
 from tests.gates.conftest import call_in, context_of
 
@@ -27,12 +28,12 @@ Call = Callable[..., GateReply]
 def test_the_sandbox_guards_the_same_names() -> None:
     """There is one list: the sandbox's code has none of its own."""
     for name in ("protected_by", "is_secret_file", "HIDDEN_FOLDERS", "KEY_SUFFIXES"):
-        assert getattr(sandboxed, name) is getattr(guarded, name)
-    assert set(sandboxed.NEVER_MADE) == {row.name for row in guarded.PROTECTED_FILES if row.first}
+        assert getattr(sandboxed, name) is getattr(protected_paths, name)
+    assert set(sandboxed.NEVER_MADE) == {row.name for row in protected_paths.PROTECTED_FILES if row.first}
 
 
 def test_each_row_has_a_reason_and_the_refusal_says_it(call: Call) -> None:
-    for row in guarded.PROTECTED_FILES:
+    for row in protected_paths.PROTECTED_FILES:
         path = row.name.replace("[23]*", "3").replace("[._]*", ".fish").replace("*", "x")
         for spelled in (path, f"deep/down/{path}", path.upper(), f"{path}/below"):
             with pytest.raises(GateError) as caught:
@@ -45,7 +46,7 @@ def test_each_row_has_a_reason_and_the_refusal_says_it(call: Call) -> None:
 def test_the_documentation_names_each_row_with_its_reason() -> None:
     text = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
     table = [line for line in text.splitlines() if line.startswith("| `")]
-    for row in guarded.PROTECTED_FILES:
+    for row in protected_paths.PROTECTED_FILES:
         assert any(f"`{row.name}`" in line and row.reason in line for line in table), row
 
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.ignore import Globs, Rules, level_of, translate
-from cantrip_acp.gates.roots import Root
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.search.ignore_files import Globs, Rules, level_of, translate
 
 
 @pytest.mark.parametrize(

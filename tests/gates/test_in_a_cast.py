@@ -107,7 +107,7 @@ def test_signatures() -> None:
 
 @pytest.mark.timing
 def test_a_small_read_costs_little_more_than_reading(workspace: Path) -> None:
-    from cantrip_acp.gates.read_file import READ_FILE
+    from cantrip_acp.gates.files.read_file import READ_FILE
     from tests.gates.conftest import context_of
 
     (workspace / "src").mkdir()

@@ -12,9 +12,9 @@ import pytest
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Location
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.list_dir import LIST_DIR
-from cantrip_acp.gates.read_file import READ_FILE
-from cantrip_acp.gates.search import SEARCH
+from cantrip_acp.gates.files.list_dir import LIST_DIR
+from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.gates.search.search import SEARCH
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates import ripgrep
-from cantrip_acp.gates.edit_file import EDIT_FILE
-from cantrip_acp.gates.list_dir import LIST_DIR
-from cantrip_acp.gates.read_file import READ_FILE
-from cantrip_acp.gates.search import SEARCH
-from cantrip_acp.gates.write_file import WRITE_FILE
+from cantrip_acp.gates.files.edit_file import EDIT_FILE
+from cantrip_acp.gates.files.list_dir import LIST_DIR
+from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.gates.files.write_file import WRITE_FILE
+from cantrip_acp.gates.search import ripgrep
+from cantrip_acp.gates.search.search import SEARCH
 from tests.gates.conftest import call_in, context_of
 
 SECONDS = float(os.environ.get("RACE_SECONDS", "1.5"))

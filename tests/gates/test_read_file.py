@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Location
-from cantrip_acp.gates import read_file
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.read_file import READ_FILE
+from cantrip_acp.gates.files import read_file
+from cantrip_acp.gates.files.read_file import READ_FILE
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]
@@ -131,7 +131,7 @@ MEASURED = """
 import anyio, inspect, resource, sys, time
 from pathlib import Path
 from cantrip_acp.gates.contract import GateContext
-from cantrip_acp.gates.read_file import READ_FILE
+from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.core.wards import Wards
 context = GateContext({}, Wards(), Path(sys.argv[1]), "", "", "", "")
 async def read(**args):

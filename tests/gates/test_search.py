@@ -14,10 +14,10 @@ import pytest
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Location
-from cantrip_acp.gates import ripgrep, scan
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.search import SEARCH
-from cantrip_acp.gates.searched import entitys_own
+from cantrip_acp.gates.search import ripgrep, search_python
+from cantrip_acp.gates.search.search import SEARCH
+from cantrip_acp.gates.search.search_types import entitys_own
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]
@@ -34,7 +34,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         def never(*_: object) -> None:
             raise AssertionError("ripgrep should have done this alone")
 
-        monkeypatch.setattr(scan, "hits", never)
+        monkeypatch.setattr(search_python, "hits", never)
     return str(request.param)
 
 
@@ -427,6 +427,6 @@ def test_the_matching_process_has_nothing_of_ours(workspace: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", str(workspace))
     monkeypatch.chdir(workspace)
     assert call_in(context_of(workspace), SEARCH, pattern="raise").result == "re.py:1:raise SystemExit"
-    monkeypatch.setattr(scan, "_PYTHON", str(workspace / ".venv" / "bin" / "python"))
+    monkeypatch.setattr(search_python, "_PYTHON", str(workspace / ".venv" / "bin" / "python"))
     with pytest.raises(GateError, match="the interpreter itself lies where commands may write"):
         call_in(context_of(workspace), SEARCH, pattern="raise")

@@ -13,10 +13,10 @@ import pytest
 
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff, Location
-from cantrip_acp.gates import draft
 from cantrip_acp.gates.contract import GateReply
-from cantrip_acp.gates.edit_file import EDIT_FILE
-from cantrip_acp.gates.write_file import WRITE_FILE
+from cantrip_acp.gates.files import atomic_write
+from cantrip_acp.gates.files.edit_file import EDIT_FILE
+from cantrip_acp.gates.files.write_file import WRITE_FILE
 from tests import ordinary_user
 from tests.gates.conftest import call_in, context_of
 
@@ -162,13 +162,13 @@ def test_readers_see_the_old_or_the_new(workspace: Path) -> None:
 def test_somebody_elses_change_is_not_undone(call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = workspace / "f"
     path.write_text("old\n")
-    real = draft._write
+    real = atomic_write._write
 
     def meanwhile(descriptor: int, data: bytes) -> None:
         real(descriptor, data)
         path.write_text("theirs, and longer\n")
 
-    monkeypatch.setattr(draft, "_write", meanwhile)
+    monkeypatch.setattr(atomic_write, "_write", meanwhile)
     for gate, args in ((WRITE_FILE, {"content": "ours\n"}), (EDIT_FILE, {"old_text": "e", "new_text": "x"})):
         path.write_text("on e\n")
         with pytest.raises(GateError, match="changed by somebody else"):
@@ -181,8 +181,8 @@ FULL = """
 import os, sys
 from pathlib import Path
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.edit_file import EDIT_FILE
-from cantrip_acp.gates.write_file import WRITE_FILE
+from cantrip_acp.gates.files.edit_file import EDIT_FILE
+from cantrip_acp.gates.files.write_file import WRITE_FILE
 from tests.gates.conftest import call_in, context_of
 
 folder = Path(sys.argv[1])
@@ -227,11 +227,11 @@ DENIED = """
 import os, sys
 from pathlib import Path
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.gates.list_dir import LIST_DIR
-from cantrip_acp.gates.read_file import READ_FILE
-from cantrip_acp.gates.search import SEARCH
-from cantrip_acp.gates.edit_file import EDIT_FILE
-from cantrip_acp.gates.write_file import WRITE_FILE
+from cantrip_acp.gates.files.list_dir import LIST_DIR
+from cantrip_acp.gates.files.read_file import READ_FILE
+from cantrip_acp.gates.search.search import SEARCH
+from cantrip_acp.gates.files.edit_file import EDIT_FILE
+from cantrip_acp.gates.files.write_file import WRITE_FILE
 from tests.gates.conftest import call_in, context_of
 
 folder = Path(sys.argv[1])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.gates.guarded import why_hidden
+from cantrip_acp.gates.protected_paths import why_hidden
 from cantrip_acp.git import pins
 from cantrip_acp.git.pins import Pinner, ref_of
 from cantrip_acp.git.repository import Repository

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cantrip_acp import Circle, DefinitionError, GateError, Wards
 from cantrip_acp.core.wards import COMPILE, compose
-from cantrip_acp.hotgates.admission import Module, admit
-from cantrip_acp.hotgates.names import NameRefused, full_name
+from cantrip_acp.gates.loaded.policy import Module, NameRefused, admit, full_name
 from tests.hot.conftest import KIT, Make
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
@@ -195,7 +194,8 @@ def test_every_ward_that_is_given_must_admit_it(workspace: Path) -> None:
     "name",
     [
         "cantrip_acp", "cantrip_acp.core.loop", "cantrip_acp.hot", "cantrip_acp.hot.", "cantrip_acp.hot..x", "Cantrip_ACP.loop",
-        "cantrip_acp.hotgates", "cantrip_acp.hotgates.gate", "cantrip_acp.hot/../loop", "cantrip_acp.hot.../../loop",
+        "cantrip_acp.gates.loaded", "cantrip_acp.gates.loaded.compile_and_load",
+        "cantrip_acp.hot/../loop", "cantrip_acp.hot.../../loop",
         "cantrip_acp.hot.x.", "cantrip", "cantrip_acp2.x", "CANTRIP_ACP.HOT.x", ".textkit", "textkit.", "", " ", "textkit ",
         "textkit\n", "text-kit", "text/kit", "../textkit", "builtins", "sys", "os.path", "json", "__main__", "__init__",
         "_thread", "class", "cantrip_acp.hot.class", "cantrip_acp.hot.__init__", "a" * 101, "сantrip_acp.loop",

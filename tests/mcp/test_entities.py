@@ -13,10 +13,10 @@ import pytest
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core import events
 from cantrip_acp.core.forking.replay import replay
+from cantrip_acp.gates.mcp.connection import McpError
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.servers import McpServers
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.mcp.connection import McpError
-from cantrip_acp.mcp.declaration import McpServer
-from cantrip_acp.mcp.servers import McpServers
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.gates.guarded import is_secret_file, plain
+from cantrip_acp.gates.protected_paths import is_secret_file, plain
 from cantrip_acp.sandbox.bubblewrap import Places, arguments, encode
 from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
 from cantrip_acp.sandbox.host import Host

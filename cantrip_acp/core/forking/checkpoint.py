@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.gates.guarded import why_hidden
+from cantrip_acp.gates.protected_paths import why_hidden
 from cantrip_acp.git import pins, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.turn import FilesRecord, ForkRecord, new_id, now

@@ -31,7 +31,7 @@ from cantrip_acp.loom.turn import Turn
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.gates.sources import GateSource
+    from cantrip_acp.gates.gate_source import GateSource
 
 _ENDED = "the recording of this cast ends here"
 

@@ -1,0 +1,339 @@
+"""Root confinement: a gate reaches what lies below its root, and nothing else, whoever moves things meanwhile.
+
+A path is walked name by name from a descriptor of the root, and no step follows a link: links are read and resolved here,
+as text, below the root. What is opened in the end is opened by the descriptor of its folder and is not a link either. So a
+command that swaps a folder for a link between two steps makes the gate fail, never leave. Magic links such as
+``/proc/self/fd/3`` are text like any other link, and pipes, sockets and devices are refused before anything is opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn
+
+from cantrip_acp.core.errors import GateError, SandboxError
+from cantrip_acp.files import paths, scratch_copy
+from cantrip_acp.gates.path_handle import LIST, WALK, Place, exchange, failure, reason, spelled
+from cantrip_acp.gates.protected_paths import plain, why_hidden, why_protected
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.contract import GateContext
+
+_MAX_LINKS = 40
+_MAX_STEPS = 10_000
+"""Folders opened for one path. ``..`` walks again from the root, so a long path of them could cost seconds."""
+_LONGEST = 4_096
+"""Bytes of a whole path. Folders can be nested deeper by descriptors, and then no other program can take them away."""
+_KERNEL = ("proc", "sys", "dev")
+
+
+class Root:
+    """The folder that a gate is confined to.
+
+    ``path`` is its absolute path as its owner spells it: ``base``, which nobody inside can exchange, and below it ``inner``,
+    which is walked like any path of an entity. ``changeable`` are the folders in which commands may exchange things: the
+    workspace, and what wards let them write.
+    """
+
+    __slots__ = ("_absolute_is_root", "_allowed", "_others", "_own", "base", "inner", "path")
+
+    def __init__(
+        self,
+        path: str,
+        changeable: Sequence[str] = (),
+        *,
+        absolute_is_root: bool = False,
+        others: Sequence[str] = (),
+        own: tuple[frozenset[str], str] | None = None,
+        allowed: tuple[str, ...] = (),
+    ) -> None:
+        """``others`` are roots of their own, for absolute paths that lie in one of them; ``own`` is `folders.own`;
+        ``allowed`` is the ward ``allow_protected``."""
+        self._allowed = allowed
+        self.path = _plain(path)
+        above = [folder for folder in map(_plain, changeable) if _below(self.path, folder) is not None]
+        self.base = min(above, key=len, default=self.path)
+        self.inner = tuple(_below(self.path, self.base) or ())
+        self._absolute_is_root = absolute_is_root
+        self._others = tuple(Root(other, changeable, own=own, allowed=allowed) for other in others)
+        # Of a root that lies in one of them, as a fork's files do, nothing is closed.
+        real = os.path.realpath(self.path)
+        states, config = own if own is not None else paths.own()
+        self._own = tuple(
+            (tuple(below), writing)
+            for folder, writing in (*((state, False) for state in states), (config, True))
+            if (below := _below(folder, real))
+        )
+
+    @staticmethod
+    def of(context: GateContext) -> Root:
+        """The root of a call: the dependency ``root``, from the workspace where it is relative; else the workspace.
+
+        With the dependency ``absolute_is_root``, absolute paths start at the root, as if it were a file system of its own.
+        Raises `GateError` where there is neither.
+        """
+        dependencies, workspace, wards = context.dependencies, context.workspace, context.wards
+        root = dependencies.get("root")
+        others: tuple[str, ...] = ()
+        if root is None:
+            others = tuple(map(os.fspath, context.folders))
+            if workspace is None:
+                raise GateError("this gate has no folder to work in: bind 'root', or give the circle a workspace")
+            root = workspace
+        root, changeable = os.fspath(root), (*wards.bash_writable_paths, *wards.code_writable_paths)
+        if workspace is not None:
+            changeable = (os.fspath(workspace), *others, *changeable)
+            root = os.path.join(workspace, root)
+        if not os.path.isabs(root):
+            raise GateError(
+                f"the root {root!r} of this gate is relative, and there is no workspace that it could be in"
+            )
+        absolute_is_root = bool(dependencies.get("absolute_is_root"))
+        return _root(root, changeable, absolute_is_root, others, paths.own(), wards.allow_protected)
+
+    def check(self) -> None:
+        """Raise `GateError` where the root is not there or cannot be entered."""
+        os.close(self._open(()))
+
+    def lexical(self, path: str) -> str | None:
+        """Where ``path`` seems to lead, without a look at the disk: an absolute path, or None outside of the root."""
+        names = self._parts(path)
+        if names is None:
+            other = self._other(path)
+            return other.lexical(path) if other is not None else None
+        parts: list[str] = []
+        for name in names:
+            if name != "..":
+                parts.append(name)
+            elif parts:
+                parts.pop()
+            else:
+                return None
+        return os.path.join(self.path, *parts)
+
+    @contextmanager
+    def find(self, path: str, *, writing: bool = False) -> Iterator[Place]:
+        """The place that ``path`` leads to, for the length of a ``with`` block. It need not exist.
+
+        Raises `GateError` for what leaves the root, for what is hidden, and, with ``writing``, for what is protected.
+        """
+        place = self._walk(path, writing)
+        try:
+            yield place
+        finally:
+            os.close(place.folder)
+
+    def descend(self, names: Sequence[str]) -> int:
+        """A descriptor, fit for listing, of the folder with these names below ``base``, no links. The caller closes it."""
+        folder = self._open_base()
+        try:
+            for name in names:
+                folder = exchange(folder, os.open(name, WALK, dir_fd=folder))
+            return os.open(".", LIST, dir_fd=folder)
+        except OSError as error:
+            raise failure(error, "/".join(names) or ".") from None
+        finally:
+            os.close(folder)
+
+    @property
+    def opened(self) -> str:
+        """Where the root is opened: itself, or its copy while copies are in force."""
+        held = scratch_copy.current()
+        return self.path if held is None else held.at(self.path)
+
+    def _walk(self, path: str, writing: bool) -> Place:
+        if not path:
+            raise GateError("the path is empty", "give a path below the gate's folder, such as 'README.md' or '.'")
+        shown = spelled(path)
+        if "\0" in path:
+            raise GateError(f"the path {shown} has a NUL character, which no file name can have")
+        try:
+            if len(os.fsencode(path)) >= _LONGEST:
+                raise GateError(f"{shown} is too long for a path")
+        except UnicodeEncodeError:
+            raise GateError(f"the path {shown} has a character that no file name can have") from None
+        first = self._parts(path)
+        if first is None:
+            other = self._other(path)
+            if other is not None:
+                return other._walk(path, writing)
+            self._escape(shown)
+        held = scratch_copy.current()
+        if writing and held is not None:
+            try:
+                held.add((self.base,))
+            except SandboxError as error:
+                raise GateError(str(error)) from None
+        pending, done, links = first[::-1], list[str](), list[str]()
+        steps = 0
+        folder = self._open(())
+        try:
+            while pending:
+                steps += 1
+                if steps > _MAX_STEPS:
+                    raise GateError(f"{shown} is too long a way through folders and links", "give a shorter path")
+                name = pending.pop()
+                if name == "..":
+                    if not done:
+                        self._escape(shown)
+                    done.pop()
+                    if not pending or pending[-1] != "..":
+                        steps += len(done)
+                        folder = exchange(folder, self._open(tuple(done)))
+                    continue
+                if pending:
+                    try:
+                        child = os.open(name, WALK, dir_fd=folder)
+                    except FileNotFoundError:
+                        if ".." in pending:
+                            raise GateError(f"no such folder: {'/'.join([*done, name])!r}, in {shown}") from None
+                        return self._place(path, done, [name, *pending[::-1]], links, folder, None, writing)
+                    except OSError as error:
+                        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                            raise
+                    else:
+                        folder = exchange(folder, child)
+                        done.append(name)
+                        continue
+                else:
+                    try:
+                        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    except FileNotFoundError:
+                        return self._place(path, done, [name], links, folder, None, writing)
+                    if not stat.S_ISLNK(status.st_mode):
+                        return self._place(path, [*done, name], [], links, folder, status, writing)
+                try:
+                    target = os.readlink(name, dir_fd=folder)
+                except OSError as error:
+                    if error.errno == errno.EINVAL:
+                        raise GateError(f"{'/'.join([*done, name])!r} is not a folder, in {shown}") from None
+                    raise
+                links.append(name)
+                if len(links) > _MAX_LINKS:
+                    raise GateError(f"{shown} leads through too many symbolic links, probably in a circle")
+                onward = self._parts(target)
+                if onward is None:
+                    self._escape(shown, link="/".join([*done, name]))
+                if target.startswith("/"):
+                    done.clear()
+                    folder = exchange(folder, self._open(()))
+                pending += onward[::-1]
+            return self._place(path, done, [], links, folder, os.stat(".", dir_fd=folder), writing, name=".")
+        except OSError as error:
+            os.close(folder)
+            raise failure(error, path) from None
+        except BaseException:
+            os.close(folder)
+            raise
+
+    def _place(
+        self,
+        path: str,
+        done: list[str],
+        missing: list[str],
+        links: list[str],
+        folder: int,
+        status: os.stat_result | None,
+        writing: bool,
+        name: str | None = None,
+    ) -> Place:
+        parts = (*done, *missing)
+        if len(os.fsencode(os.path.join(self.path, *parts))) >= _LONGEST:
+            raise GateError(f"{spelled(path)} is too long for a path")
+        if parts and parts[0] in _KERNEL and self.path == "/":
+            raise GateError(f"{spelled(path)} is the kernel's, not a file of a project; gates do not go there")
+        inner = (*self.inner, *parts)
+        mode = status.st_mode if status is not None else None
+        why = why_hidden(inner, mode) or self._why_ours(parts, writing)
+        for link in links:
+            # A link named .env: its target is an environment file under another name.
+            why = why or (why_hidden((link,), mode) if mode is None or stat.S_ISREG(mode) else None)
+        if why is None and writing:
+            why = why_protected(inner, self._allowed)
+        if why is not None:
+            raise GateError(f"{spelled(path)} {why}.")
+        return Place(self, path, parts, folder, name or parts[-1], status, tuple(missing))
+
+    def _why_ours(self, parts: Sequence[str], writing: bool) -> str | None:
+        """Why the program's own folders are closed: what is in them says what may be done elsewhere."""
+        for names, only_writing in self._own:
+            if (writing or not only_writing) and tuple(map(plain, parts[: len(names)])) == tuple(map(plain, names)):
+                return (
+                    "is this program's own: it holds settings, sessions and what was allowed in them, so only a person changes "
+                    "it. Say in your answer what should be changed there"
+                )
+        return None
+
+    def _parts(self, path: str) -> list[str] | None:
+        """The names of ``path`` below the root; None where it is absolute and elsewhere."""
+        if not path.startswith("/"):
+            return _names(path)
+        for spelling in (self.path, os.path.realpath(self.path)):
+            below = _below(path, spelling)
+            if below is not None:
+                return below
+        return _names(path) if self._absolute_is_root else None
+
+    def _other(self, path: str) -> Root | None:
+        """The other root that an absolute path lies in."""
+        return next((root for root in self._others if root._parts(path) is not None), None)
+
+    def _open(self, parts: Sequence[str]) -> int:
+        """A descriptor of a folder below the root; the caller closes it."""
+        folder = self._open_base()
+        try:
+            for name in (*self.inner, *parts):
+                folder = exchange(folder, os.open(name, WALK, dir_fd=folder))
+        except OSError as error:
+            os.close(folder)
+            where = repr("/".join(parts)) if parts else "the gate's folder"
+            linked = error.errno in (errno.ENOTDIR, errno.ELOOP)
+            why = "it leads through a symbolic link, or is no folder" if linked else reason(error)
+            raise GateError(f"{where} cannot be used: {why}") from None
+        return folder
+
+    def _open_base(self) -> int:
+        try:
+            held = scratch_copy.current()
+            return os.open(self.base if held is None else held.at(self.base), WALK & ~os.O_NOFOLLOW)
+        except OSError as error:
+            raise GateError(f"the gate's folder cannot be used: {reason(error)}") from None
+
+    def _escape(self, shown: str, link: str | None = None) -> NoReturn:
+        by = f" (by the symbolic link {link!r})" if link else ""
+        raise GateError(
+            f"{shown} leads outside the folder that this gate works in{by}",
+            "Give a path inside it, relative to it, such as 'src/main.py'",
+        )
+
+
+def _plain(path: str) -> str:
+    """An absolute path in its simplest spelling; POSIX lets two slashes in front mean something else, Linux does not."""
+    return "/" + os.path.normpath(path).lstrip("/")
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def _below(path: str, folder: str) -> list[str] | None:
+    """The names of an absolute path below an absolute folder, None where it does not begin with it."""
+    parts, root = _names(path), _names(folder)
+    return parts[len(root) :] if parts[: len(root)] == root else None
+
+
+@lru_cache(maxsize=64)
+def _root(
+    path: str,
+    changeable: tuple[str, ...],
+    absolute_is_root: bool,
+    others: tuple[str, ...],
+    own: tuple[frozenset[str], str],
+    allowed: tuple[str, ...],
+) -> Root:
+    return Root(path, changeable, absolute_is_root=absolute_is_root, others=others, own=own, allowed=allowed)

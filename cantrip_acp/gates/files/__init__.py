@@ -1,0 +1,1 @@
+"""Gates on files: read, write, edit and list, below a root that nothing leaves."""

@@ -1,0 +1,125 @@
+"""Changes of files as gate records keep them, so that a session that is loaded shows the same diffs as the live one.
+
+A change keeps the old text once and of the new text only what differs. A call keeps at most `LIMIT` characters: of a larger
+file the changed lines with a few lines around them, and of a larger change only the file's path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff, Location
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import GateContext
+from cantrip_acp.gates.path_handle import one_line, valid
+from cantrip_acp.loom.turn import FileChange
+
+LIMIT = 256 * 1024
+"""Characters that the diffs of one call keep in the loom."""
+
+_AROUND = 3
+"""Lines around an excerpt."""
+
+
+def changes_of(diffs: Iterable[Diff], args: Any, mask: Callable[[str], str]) -> tuple[FileChange, ...]:
+    """Diffs as a record keeps them; ``args`` are the call's arguments as the record has them. Secrets are masked."""
+    changes: list[FileChange] = []
+    room = LIMIT
+    for diff in diffs:
+        old = None if diff.old_text is None else mask(diff.old_text)
+        change = _change(mask(diff.path), old, mask(diff.new_text), args, room)
+        room -= len(change.old_text or "") + len(change.new_text)
+        changes.append(change)
+    return tuple(changes)
+
+
+def diffs_of(changes: Iterable[FileChange], args: Any) -> Iterator[Diff]:
+    """The diffs of a record with these arguments; one that was too large to keep is left out."""
+    for change in changes:
+        if change.omitted:
+            continue
+        old = change.old_text or ""
+        if change.new_argument is not None:
+            new = args.get(change.new_argument, "") if isinstance(args, Mapping) else ""
+        else:
+            before, after = change.shared
+            new = old[:before] + change.new_text + (old[len(old) - after :] if after else "")
+        yield Diff(change.path, change.old_text, new if isinstance(new, str) else "")
+
+
+def _change(path: str, old: str | None, new: str, args: Any, room: int) -> FileChange:
+    if isinstance(args, Mapping) and len(old or "") <= room:
+        for name, value in args.items():
+            if value == new and isinstance(name, str):
+                return FileChange(path, old, new_argument=name)
+    change = _differing(path, old, new)
+    if len(change.old_text or "") + len(change.new_text) <= room:
+        return change
+    if old is not None:
+        before, after = change.shared
+        start = _lines_back(old, before)
+        end = _lines_on(old, len(old) - after)
+        shorter = _differing(path, old[start:end], new[start : len(new) - (len(old) - end)])
+        if len(shorter.old_text or "") + len(shorter.new_text) <= room:
+            return FileChange(path, shorter.old_text, shorter.new_text, shorter.shared, excerpt=True)
+    return FileChange(path, omitted=True)
+
+
+def _differing(path: str, old: str | None, new: str) -> FileChange:
+    if old is None:
+        return FileChange(path, None, new)
+    before = _same(lambda count: old[:count] == new[:count], min(len(old), len(new)))
+    rest = min(len(old), len(new)) - before
+    after = _same(lambda count: old[len(old) - count :] == new[len(new) - count :], rest)
+    return FileChange(path, old, new[before : len(new) - after], (before, after))
+
+
+def _same(matches: Callable[[int], bool], most: int) -> int:
+    """The largest count up to ``most`` that matches; whatever matches also matches for all smaller counts."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if matches(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _lines_back(text: str, at: int) -> int:
+    for _ in range(_AROUND + 1):
+        at = text.rfind("\n", 0, at)
+        if at < 0:
+            return 0
+    return at + 1
+
+
+def _lines_on(text: str, at: int) -> int:
+    for _ in range(_AROUND + 1):
+        at = text.find("\n", at) + 1
+        if not at:
+            return len(text)
+    return at
+
+
+# --- What an editor shows of a file gate's call before it runs: where it leads, links resolved.
+
+
+def located(path: str, context: GateContext, line: int | None = None) -> tuple[str, tuple[Location, ...]]:
+    """The path as it is shown in a title, and its location (none where it leads out of the root).
+
+    A person decides by this whether a write may happen, so a link is shown with what it leads to.
+    """
+    root = Root.of(context)
+    try:
+        with root.find(path) as place:
+            shown, absolute = place.shown, place.absolute
+        lexical = root.lexical(path)
+        if lexical is not None and valid(lexical) != absolute:
+            shown = f"{one_line(path)} → {shown}"
+        return shown, (Location(absolute, line),)
+    except GateError:
+        lexical = root.lexical(path)
+        return one_line(path), (Location(valid(lexical), line),) if lexical is not None else ()

@@ -1,0 +1,240 @@
+"""``list_dir``: the names in a folder, and with ``details`` what they are.
+
+Breadth first, so that a bounded list of a deep tree still shows all of its top. Links are shown and never followed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import stat
+import time
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.to_thread
+
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.files.file_changes import located
+from cantrip_acp.gates.path_handle import Place, one_line, valid
+from cantrip_acp.gates.protected_paths import PROTECTED_FILES, plain, protected_by, why_hidden
+from cantrip_acp.gates.registry import FILE_OPTIONS
+from cantrip_acp.gates.search.ignore_files import Level, level_of
+
+MAX_ENTRIES = 1_000
+"""Entries of a result; the dependency ``max_entries`` changes it."""
+MAX_DEPTH = 20
+_READ_NAMES = 200_000
+"""Names that are read of one folder; a folder with more is not listed completely, and the note says so."""
+_SECONDS = 10.0
+"""After this time nothing is held against ignore files any more, which may be long, and many."""
+_LARGE_FOLDER = 131_072
+"""Bytes that a folder itself takes from which on it is listed in a thread: about three thousand names."""
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_IGNORED = "ignored, not opened"
+_UNOPENED = frozenset({".git", ".hg", ".svn", ".jj"})
+_KINDS = ((stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"), (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"))
+
+
+@dataclass(slots=True)
+class _Entry:
+    parts: tuple[str, ...]
+    status: os.stat_result | None
+    link: str | None = None
+    mark: str = ""
+
+    @property
+    def folder(self) -> bool:
+        return self.status is not None and stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def name(self) -> str:
+        return valid("/".join(self.parts)) + ("/" if self.folder else "")
+
+    def detailed(self) -> str:
+        status = self.status
+        name = one_line(self.name)
+        if self.link is not None:
+            text = f"{name} -> {one_line(self.link)}"
+        elif status is None or self.folder:
+            text = name
+        else:
+            kind = next((kind for test, kind in _KINDS if test(status.st_mode)), None)
+            text = f"{name}  {kind or f'{status.st_size:,} bytes'}"
+        return f"{text}  ({self.mark})" if self.mark else text
+
+
+def _list_dir(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
+    path, depth, details = args.get("path", "."), int(args.get("depth", 1)), bool(args.get("details", False))
+    most = int(context.dependencies.get("max_entries", MAX_ENTRIES))
+    with Root.of(context).find(path) as place:
+        listing = _Listing(place, depth, details, most)
+        size = place.status.st_size if place.status is not None else 0
+        if depth == 1 and not details and size <= _LARGE_FOLDER:
+            return listing.take(place.open_folder())
+        folder = place.open_folder()
+    return listing.take_in_thread(folder)
+
+
+class _Listing:
+    """One call on its way."""
+
+    def __init__(self, place: Place, depth: int, details: bool, most: int) -> None:
+        self.shown, self.location = place.shown, place.location()
+        self.depth, self.details, self.most = depth, details, most
+        self.inside, self.root = place.parts, place.root
+        self.entries: list[_Entry] = []
+        self.more = 0
+        self.deadline = time.monotonic() + _SECONDS
+        self.complete = True
+
+    async def take_in_thread(self, folder: int) -> GateReply:
+        # Not abandoned when cancelled: it is bounded, and the descriptor is closed in one place.
+        return await anyio.to_thread.run_sync(self.take, folder)
+
+    def take(self, folder: int) -> GateReply:
+        try:
+            self._collect(folder)
+        finally:
+            os.close(folder)
+        names: list[str] = []
+        for entry in sorted(self.entries, key=lambda e: e.parts):
+            names.append(entry.detailed() if self.details else entry.name)
+        if self.more:
+            at_least = "" if self.complete else "at least "
+            names.append(f"[cut: {at_least}{self.more:,} more; list one of the folders, or use search]")
+        title = f"List {self.shown}"
+        result: Any = "\n".join(names) or "(the folder is empty)" if self.details else names
+        return GateReply(result, locations=(self.location,), title=title)
+
+    def _collect(self, folder: int) -> None:
+        judge = None
+        if self.depth > 1 or self.details:
+            judge, ignored = level_of(self.root, self.inside)
+            # Whoever lists an ignored folder wants to see what is in it.
+            judge = None if ignored else judge
+        level: list[tuple[tuple[str, ...], Level | None]] = [((), judge)]
+        for depth in range(self.depth):
+            below: list[tuple[tuple[str, ...], Level | None]] = []
+            for parts, rules in level:
+                opened = _open_below(folder, parts)
+                if opened is None:
+                    continue
+                try:
+                    if parts and rules is not None:
+                        rules = rules.enter(parts[-1], opened)
+                    for entry in self._read(opened, parts, rules):
+                        if entry.folder and not entry.mark and depth + 1 < self.depth:
+                            if plain(entry.parts[-1]) not in _UNOPENED:
+                                below.append((entry.parts, rules))
+                finally:
+                    os.close(opened)
+            level = below
+
+    def _read(self, folder: int, parts: tuple[str, ...], rules: Level | None) -> list[_Entry]:
+        room = self.most - len(self.entries)
+        names: list[str] = []
+        try:
+            with os.scandir(folder) as found:
+                for number, item in enumerate(found):
+                    if number == _READ_NAMES:
+                        self.complete = False
+                        break
+                    names.append(item.name)
+        except OSError:
+            # Already shown by its name, and it cannot be opened: nothing to add.
+            return []
+        kept: list[_Entry] = []
+        chosen = names if len(names) <= room else heapq.nsmallest(room + len(PROTECTED_FILES), names)
+        for name in sorted(chosen):
+            if len(kept) == room:
+                break
+            entry = self._entry(folder, (*parts, name), rules)
+            if entry is not None:
+                kept.append(entry)
+            else:
+                names.remove(name)
+        self.more += len(names) - len(kept)
+        self.entries += kept
+        return kept
+
+    def _entry(self, folder: int, parts: tuple[str, ...], rules: Level | None) -> _Entry | None:
+        name = parts[-1]
+        link = None
+        try:
+            status: os.stat_result | None = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except OSError:
+            return None
+        assert status is not None
+        if _stand_in(name, status):
+            return None
+        if stat.S_ISLNK(status.st_mode):
+            try:
+                link = os.readlink(name, dir_fd=folder)
+            except OSError:
+                return None
+        entry = _Entry(parts, status, link)
+        if why_hidden((*self.inside, *parts), status.st_mode) is not None:
+            entry.mark = "hidden"
+        elif rules is not None and time.monotonic() < self.deadline and rules.ignores(name, entry.folder):
+            entry.mark = _IGNORED if entry.folder and self.depth > 1 else "ignored"
+        return entry
+
+
+def _open_below(folder: int, parts: tuple[str, ...]) -> int | None:
+    """A descriptor of a folder below another; None where it is gone, no folder any more, or not readable."""
+    opened = os.dup(folder)
+    try:
+        for name in parts:
+            opened, old = os.open(name, _OPEN, dir_fd=opened), opened
+            os.close(old)
+    except OSError:
+        os.close(opened)
+        return None
+    return opened
+
+
+def _stand_in(name: str, status: os.stat_result) -> bool:
+    """Whether this is one of the empty folders that keep protected names from being made while a command runs."""
+    if protected_by(plain(name)) is None or not stat.S_ISDIR(status.st_mode):
+        return False
+    return stat.S_IMODE(status.st_mode) == 0o1700
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    shown, locations = located(args.get("path", "."), context)
+    return GateReply(None, title=f"List {shown}", locations=locations)
+
+
+LIST_DIR = Gate(
+    name="list_dir",
+    options={
+        **FILE_OPTIONS,
+        "max_entries": {"type": "integer", "minimum": 1, "description": "a whole number of at least 1"},
+    },
+    description=(
+        "List a folder: a sorted list of names, folders with '/' at the end. depth 2 and more also lists what is in them, but "
+        "for ignored folders. With details, text with a line an entry: sizes, where links lead, what is ignored."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "default": ".", "description": "The folder. Default: the gate's folder."},
+            "depth": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_DEPTH,
+                "default": 1,
+                "description": "How many levels. Default: 1.",
+            },
+            "details": {"type": "boolean", "default": False, "description": "Sizes and kinds too. Default: false."},
+        },
+        "additionalProperties": False,
+    },
+    handler=_list_dir,
+    kind="read",
+    preview=_preview,
+)

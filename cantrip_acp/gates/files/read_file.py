@@ -1,0 +1,255 @@
+"""``read_file``: the text of a file, whole or by lines, or the image that it is.
+
+Small files are read where the call stands, since a thread costs more than the reading; larger ones in a thread, in pieces,
+so that no file is ever in memory whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+import time
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Any
+
+import anyio.to_thread
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.crystals.contract import Attachment
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.files import encoding
+from cantrip_acp.gates.files.file_changes import located
+from cantrip_acp.gates.images import LARGEST_IMAGE, image_type
+from cantrip_acp.gates.path_handle import Place
+from cantrip_acp.gates.registry import FILE_OPTIONS
+
+MAX_BYTES = 262_144
+"""Bytes of a result; the dependency ``max_bytes`` changes it."""
+INLINE = 1_048_576
+"""Files up to this many bytes are read without a thread."""
+_CHUNK = 262_144
+_SECONDS = 30.0
+"""How long a line may be looked for in a very large file."""
+
+
+def _read_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
+    offset, limit = asked_lines(args)
+    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
+    with Root.of(context).find(args["path"]) as place:
+        descriptor, status = place.open_file()
+        reply = _Reading(place, descriptor, status.st_size, offset, limit, largest)
+    if status.st_size <= INLINE:
+        return reply.take()
+    return reply.take_in_thread()
+
+
+class _Reading:
+    """One call on its way; it owns the descriptor."""
+
+    def __init__(self, place: Place, descriptor: int, size: int, offset: int, limit: int | None, largest: int) -> None:
+        self.shown, self.location = place.shown, place.location(offset if offset > 1 else None)
+        self.descriptor, self.size = descriptor, size
+        self.offset, self.limit, self.largest = offset, limit, largest
+        self.title = _title(place.shown, offset, limit)
+        self.before = 0
+        """Lines of the file that stand before what is read here."""
+        self.stopped = threading.Event()
+        self.mine = threading.Lock()
+        """Who gets it reads and closes the descriptor: the thread, or the call that is cancelled before that begins."""
+
+    async def take_in_thread(self) -> GateReply:
+        try:
+            return await anyio.to_thread.run_sync(self.take, abandon_on_cancel=True)
+        finally:
+            self.stopped.set()
+            if self.mine.acquire(blocking=False):
+                os.close(self.descriptor)
+
+    def take(self) -> GateReply:
+        if not self.mine.acquire(blocking=False):
+            raise GateError("the call was cancelled")
+        try:
+            head = os.read(self.descriptor, min(self.size + 1, _CHUNK))
+            kind = encoding.binary_kind(head)
+            if kind is not None and (mime := image_type(head)) is not None:
+                return self._image(mime, head)
+            if kind is not None:
+                raise GateError(
+                    f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text; nothing was read"
+                )
+            return GateReply(self._lines(head), locations=(self.location,), title=self.title)
+        except OSError as error:
+            raise GateError(f"cannot read {self.shown!r}: {(error.strerror or str(error)).lower()}") from None
+        finally:
+            os.close(self.descriptor)
+
+    def _image(self, mime: str, head: bytes) -> GateReply:
+        if self.size > LARGEST_IMAGE:
+            raise GateError(
+                f"{self.shown!r} is an image of {self.size:,} bytes; {LARGEST_IMAGE:,} is the most to be read"
+            )
+        data = head
+        while len(data) <= LARGEST_IMAGE and (chunk := os.read(self.descriptor, _CHUNK)):
+            data += chunk
+        image = Attachment("image", mime, base64.b64encode(data[:LARGEST_IMAGE]).decode(), title=self.shown)
+        said = f"[image: {self.shown}, {mime}, {len(data):,} bytes]"
+        return GateReply(said, locations=(self.location,), title=self.title, attachments=(image,))
+
+    def _chunks(self, head: bytes) -> Iterator[bytes]:
+        deadline = time.monotonic() + _SECONDS
+        yield head
+        while chunk := os.read(self.descriptor, _CHUNK):
+            if self.stopped.is_set():
+                return
+            if time.monotonic() > deadline:
+                raise GateError(f"line {self.offset:,} of {self.shown!r} was not reached within {_SECONDS:.0f} seconds")
+            yield chunk
+
+    def _lines(self, head: bytes) -> str:
+        taken = bytearray()
+        skip, wanted, end_of_last = self.offset - 1 - self.before, self.limit, b"\n"
+        for chunk in encoding.as_utf8(self._chunks(head)):
+            start = 0
+            if skip:
+                here = chunk.count(b"\n")
+                if here < skip:
+                    skip -= here
+                    end_of_last = chunk[-1:] or end_of_last
+                    continue
+                start, skip = _after(chunk, skip), 0
+            if wanted is not None:
+                here = chunk.count(b"\n", start)
+                if here >= wanted:
+                    taken += chunk[start : _after(chunk, wanted, start)]
+                    break
+                wanted -= here
+            taken += chunk[start:]
+            if len(taken) > self.largest:
+                break
+        if not taken and self.offset > 1:
+            lines = self.offset - 1 - skip
+            if skip and end_of_last != b"\n":
+                lines += 1
+            if self.offset > lines:
+                raise GateError(f"{self.shown!r} has {lines:,} lines; offset {self.offset:,} is past its end")
+        return encoding.display(bytes(taken)) if len(taken) <= self.largest else self._cut(bytes(taken))
+
+    def _cut(self, taken: bytes) -> str:
+        """What fits of too much, and how to read on."""
+        end = taken.rfind(b"\n", 0, self.largest) + 1
+        if end == 0:
+            piece = _whole_characters(taken[: self.largest])
+            note = (
+                f"[cut: line {self.offset:,} alone is longer than the {self.largest:,} bytes that one call gives; the file "
+                f"has {self.size:,} bytes. The next line is at offset {self.offset + 1}]"
+            )
+            return f"{encoding.display(piece)}\n{note}"
+        kept = taken[:end]
+        following = self.offset + kept.count(b"\n")
+        return (
+            f"{encoding.display(kept)}[cut: these are lines {self.offset:,} to {following - 1:,}, {end:,} bytes of the file's "
+            f"{self.size:,}; read on with offset {following}]"
+        )
+
+
+class _Given(_Reading):
+    """A text that is at hand already, from somewhere else than the disk."""
+
+    def __init__(self, place: Place, data: bytes, size: int, offset: int, limit: int | None, largest: int) -> None:
+        super().__init__(place, -1, size, offset, limit, largest)
+        self._data = data
+
+    def take(self) -> GateReply:
+        kind = encoding.binary_kind(self._data)
+        if kind is not None:
+            raise GateError(f"{self.shown!r} is a binary file ({kind}, {self.size:,} bytes), not text")
+        return GateReply(self._lines(self._data), locations=(self.location,), title=self.title)
+
+    def _chunks(self, head: bytes) -> Iterator[bytes]:
+        yield head
+
+
+def excerpt(place: Place, given: str, context: GateContext, args: Mapping[str, Any], *, before: int = 0) -> GateReply:
+    """What `read_file` gives of a file whose text is known, ``before`` lines of it left out at the beginning.
+
+    Raises `GateError` as the gate does.
+    """
+    offset, limit = asked_lines(args)
+    data = given.encode("utf-8", "replace")
+    on_disk = place.status.st_size if place.status is not None else 0
+    size = max(on_disk, len(data)) if before or limit is not None else len(data)
+    reading = _Given(place, data, size, offset, limit, int(context.dependencies.get("max_bytes", MAX_BYTES)))
+    reading.before = before
+    return reading.take()
+
+
+def _after(chunk: bytes, count: int, start: int = 0) -> int:
+    """The position after the ``count``-th newline from ``start``; there are that many."""
+    low, step = start, 65_536
+    while count:
+        here = chunk.count(b"\n", low, low + step)
+        if here < count:
+            count -= here
+            low += step
+        elif step > 64:
+            step //= 4
+        else:
+            low = chunk.index(b"\n", low) + 1
+            count -= 1
+    return low
+
+
+def _whole_characters(piece: bytes) -> bytes:
+    """A cut piece without the beginning of a character that was cut in two."""
+    for back in range(1, min(4, len(piece)) + 1):
+        byte = piece[-back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return piece[:-back] if length > back else piece
+        if byte < 0x80:
+            break
+    return piece
+
+
+def asked_lines(args: Mapping[str, Any]) -> tuple[int, int | None]:
+    """The first line that is wanted, from 1, and how many; None for all."""
+    limit = args.get("limit")
+    # JSON's 2.0 is an integer too.
+    return int(args.get("offset", 1)), int(limit) if limit is not None else None
+
+
+def _title(shown: str, offset: int, limit: int | None) -> str:
+    if limit is not None:
+        return f"Read {shown} ({offset}–{offset + limit - 1})"
+    return f"Read {shown} (from {offset})" if offset != 1 else f"Read {shown}"
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    offset, limit = asked_lines(args)
+    shown, locations = located(args["path"], context, line=offset if offset > 1 else None)
+    return GateReply(None, title=_title(shown, offset, limit), locations=locations)
+
+
+READ_FILE = Gate(
+    name="read_file",
+    options=FILE_OPTIONS,
+    description=(
+        "Read a text file and return its text. With offset and limit, only those lines. A long result is cut, and ends with "
+        "a note that says at which offset to read on. An image (PNG, JPEG, GIF, WebP) is shown as an image."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file, relative to the gate's folder, such as src/main.py."},
+            "offset": {"type": "integer", "minimum": 1, "description": "The first line, counted from 1. Default: 1."},
+            "limit": {"type": "integer", "minimum": 1, "description": "How many lines. Default: all that fit."},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+    handler=_read_file,
+    kind="read",
+    preview=_preview,
+)

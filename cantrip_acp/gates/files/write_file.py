@@ -1,0 +1,169 @@
+"""``write_file``: a whole file, new or in place of another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Mapping
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.files import encoding as text
+from cantrip_acp.gates.files.atomic_write import check_writable, replace_file
+from cantrip_acp.gates.files.file_changes import located
+from cantrip_acp.gates.path_handle import Place
+from cantrip_acp.gates.registry import FILE_OPTIONS
+
+MAX_BYTES = 16_777_216
+"""Bytes of a file that gates write or change; the dependency ``max_bytes`` changes it."""
+INLINE = 1_048_576
+"""Up to this many bytes a thread would cost more than the work."""
+MAX_DIFF = 1_048_576
+"""Characters of a text that is shown to editors; a longer one is written and not shown."""
+
+
+def _write_file(args: Mapping[str, Any], context: GateContext) -> GateReply | Awaitable[GateReply]:
+    with Root.of(context).find(args["path"], writing=True) as place:
+        size = place.status.st_size if place.status is not None else 0
+    if size + len(args["content"]) > INLINE:
+        return anyio.to_thread.run_sync(partial(_write, args, context))
+    return _write(args, context)
+
+
+def _write(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    content = args["content"]
+    with Root.of(context).find(args["path"], writing=True) as place:
+        exists = place.status is not None
+        before, old, data, note = _prepared(args, place, context)
+        verb = "updated" if exists else "created"
+        if old is not None and old == data:
+            verb = "unchanged:"
+        else:
+            replace_file(place, data)
+        return written(verb, place, content, before, len(data), note)
+
+
+def _prepared(
+    args: Mapping[str, Any], place: Place, context: GateContext
+) -> tuple[str | None, bytes | None, bytes, str]:
+    """What the file holds now, as text and as bytes, what it is to hold, and a note on its encoding. Raises `GateError`
+    for what cannot be written so."""
+    path, content = args["path"], args["content"]
+    largest = int(context.dependencies.get("max_bytes", MAX_BYTES))
+    if path.endswith("/") and place.status is None:
+        raise GateError(f"{path!r} names a folder", "give the path of a file in it")
+    before, encoding = None, text.UTF8
+    old: bytes | None = None
+    if place.status is not None:
+        old = read_whole(place, largest)
+        decoded = text.decode(old) if old is not None else None
+        if decoded is not None:
+            before, encoding = decoded
+    data, note = _encode(content, encoding, place.shown)
+    if len(data) > largest:
+        raise GateError(f"content has {len(data):,} bytes; this gate writes files of up to {largest:,}")
+    return before, old, data, note
+
+
+def written(verb: str, place: Place, content: str, before: str | None, size: int, note: str) -> GateReply:
+    """What there is to say of a file that was written: ``verb`` is created, updated or ``unchanged:``."""
+    lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
+    return GateReply(
+        f"{verb} {place.shown} ({lines:,} line{'' if lines == 1 else 's'}, {size:,} bytes{note})",
+        locations=(place.location(first_change(before, content)),),
+        diffs=shown_diff(place, before, content) if verb != "unchanged:" else (),
+        title=f"Write {place.shown}",
+    )
+
+
+def first_change(before: str | None, after: str) -> int | None:
+    """The first line, from 1, that is not as it was; None where the file is new or nothing changed."""
+    if before is None or before == after or len(before) + len(after) > MAX_DIFF:
+        return None
+    pairs = zip(before.split("\n"), after.split("\n"), strict=False)
+    shorter = min(before.count("\n"), after.count("\n"))
+    return next((number for number, (old, new) in enumerate(pairs, 1) if old != new), shorter + 1)
+
+
+def read_whole(place: Place, largest: int) -> bytes | None:
+    """A file's content; None where it is larger than ``largest`` or may not be read."""
+    descriptor, status = place.open_file()
+    place.status = status
+    try:
+        if status.st_size > largest:
+            return None
+        pieces, rest = [], largest + 1
+        while rest and (piece := os.read(descriptor, rest)):
+            pieces.append(piece)
+            rest -= len(piece)
+        return b"".join(pieces) if rest else None
+    except OSError as error:
+        raise GateError(f"cannot read {place.shown!r}: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        os.close(descriptor)
+
+
+def shown_diff(place: Place, before: str | None, after: str) -> tuple[Diff, ...]:
+    """The change as editors show it, empty where it is too long to show."""
+    if len(after) + len(before or "") > MAX_DIFF:
+        return ()
+    return (Diff(place.absolute, text.sendable(before) if before is not None else None, text.sendable(after)),)
+
+
+def _encode(content: str, encoding: text.Encoding, shown: str) -> tuple[bytes, str]:
+    """The bytes in the encoding that the file has, and what to say about it; UTF-8 where that one lacks a character."""
+    if any("\ud800" <= c <= "\udfff" for c in content):
+        raise GateError(
+            "content holds half of a surrogate pair, which no file can hold as text", "send whole characters"
+        )
+    if encoding.mark and content.startswith("\ufeff"):
+        content = content[1:]
+    try:
+        note = "" if encoding.codec == "utf-8" and not encoding.mark else f", {encoding.label}"
+        return encoding.encode(content), note
+    except UnicodeEncodeError as error:
+        character = content[error.start]
+        return content.encode("utf-8"), f", now UTF-8: {encoding.label} has no {character!r}"
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    shown, locations = located(args["path"], context)
+    return GateReply(None, title=f"Write {shown}", locations=locations)
+
+
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    with Root.of(context).find(args["path"], writing=True) as place:
+        before, old, data, _ = _prepared(args, place, context)
+        if old is None or old != data:
+            check_writable(place)
+        return shown_diff(place, before, args["content"])
+
+
+WRITE_FILE = Gate(
+    name="write_file",
+    options=FILE_OPTIONS,
+    description=(
+        "Write a file: make a new one with its folders, or replace all of an existing one. "
+        "An existing file keeps its encoding and permissions. To change a part of a file, edit_file is better."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file, relative to the gate's folder, such as src/main.py."},
+            "content": {"type": "string", "description": "The whole new text of the file, written as it is."},
+        },
+        "required": ["path", "content"],
+        "additionalProperties": False,
+    },
+    handler=_write_file,
+    writes=True,
+    proposes=_proposes,
+    kind="edit",
+    main_text="content",
+    preview=_preview,
+)

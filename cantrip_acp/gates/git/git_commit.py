@@ -1,0 +1,195 @@
+"""``git_commit``: named files of the workspace become a commit, and nothing else is touched.
+
+No hook, no filter, no monitor and no signing program is run. What is staged of other files stays staged. Files that the
+repository keeps through a filter (large files, encryption) are refused: without the filter something else would be kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from cantrip_acp.core.errors import GateError, GitError
+from cantrip_acp.core.events import Diff, Location
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.path_handle import one_line, quoted
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.git.git_copies import Work
+
+_UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+}
+LONGEST_MESSAGE = 50_000
+
+
+async def _git_commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    # Not abandoned by a cancel: half a commit is worse than a late end.
+    return await anyio.to_thread.run_sync(_commit, args, context)
+
+
+def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    # With the first call: a session's start should not wait for what starts programs.
+    from cantrip_acp.gates.git.git_copies import Work
+
+    try:
+        return _made(args, Work(context))
+    except GitError as error:
+        raise GateError(str(error)) from None
+
+
+def _made(args: Mapping[str, Any], work: Work) -> GateReply:
+    from cantrip_acp.gates.git.git_copies import Copies
+    from cantrip_acp.git.plain import Plain
+
+    message, repository = _begun(args, work), work.repository
+    identity = _identity(work)
+    head = repository.commit()
+    paths = work.named(args["paths"])
+    with Plain(repository, exact=False) as plain:
+        if head is not None:
+            plain.git("read-tree", head)
+        names = sorted({*work.changed(plain, paths), *work.fresh(plain, paths)})
+    if not names:
+        listed = ", ".join(args["paths"])[:300]
+        raise GateError(
+            f"there is nothing to commit in {listed}: unchanged since the last commit, ignored, or not there"
+        )
+    _unfiltered(work, names)
+    with Copies(work, head, names) as copies:
+        # Removed ones first: a file may stand where a folder was.
+        gone = [name for name in names if not os.path.lexists(os.path.join(copies.files, name))]
+        copies.git("update-index", "-z", "--force-remove", "--stdin", stdin=_listing(gone))
+        copies.git("update-index", "-z", "--add", "--stdin", stdin=_listing([n for n in names if n not in gone]))
+        tree = copies.git("write-tree").text
+        entries = copies.git("ls-files", "-z", "--stage", "--", *names).out
+    parents = ["-p", head] if head is not None else []
+    if head is not None and tree == repository.git("rev-parse", "--verify", f"{head}^{{tree}}").text:
+        raise GateError("there is nothing to commit: the files are as in the last commit")
+    made = repository.git("commit-tree", tree, *parents, stdin=message.encode() + b"\n", env=identity).text
+    subject = message.split("\n", 1)[0]
+    old = head or "0" * len(made)
+    moved = repository.git(
+        "update-ref", "-m", f"commit: {subject[:200]}", "HEAD", made, old, env=identity, statuses=(0, 1, 128)
+    )
+    if moved.status:
+        raise GateError(
+            f"the branch was moved meanwhile, so nothing was committed: {' '.join(moved.err.split())[:300]}"
+        )
+    note = _staged(work, names, entries, len(made))
+    branch = repository.branch() or "detached HEAD"
+    shown = [work.shown(name) for name in names]
+    listed = ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "")
+    places = tuple(Location(os.path.join(work.folder, name)) for name in shown[:20])
+    return GateReply(
+        f"committed {made[:10]} on {branch}: {one_line(subject)} ({listed}){note}",
+        locations=places,
+        title=f"Commit {made[:10]} {quoted(subject[:100])}",
+    )
+
+
+def _begun(args: Mapping[str, Any], work: Work) -> str:
+    """The message of the commit. Raises `GateError` for none, and in the middle of something else."""
+    message: str = args["message"].strip()
+    if not message or "\0" in message:
+        raise GateError("the message is empty, or holds a NUL character", "say what was changed and why")
+    for name, what in _UNDER_WAY.items():
+        if os.path.lexists(os.path.join(work.repository.git_dir, name)):
+            raise GateError(f"{what} is under way in this repository", "finish or abort it in a shell first")
+    return message
+
+
+def _listing(names: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
+
+
+def _identity(work: Work) -> dict[str, str]:
+    """Author and committer, by the user's settings."""
+    values: dict[str, str] = {}
+    for what, key in (("NAME", "user.name"), ("EMAIL", "user.email")):
+        value = work.repository.setting(key)
+        if not value:
+            raise GateError(f"git does not know who commits: set {key}, as in `git config --global {key} …`")
+        values |= {f"GIT_AUTHOR_{what}": value, f"GIT_COMMITTER_{what}": value}
+    return values
+
+
+def _unfiltered(work: Work, names: list[str]) -> None:
+    """Raise `GateError` for files that the repository keeps in another form than they have."""
+    asked = ("check-attr", "-z", "--stdin", "filter", "working-tree-encoding")
+    told = [os.fsdecode(word) for word in work.repository.git(*asked, stdin=_listing(names)).out.split(b"\0")]
+    for name, attribute, value in zip(told[0::3], told[1::3], told[2::3], strict=False):
+        if value not in ("unspecified", "unset"):
+            raise GateError(
+                f"{work.shown(name)} is kept by git through {attribute} {value!r}, which this gate does not run; the user "
+                "can commit it in a shell"
+            )
+
+
+def _staged(work: Work, names: list[str], entries: bytes, width: int) -> str:
+    """Tell the user's index of the committed files, by what was committed; a note where that failed."""
+    there = {entry.split(b"\t", 1)[1] for entry in entries.split(b"\0") if entry}
+    gone = [os.fsencode(name) for name in names if os.fsencode(name) not in there]
+    lines = b"".join(b"0 " + b"0" * width + b"\t" + name + b"\0" for name in gone) + entries
+    for _ in range(3):
+        with suppress(GitError):
+            work.repository.git("update-index", "-z", "--index-info", stdin=lines)
+            return ""
+    return "; the index could not be told (another git holds it): `git reset -q -- PATHS` mends what git status shows"
+
+
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    """No change that could be shown: what changes is the history. Raises `GateError` where no commit can be made."""
+    from cantrip_acp.gates.git.git_copies import Work
+
+    try:
+        work = Work(context)
+        _begun(args, work)
+        work.named(args["paths"])
+    except GitError as error:
+        raise GateError(str(error)) from None
+    return ()
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    # No locations: what changes is the history, and a permission for these files is none for a commit of them.
+    subject = args["message"].strip().split("\n", 1)[0][:100]
+    return GateReply(None, title=f"Commit {', '.join(map(one_line, args['paths']))[:150]} {quoted(subject)}")
+
+
+GIT_COMMIT = Gate(
+    name="git_commit",
+    description=(
+        "Commit these files or folders of the workspace as they are now, and nothing else; removed files are committed as "
+        "removed. Hooks are not run and the commit is not signed."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "paths": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1},
+                "minItems": 1,
+                "maxItems": 1_000,
+                "description": "The files or folders, from the workspace; ['.'] is all that changed.",
+            },
+            "message": {"type": "string", "minLength": 1, "maxLength": LONGEST_MESSAGE, "description": "What and why."},
+        },
+        "required": ["paths", "message"],
+        "additionalProperties": False,
+    },
+    handler=_git_commit,
+    writes=True,
+    kind="edit",
+    main_text="message",
+    preview=_preview,
+    proposes=_proposes,
+)

@@ -1,0 +1,194 @@
+"""The files of a workspace as git is to see them: found by git, read by us, and handed to git as copies.
+
+git opens files by name and follows what somebody put there meanwhile. A command that runs in the workspace could exchange a
+file for a link to a secret of the host between git's look and git's reading, and find it in a diff or a commit. So git is
+asked for names alone; what it then works on are copies that were read without following any link.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cantrip_acp.core.errors import GateError, GitError
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import GateContext
+from cantrip_acp.gates.path_handle import one_line, spelled
+from cantrip_acp.gates.protected_paths import why_hidden
+from cantrip_acp.git.plain import Plain
+from cantrip_acp.git.repository import Repository
+
+LARGEST = 50 * 1024 * 1024
+MOST_FILES = 5_000
+_SCOPED = 1_000
+
+
+class Work:
+    """The repository of a call's workspace and the part of it that the workspace is. Blocking: use it in a thread.
+
+    Raises `GateError` where the workspace lies in no repository.
+    """
+
+    def __init__(self, context: GateContext) -> None:
+        if context.workspace is None:
+            raise GateError("there is no workspace, so there is no repository")
+        self.folder = os.path.realpath(context.workspace)
+        try:
+            found = Repository.of(self.folder)
+        except GitError as error:
+            raise GateError(str(error)) from None
+        if found is None:
+            raise GateError(f"{context.workspace} is in no git repository")
+        self.repository = found
+        below = os.path.relpath(self.folder, found.top)
+        self.below: tuple[str, ...] = () if below == "." else tuple(below.split("/"))
+        self.root = Root(str(context.workspace), (str(context.workspace),))
+
+    @property
+    def scope(self) -> list[str]:
+        """The workspace as git's path: nothing where it is the whole repository."""
+        return ["/".join(self.below)] if self.below else []
+
+    def named(self, paths: Iterable[str]) -> list[str]:
+        """Paths of a call as git's, from the repository's top; raises `GateError` for what is outside or hidden."""
+        found = []
+        for path in paths:
+            absolute = self.root.lexical(path) if path and "\0" not in path else None
+            if absolute is None:
+                raise GateError(f"{spelled(path)} is outside of the workspace", "give paths in it, such as src/main.py")
+            parts = tuple(p for p in absolute[len(self.root.path) :].split("/") if p)
+            if ".git" in parts:
+                raise GateError(f"{spelled(path)} is git's own, not a file of the project")
+            why = why_hidden(parts, None)
+            if why is not None:
+                raise GateError(f"{spelled(path)} {why}.")
+            found.append("/".join((*self.below, *parts)) or ".")
+        return found
+
+    def shown(self, name: str) -> str:
+        """A name of git's as gates spell paths: from the workspace."""
+        inner = name[len("/".join(self.below)) + 1 :] if self.below else name
+        return one_line(inner)
+
+    def hidden(self, name: str) -> bool:
+        """Whether file gates would not show it."""
+        parts = name.split("/")[len(self.below) :]
+        return why_hidden(parts, None) is not None
+
+    def names(self, out: bytes) -> list[str]:
+        """What git told with NUL between, without what is hidden or outside of the workspace."""
+        prefix = "".join(f"{part}/" for part in self.below)
+        told = [os.fsdecode(name) for name in out.split(b"\0") if name]
+        return [name for name in dict.fromkeys(told) if name.startswith(prefix) and not self.hidden(name)]
+
+    def changed(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+        """Files of the commit in ``plain``'s index that are other now, or gone. Names alone, sorted.
+
+        Not among them: submodules, which are other repositories, and what a sparse checkout leaves out.
+        """
+        names = self.names(plain.git("ls-files", "-z", "-d", "-m", "--", *paths).out)
+        if len(names) > MOST_FILES:
+            raise GateError(f"{len(names):,} files differ, more than this gate works on", "name a path")
+        if not names:
+            return []
+        kept = set(names)
+        for entry in plain.git("ls-files", "-z", "--stage", "--", *names).out.split(b"\0")[:-1]:
+            told, _, name = entry.partition(b"\t")
+            if told.startswith(b"160000"):
+                kept.discard(os.fsdecode(name))
+        gone = [n for n in kept if not os.path.lexists(os.path.join(self.repository.top, n))]
+        if gone:
+            for entry in self.repository.git("ls-files", "-z", "-t", "--", *gone).out.split(b"\0"):
+                if entry.startswith(b"S "):
+                    kept.discard(os.fsdecode(entry[2:]))
+        return sorted(kept)
+
+    def fresh(self, plain: Plain, paths: Sequence[str]) -> list[str]:
+        """Files that are not in ``plain``'s index and not ignored, sorted; repositories of their own are left out."""
+        told = plain.git("ls-files", "-z", "-o", "--exclude-standard", "--", *paths).out
+        return sorted(name for name in self.names(told) if not name.endswith("/"))
+
+    def commit(self, revision: str) -> str:
+        """The id of the commit that a revision names. Raises `GateError`."""
+        if not revision or revision.startswith("-") or any(c in revision for c in "\0\n\r"):
+            raise GateError(f"{spelled(revision)} is no revision", "give a branch, a tag, a commit or HEAD~1")
+        found = self.repository.commit(revision)
+        if found is None:
+            where = " (it has no commits yet)" if self.repository.commit() is None else ""
+            raise GateError(f"no commit is named {spelled(revision)} in this repository{where}")
+        return found
+
+    def copied(self, names: Sequence[str], into: Path) -> None:
+        """Copies of files, which need not exist, in a folder that only we know; links as links. Raises `GateError`."""
+        if len(names) > MOST_FILES:
+            raise GateError(f"{len(names):,} files are more than this gate works on", "name fewer paths")
+        for name in names:
+            parts = name.split("/")[len(self.below) :]
+            try:
+                folder = self.root.descend((*self.root.inner, *parts[:-1]))
+            except GateError:
+                # Its folder is gone, or is a link by now: to git the file is not there.
+                continue
+            try:
+                _copy(folder, parts[-1], into / name)
+            except OSError as error:
+                raise GateError(f"{one_line(name)} cannot be read: {error.strerror}") from None
+            finally:
+                os.close(folder)
+
+
+def _copy(folder: int, name: str, target: Path) -> None:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(os.readlink(name, dir_fd=folder), target)
+        return
+    if not stat.S_ISREG(status.st_mode):
+        return
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if status.st_size > LARGEST:
+            raise GateError(f"{one_line(name)} is larger than {LARGEST // 1024 // 1024} MiB; this gate leaves it alone")
+        data = file.read(LARGEST + 1)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    target.chmod(0o755 if status.st_mode & 0o100 else 0o644)
+
+
+class Copies:
+    """A folder of copies with an index that holds one commit (or nothing); git works there. Use it in a ``with`` block."""
+
+    def __init__(self, work: Work, commit: str | None, names: Sequence[str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="cantrip-work-")
+        files = Path(self._folder.name)
+        try:
+            work.copied(names, files)
+            self.plain = Plain(work.repository, files=str(files), exact=False)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        try:
+            self.plain.git("read-tree", *([commit] if commit is not None else ["--empty"]))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Plain:
+        return self.plain
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the copies."""
+        self.plain.close()
+        self._folder.cleanup()

@@ -1,0 +1,65 @@
+"""``ask_user``: a question to the user in the middle of a cast, with choices or without (ACP, Elicitation).
+
+Whoever shows the entity to a person answers in this gate's place; where nobody does, the question is for the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.path_handle import quoted
+
+MOST_CHOICES = 20
+
+
+def _nobody(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    raise GateError(
+        "nobody can be asked here before the task ends",
+        "Decide by what you know, or end with the question as your answer",
+    )
+
+
+def title(question: str) -> str:
+    """The title of a call that asks this."""
+    return f"Ask {quoted(question)}"
+
+
+def in_chat(question: str, choices: Sequence[str]) -> str:
+    """A question as it is written in the chat, where no form can be shown."""
+    return "\n".join([question, *(f"- {choice}" for choice in choices)])
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    return GateReply(None, title=title(args["question"]))
+
+
+ASK_USER = Gate(
+    name="ask_user",
+    description=(
+        "Ask the user one question and wait for the answer, which is text. With choices the answer is one of them. Ask only "
+        "what you cannot find out and what changes what you do; never for passwords or keys."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "question": {"type": "string", "minLength": 1, "maxLength": 4_000, "description": "The question."},
+            "choices": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 500},
+                "minItems": 2,
+                "maxItems": MOST_CHOICES,
+                "uniqueItems": True,
+                "description": "The answers to choose from. Default: any text.",
+            },
+        },
+        "required": ["question"],
+        "additionalProperties": False,
+    },
+    handler=_nobody,
+    kind="other",
+    main_text="question",
+    preview=_preview,
+)

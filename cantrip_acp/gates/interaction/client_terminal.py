@@ -1,0 +1,80 @@
+"""``client_terminal``: a command in the user's own terminal, outside of the sandbox, where an editor lends one (ACP, Terminals).
+
+A recipe that lists this gate asks for it, and only a trusted recipe may. Each command asks the user first, but in the mode
+in which nothing asks. Anywhere else than in such an editor there is no terminal, and the call says so.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.core.events import Diff
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply
+from cantrip_acp.gates.path_handle import one_line
+
+SECONDS = 120
+MOST_SECONDS = 3_600
+
+
+def _nowhere(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    raise GateError(
+        "there is no terminal of the user's here: client_terminal works in an editor's session whose editor lends terminals. "
+        "Do the work with the other gates, or say which command the user should run"
+    )
+
+
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    """No change that could be shown; and where there is no terminal, nobody is asked for one."""
+    _nowhere(args, context)
+    return ()
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    folder = args.get("cwd", ".")
+    return GateReply(None, title=args["command"] if folder == "." else f"{args['command']} (in {one_line(folder)})")
+
+
+def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
+    """A word for good is for this command alone: nothing stands between it and the machine."""
+    folder = posixpath.normpath(args.get("cwd", "."))
+    return f"={folder}\0{args['command']}", "for this command" + ("" if folder == "." else f" in {one_line(folder)}")
+
+
+CLIENT_TERMINAL = Gate(
+    name="client_terminal",
+    description=(
+        "Run a command in the user's own terminal, where the user sees it: on the real machine, with the user's network, "
+        "tools and rights. For what the sandbox cannot do, such as starting containers or signing in. Returns {output, "
+        "exit_code, signal, truncated, timed_out}; of a long output, the end."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "minLength": 1, "description": "A command line for sh, such as 'docker ps'."},
+            "cwd": {
+                "type": "string",
+                "default": ".",
+                "description": "The folder to run it in. Default: the workspace.",
+            },
+            "seconds": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": MOST_SECONDS,
+                "default": SECONDS,
+                "description": f"After so long it is stopped. Default: {SECONDS}.",
+            },
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    },
+    handler=_nowhere,
+    writes=True,
+    kind="execute",
+    main_text="command",
+    preview=_preview,
+    proposes=_proposes,
+    covers=_covers,
+)

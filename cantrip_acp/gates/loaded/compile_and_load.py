@@ -1,0 +1,111 @@
+"""``compile_and_load``: an entity's own Python module becomes gates of that entity.
+
+For trusted operators: a recipe that came with a workspace cannot have it, and without one of the ``allow_compile_*`` wards
+it refuses everything (`admission`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.events import Diff
+    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.gates.dynamic_gates import Overlay
+
+_DESCRIPTION = (
+    "Compile a Python module and make its public functions (those of __all__, where there is one) gates that you can call "
+    "by name at once. Type hints and docstrings become their contracts; arguments and results are JSON data. The module "
+    "runs in a sandbox of its own, with no gates and no network; what it keeps in variables lasts until its process is "
+    "lost (a crash, a time limit, a cancel). Loading a module again replaces it."
+)
+
+
+def _opens(overlay: Overlay, circle: Circle) -> GateSession:
+    from cantrip_acp.gates.loaded.modules import HotModules
+
+    return HotModules(overlay, circle)
+
+
+def _unopened(args: Mapping[str, Any], context: GateContext) -> Any:
+    raise GateError("compile_and_load is called by an entity, which keeps what was loaded")
+
+
+def _warded(gate: Gate, wards: Wards) -> Gate:
+    """The gate with what these wards admit in its description. Raises `DefinitionError` for what can admit nothing."""
+    from cantrip_acp.gates.loaded.policy import check
+
+    check(wards)
+    asked = []
+    if wards.allow_compile_modules is not None:
+        asked.append(f"its name is one of: {', '.join(wards.allow_compile_modules) or 'none'}")
+    if wards.allow_compile_paths is not None:
+        asked.append(f"it is a file, given as path, in: {', '.join(wards.allow_compile_paths) or 'nothing'}")
+    if wards.allow_compile_sha256 is not None:
+        asked.append(f"the SHA-256 of its source is one of: {', '.join(wards.allow_compile_sha256) or 'none'}")
+    if wards.allow_compile_signers is not None:
+        asked.append("its source is signed by a key that is trusted here, the signature given as signature")
+    rule = (
+        f"A module is admitted if {'; and '.join(asked)}." if asked else "No ward admits any module: all are refused."
+    )
+    return replace(gate, description=f"{gate.description} {rule}")
+
+
+def _proposes(args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    """No change that could be shown. Raises `GateError` for a module that no ward admits."""
+    from cantrip_acp.gates.loaded.policy import admit
+
+    admit(args, context.wards, context.workspace)
+    return ()
+
+
+def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
+    """A word for good is for this source, whose code it lets in; a file's is whatever the file holds."""
+    if args.get("source") is None:
+        return f"={args['module']} at {args.get('path')}", f"of {args['module'][:100]} from this file"
+    digest = hashlib.sha256(str(args["source"]).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"={args['module']} {digest}", f"of {args['module'][:100]} with this very source"
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    return GateReply(None, title=f"Load {args['module'][:100]}")
+
+
+COMPILE_AND_LOAD = Gate(
+    name="compile_and_load",
+    description=_DESCRIPTION,
+    parameters={
+        "type": "object",
+        "properties": {
+            "module": {
+                "type": "string",
+                "description": "Its name: NAME, or in full cantrip_acp.hot.NAME. Modules import each other by the full name.",
+            },
+            "source": {"type": "string", "description": "Its text; or else path."},
+            "path": {"type": "string", "description": "The file that holds its text, where files are admitted."},
+            "sha256": {"type": "string", "description": "What you expect the SHA-256 of the source to be, as a check."},
+            "signature": {
+                "type": "string",
+                "description": "An Ed25519 signature of the source's bytes, base64 or hexadecimal, where one is asked for.",
+            },
+        },
+        "required": ["module"],
+        "additionalProperties": False,
+    },
+    handler=_unopened,
+    writes=True,
+    kind="execute",
+    main_text="source",
+    preview=_preview,
+    proposes=_proposes,
+    covers=_covers,
+    opens=_opens,
+    warded=_warded,
+)

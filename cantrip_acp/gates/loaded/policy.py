@@ -1,0 +1,209 @@
+"""What a loaded module may be called: ``cantrip_acp.hot.NAME``, which is no place of this package, and nothing else.
+
+Each module has one full name; ``NAME`` alone means it. So no name that anything else has, the package's own modules first
+of all, can be written in any way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.core.errors import DefinitionError, GateError
+from cantrip_acp.core.wards import Wards
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.loaded import signatures
+
+PREFIX = "cantrip_acp.hot."
+LONGEST = 100
+_SEGMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z", re.ASCII)
+
+
+class NameRefused(ValueError):
+    """A name that no module may have; the text says why."""
+
+
+def full_name(name: str) -> str:
+    """``textkit`` and ``cantrip_acp.hot.textkit`` as the latter. Raises `NameRefused`."""
+    shown = repr(name if len(name) <= LONGEST else name[:LONGEST] + "…")
+    if len(name) > LONGEST:
+        raise NameRefused(f"{shown} is too long for a module's name: {LONGEST} characters at most")
+    segments = name.split(".")
+    if not all(_SEGMENT.match(each) and not keyword.iskeyword(each) for each in segments):
+        raise NameRefused(
+            f"{shown} is no module's name: use ASCII letters, digits and '_', with '.' between words, such as {PREFIX}textkit"
+        )
+    first = segments[0].lower()
+    if first == "cantrip_acp" or first.startswith("cantrip"):
+        if not name.startswith(PREFIX):
+            raise NameRefused(
+                f"{shown} is a name of cantrip-acp itself, whose modules can never be replaced, whatever a ward allows; "
+                f"loaded modules are called {PREFIX}NAME"
+            )
+        return name
+    if segments[0] in sys.stdlib_module_names or segments[0] in sys.builtin_module_names:
+        raise NameRefused(
+            f"{shown} is a name of Python's standard library, which is never replaced; use another, or {PREFIX}{name}"
+        )
+    return PREFIX + name
+
+
+# --- Whether a module may be loaded: every ward that is given must admit it, and where none is given nothing is admitted.
+#
+# allow_compile_modules its full name is in the list allow_compile_paths its source is a file in one of these folders (or
+# one of these files), read by the host allow_compile_sha256 the SHA-256 of its source is in the list
+# allow_compile_signers its source is signed by one of these keys
+#
+# A list that is given and empty admits nothing. Whatever the wards say, a module is called ``cantrip_acp.hot.*``.
+
+LARGEST = 1_048_576
+"""Bytes of a module's source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What is to be loaded, whole: what was judged is what is loaded. ``path`` is where its source was read."""
+
+    name: str
+    source: str
+    sha256: str
+    path: str | None = None
+    signer: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """As observations and looms keep it."""
+        optional = {"path": self.path, "signer": self.signer}
+        return {"module": self.name, "sha256": self.sha256, **{k: v for k, v in optional.items() if v is not None}}
+
+
+def admit(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> Module:
+    """The module that a call asks for, once every ward has admitted it. Raises `GateError` that says what did not."""
+    try:
+        name = full_name(args["module"])
+    except NameRefused as error:
+        raise GateError(str(error)) from None
+    if not wards.compiles:
+        raise GateError(
+            "nothing may be compiled here: the circle has none of the wards allow_compile_modules, allow_compile_paths, "
+            "allow_compile_sha256 and allow_compile_signers"
+        )
+    # The name is judged before anything is read: a path must say nothing to who may not load from it.
+    if wards.allow_compile_modules is not None and name not in _names(wards.allow_compile_modules):
+        raise GateError(
+            f"{name} is not allowed by the ward allow_compile_modules ({_listed(wards.allow_compile_modules)})"
+        )
+    raw, path = _source(args, wards, workspace)
+    if len(raw) > LARGEST:
+        raise GateError(f"the source has {len(raw):,} bytes; a module may have {LARGEST:,}")
+    digest = hashlib.sha256(raw).hexdigest()
+    wanted = args.get("sha256")
+    if wanted is not None and _digest(wanted) != digest:
+        raise GateError(f"the source has the SHA-256 {digest}, not {wanted!r}")
+    if wards.allow_compile_sha256 is not None and digest not in map(_digest, wards.allow_compile_sha256):
+        raise GateError(f"the SHA-256 of the source, {digest}, is not allowed by the ward allow_compile_sha256")
+    signer = None
+    if wards.allow_compile_signers is not None:
+        signer = _signer(args.get("signature"), wards.allow_compile_signers, raw)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise GateError(f"the source is not UTF-8 (byte {error.start})") from None
+    if "\0" in text:
+        raise GateError("the source holds a NUL character, which no Python source can")
+    return Module(name, text, digest, path, signer)
+
+
+def _source(args: Mapping[str, Any], wards: Wards, workspace: Path | None) -> tuple[bytes, str | None]:
+    """The source's bytes, and the file that they were read from."""
+    source, path = args.get("source"), args.get("path")
+    if (source is None) == (path is None):
+        raise GateError("give the module's text as source, or the file that holds it as path: one of the two")
+    allowed = wards.allow_compile_paths
+    if path is None:
+        if allowed is not None:
+            raise GateError(
+                "the ward allow_compile_paths asks for a file",
+                f"write the module into {_listed(allowed)}, and give its path",
+            )
+        return str(source).encode("utf-8", "surrogatepass"), None
+    if allowed is None:
+        raise GateError("no file may be loaded without the ward allow_compile_paths", "give the text as source")
+    return _read(str(path), allowed, wards, workspace)
+
+
+def _read(path: str, allowed: tuple[str, ...], wards: Wards, workspace: Path | None) -> tuple[bytes, str]:
+    """Read a file below an allowed folder once, by descriptors that no link leads out of."""
+    base = os.fspath(workspace) if workspace is not None else None
+    if base is None and not os.path.isabs(path):
+        raise GateError(f"{path!r} is relative, and there is no workspace")
+    full = os.path.normpath(os.path.join(base or "/", path))
+    changeable = (*((base,) if base else ()), *wards.bash_writable_paths, *wards.code_writable_paths)
+    for folder in allowed:
+        if base is not None:
+            folder = os.path.normpath(os.path.join(base, folder))
+        if full != folder and not full.startswith(folder.rstrip("/") + "/"):
+            continue
+        # A file that is allowed itself lies in a folder that is not.
+        root = os.path.dirname(folder) if full == folder else folder
+        with Root(root, changeable).find(full) as place:
+            descriptor, _ = place.open_file()
+            if full == folder and place.absolute != full:
+                os.close(descriptor)
+                raise GateError(f"{path!r} is a link to a file that allow_compile_paths does not allow")
+            with os.fdopen(descriptor, "rb") as file:
+                return file.read(LARGEST + 1), place.absolute
+    raise GateError(f"{path!r} is not allowed by the ward allow_compile_paths ({_listed(allowed)})")
+
+
+def _signer(given: str | None, allowed: tuple[str, ...], raw: bytes) -> str:
+    if given is None:
+        raise GateError(
+            "the ward allow_compile_signers asks for a signature", "give the Ed25519 signature of the source"
+        )
+    try:
+        found = signatures.signed_by(allowed, raw, signatures.signature(given))
+    except ValueError as error:
+        raise GateError(f"the signature cannot be read: {error}") from None
+    if found is None:
+        raise GateError("the signature is not one of this source by a key of the ward allow_compile_signers")
+    return found
+
+
+def check(wards: Wards) -> None:
+    """Refuse wards that could never admit anything by mistake. Raises `DefinitionError`."""
+    for digest in wards.allow_compile_sha256 or ():
+        if len(_digest(digest)) != 64 or not set(_digest(digest)) <= set("0123456789abcdef"):
+            raise DefinitionError(
+                f"{digest!r} is no SHA-256: it has 64 hexadecimal digits", where="allow_compile_sha256"
+            )
+    for signer in wards.allow_compile_signers or ():
+        try:
+            signatures.key(signer)
+        except ValueError as error:
+            raise DefinitionError(f"{signer!r} is no public key: {error}", where="allow_compile_signers") from None
+
+
+def _names(allowed: tuple[str, ...]) -> set[str]:
+    found = set()
+    for name in allowed:
+        try:
+            found.add(full_name(name))
+        except NameRefused:
+            # It names what may never be loaded, and so admits nothing.
+            continue
+    return found
+
+
+def _digest(text: str) -> str:
+    return text.strip().lower().removeprefix("sha256:")
+
+
+def _listed(allowed: tuple[str, ...]) -> str:
+    return ", ".join(allowed) if allowed else "nothing is"

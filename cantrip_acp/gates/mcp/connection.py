@@ -1,0 +1,325 @@
+"""One server for one entity: reached, asked for its tools, called, and gone with the entity.
+
+A task of its own holds the connection, since it is opened before a turn and closed after many. A server that has gone is
+started again by the next call; one that goes again and again is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx2
+import mcp_types
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+
+from cantrip_acp.core.errors import CantripError, GateError, SandboxError
+from cantrip_acp.gates.mcp import transport
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.user_process import UserProcess
+from cantrip_acp.sandbox import interpreter, runner
+from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.service import Service
+from cantrip_acp.sandbox.toolchains import is_python
+from cantrip_acp.text.redaction import shared
+from cantrip_acp.version import __version__
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.circle import Circle
+
+log = logging.getLogger(__name__)
+# The SDK logs a server's failures with tracebacks and with what was sent; they reach whoever called as errors.
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
+# Each request with its whole URL, at every start of a server.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+MOST_TOOLS = 500
+_MOST_PAGES = 50
+_RESTARTS = 3
+_LEAVES_WITHIN = 8.0
+"""Seconds that a connection has to close in; the SDK's own steps towards a process's end take up to six."""
+
+
+class McpError(CantripError):
+    """A server that cannot be reached, or is gone; the text names it."""
+
+
+class Connection:
+    """`open` it, `call` its ``tools``, and `close` it in any case."""
+
+    def __init__(self, server: McpServer, circle: Circle) -> None:
+        self.server = server
+        self.tools: list[mcp_types.Tool] = []
+        self.left_out: str | None = None
+        """What of its tools could not be taken, in words."""
+        self._circle = circle
+        self._client: Client | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._opening = anyio.Lock()
+        self._ready: asyncio.Future[None] | None = None
+        self._leave = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._starts = 0
+        self._service: Service | UserProcess | None = None
+        self._status: int | None = None
+        self._closed = False
+        self.server.hide(shared())
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be called without being started again."""
+        return self._client is not None and not self._gone.is_set()
+
+    async def open(self) -> None:
+        """Reach it and learn its tools. Raises `McpError`."""
+        async with self._opening:
+            if not self.alive:
+                await self._open()
+
+    async def _open(self) -> None:
+        if self._closed:
+            raise self._wrong("has been closed")
+        await self._end()
+        self._starts += 1
+        self._status = None
+        self._leave, self._gone = asyncio.Event(), asyncio.Event()
+        self._ready = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(), name=f"mcp {self.server.name}")
+        try:
+            with anyio.fail_after(self.server.start_s):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            await self._end()
+            raise self._wrong(f"did not start within {self.server.start_s:g} s") from None
+        except McpError:
+            await self._end()
+            raise
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._end()
+            raise
+
+    async def _live(self) -> None:
+        """Hold the connection until it is told to go, or has gone."""
+        ready = self._ready
+        assert ready is not None
+        why: BaseException | None = None
+        try:
+            # One that closes its end while nothing is asked is noticed by the next call.
+            async with Client(
+                _Reached(self._reached()),
+                list_roots_callback=self._roots,
+                client_info=mcp_types.Implementation(name="cantrip-acp", version=__version__),
+                logging_callback=self._logged,
+                cache=None,
+            ) as client:
+                await self._learn(client)
+                self._client = client
+                if not ready.done():
+                    ready.set_result(None)
+                await self._leave.wait()
+        except asyncio.CancelledError as cancelled:
+            why = cancelled
+        except BaseException as error:  # noqa: BLE001
+            # Whatever a server's end makes of itself, in groups or not, belongs to whoever called it.
+            why = error
+        finally:
+            self._client = None
+            self._gone.set()
+            if not ready.done():
+                ready.set_exception(self._wrong(f"cannot be reached: {self._explained(why)}"))
+                # Nobody may be waiting any more.
+                ready.exception()
+
+    @asynccontextmanager
+    async def _reached(self) -> AsyncIterator[Any]:
+        server, circle = self.server, self._circle
+        if server.transport == "http":
+            opened: Any = transport.over_http(server, self._heard_status)
+        elif server.transport == "sse":
+            opened = transport.over_sse(server, self._heard_status)
+        elif server.sandboxed:
+            await runner.check()
+            sandbox = await anyio.to_thread.run_sync(_sandbox, server, circle)
+            argv = [server.command, *server.args]
+            self._service = Service(sandbox, argv, server.env)
+            opened = transport.over_stdio(self._service)
+        else:
+            workspace = circle.workspace
+            self._service = UserProcess(server, str(workspace) if workspace is not None else None)
+            opened = transport.over_stdio(self._service)
+        async with opened as streams:
+            yield streams
+
+    async def _learn(self, client: Client) -> None:
+        found: list[mcp_types.Tool] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(found) > MOST_TOOLS:
+                break
+        self.left_out = None
+        if len(found) > MOST_TOOLS or cursor is not None:
+            self.left_out = f"offers more than {MOST_TOOLS} tools; the first {MOST_TOOLS} were taken"
+        self.tools = found[:MOST_TOOLS]
+
+    async def _roots(self, context: object) -> mcp_types.ListRootsResult:
+        folders = [f for f in (self._circle.workspace, *self._circle.folders) if f is not None]
+        roots = [mcp_types.Root(uri=Path(f).as_uri(), name=f.name) for f in folders]
+        return mcp_types.ListRootsResult(roots=roots)
+
+    async def _logged(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
+        log.debug("MCP server %s: %s", self.server.name, shared().diagnostic(str(params.data)[:1000]))
+
+    async def call(
+        self, tool: str, args: Mapping[str, Any], *, traceparent: str | None = None
+    ) -> mcp_types.CallToolResult:
+        """What a tool answered. Raises `GateError` where it gave no answer, naming the server and saying why."""
+        if not self.alive:
+            if self._starts > _RESTARTS:
+                raise GateError(str(self._wrong(f"ended {self._starts} times and is not started again")))
+            try:
+                await self.open()
+            except McpError as error:
+                raise GateError(str(error)) from None
+        client = self._client
+        if client is None:
+            raise GateError(str(self._wrong("is gone")))
+        meta: Any = {"traceparent": traceparent} if traceparent else None
+        try:
+            with anyio.fail_after(self.server.call_s):
+                return await client.call_tool(tool, dict(args), meta=meta)
+        except TimeoutError:
+            raise GateError(str(self._wrong(f"did not answer {tool} within {self.server.call_s:g} s"))) from None
+        except MCPError as error:
+            if await self._is_gone(error):
+                raise GateError(str(self._wrong(f"ended during {tool}: {self._explained(error)}"))) from None
+            raise GateError(str(self._wrong(f"refused {tool}: {_short(error)}"))) from None
+        except (
+            ValueError,
+            RuntimeError,
+            LookupError,
+            OSError,
+            anyio.ClosedResourceError,
+            anyio.BrokenResourceError,
+        ) as error:
+            if await self._is_gone(error):
+                raise GateError(str(self._wrong(f"ended during {tool}: {self._explained(error)}"))) from None
+            raise GateError(str(self._wrong(f"answered {tool} with nonsense: {_short(error)}"))) from None
+
+    async def _is_gone(self, error: BaseException) -> bool:
+        """Whether the failure of a call was the server's end: then the connection is closed, and a later call starts it again."""
+        service = self._service
+        if service is not None:
+            with anyio.move_on_after(0.2):
+                await service.gone()
+        closed = isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED
+        gone = closed or self._gone.is_set() or (service is not None and service.ending is not None)
+        if gone:
+            self._gone.set()
+        return gone
+
+    async def close(self) -> None:
+        """End it and whatever it started. Safe to call twice."""
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            await self._end()
+
+    async def _end(self) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._leave.set()
+        if self._ready is not None and not self._ready.done():
+            task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=_LEAVES_WITHIN)
+        if not done:
+            task.cancel()
+            await asyncio.wait({task}, timeout=_LEAVES_WITHIN)
+
+    def _heard_status(self, status: int) -> None:
+        self._status = status
+
+    def _explained(self, error: BaseException | None) -> str:
+        """Why it ended, with its last words."""
+        parts: list[str] = []
+        service = self._service
+        error = _first(error)
+        cut = error is None or (isinstance(error, MCPError) and error.code == mcp_types.CONNECTION_CLOSED)
+        if cut and service is not None and service.ending is not None:
+            parts.append(service.ending)
+        elif error is not None:
+            parts.append(_short(error))
+        if self._status is not None:
+            told = f"HTTP status {self._status} {httpx2.codes.get_reason_phrase(self._status)}".rstrip()
+            parts.append(told + (", so look at its headers" if self._status in (401, 403) else ""))
+        words = service.last_words if service is not None else ""
+        if words:
+            parts.append(f"its last words: {words[-1000:]}")
+        if cut and isinstance(service, Service):
+            parts.append(f"it ran in the sandbox ({_reach(self._circle)})")
+        return "; ".join(parts) or "it ended"
+
+    def _wrong(self, why: str) -> McpError:
+        return McpError(shared().diagnostic(f"MCP server {self.server.name!r} {why}"))
+
+
+class _Reached:
+    """A transport as the SDK takes it: something to enter."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+
+    async def __aenter__(self) -> Any:
+        return await self._opened.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return await self._opened.__aexit__(*raised)
+
+
+def _sandbox(server: McpServer, circle: Circle) -> Sandbox:
+    """The sandbox of the circle's commands; a Python that is named by its path is shown with what it stands on."""
+    host = runner.machine()
+    if "/" in server.command:
+        base = str(circle.workspace) if circle.workspace is not None else None
+        program = os.path.join(base or "/", os.path.expanduser(server.command))
+        if is_python(os.path.realpath(program)):
+            host = interpreter.find(program, host, base).on(host)
+    return Sandbox(circle.wards, circle.workspace, host=host)
+
+
+def _reach(circle: Circle) -> str:
+    network = circle.wards.bash_network
+    if network is True:
+        return "with the network open"
+    if network:
+        return f"with the network open to {', '.join(network)}"
+    return "without a network: the ward bash_network opens one"
+
+
+def _first(error: BaseException | None) -> BaseException | None:
+    """A failure out of the groups that it came in."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _short(error: BaseException) -> str:
+    """The first real failure, in a line."""
+    error = _first(error) or error
+    if isinstance(error, SandboxError | MCPError):
+        text = str(error)
+    elif isinstance(error, FileNotFoundError):
+        text = f"there is no program {error.filename!r}"
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return " ".join(text.split())[:500]

@@ -1,0 +1,104 @@
+"""The servers of one entity, reached at once: a slow or a broken one keeps no other waiting for longer than its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.core.errors import CantripError
+from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.mcp.declaration import McpServer, distinct
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.mcp.connection import Connection
+
+
+class McpServers:
+    """Servers to be reached for an entity; a value. `open` reaches them."""
+
+    def __init__(self, servers: Iterable[McpServer]) -> None:
+        self.servers: Sequence[McpServer] = tuple(servers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, McpServers) and self.servers == other.servers
+
+    def __hash__(self) -> int:
+        return hash(self.servers)
+
+    def __bool__(self) -> bool:
+        return bool(self.servers)
+
+    async def open(self, circle: Circle) -> OpenServers:
+        """Reach them all, each within its own time. Raises `McpError` where one that is required cannot be reached."""
+        # The SDK takes a second to import, which a loop with other sessions should not wait for.
+        await anyio.to_thread.run_sync(_import)
+        from cantrip_acp.gates.mcp.connection import Connection, McpError
+
+        opened = OpenServers()
+        failures: dict[int, McpError] = {}
+        connections = [Connection(server, circle) for server in self.servers]
+
+        async def one(index: int) -> None:
+            try:
+                await connections[index].open()
+            except McpError as error:
+                failures[index] = error
+
+        try:
+            async with anyio.create_task_group() as group:
+                for index in range(len(connections)):
+                    group.start_soon(one, index)
+            for index, prefix in enumerate(distinct(self.servers)):
+                opened.take(connections[index], prefix, failures.get(index))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                for connection in connections:
+                    await connection.close()
+            raise
+        required = next((f for i, f in failures.items() if self.servers[i].required), None)
+        if required is not None:
+            await opened.close()
+            raise required
+        return opened
+
+
+class OpenServers:
+    """What was reached: ``gates``, and ``problems`` in words, each naming its server. `close` it in any case."""
+
+    def __init__(self) -> None:
+        self.gates: list[Gate] = []
+        self.problems: list[str] = []
+        self._connections: list[Connection] = []
+
+    def take(self, connection: Connection, prefix: str, failure: CantripError | None) -> None:
+        """Add one server's tools, or what went wrong."""
+        from cantrip_acp.gates.mcp.tools import gates
+
+        self._connections.append(connection)
+        if failure is not None:
+            self.problems.append(str(failure))
+            return
+        found, problems = gates(connection, prefix)
+        self.gates += found
+        name = f"MCP server {connection.server.name!r}"
+        self.problems += [f"{name}: {problem}" for problem in problems]
+        if connection.left_out is not None:
+            self.problems.append(f"{name} {connection.left_out}")
+        if not found and not problems:
+            self.problems.append(f"{name} offers no tools")
+
+    async def close(self) -> None:
+        """End them all, and what they started. Safe to call twice."""
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as group:
+                for connection in self._connections:
+                    group.start_soon(connection.close)
+
+
+def _import() -> None:
+    import cantrip_acp.gates.mcp.connection
+    import cantrip_acp.gates.mcp.tools  # noqa: F401

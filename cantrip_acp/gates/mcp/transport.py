@@ -1,0 +1,141 @@
+"""How a server is reached: over the standard streams of a program, or over HTTP. Each is a transport as the SDK takes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp.shared.message import SessionMessage
+
+from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.user_process import UserProcess
+from cantrip_acp.sandbox.output import clean
+from cantrip_acp.sandbox.service import Service
+
+log = logging.getLogger(__name__)
+
+LARGEST = 16 * 1024 * 1024
+"""Bytes of one message that a server may send."""
+
+Opened = AbstractAsyncContextManager[Any]
+
+
+@asynccontextmanager
+async def over_stdio(service: Service | UserProcess) -> AsyncIterator[Any]:
+    """A server on stdio, in its sandbox or as the user: a message a line."""
+    async with service.running():
+        into, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        sending, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+
+        async def read() -> None:
+            held = bytearray()
+            async with into:
+                while data := await service.receive():
+                    held += data
+                    while (end := held.find(b"\n")) >= 0:
+                        line = bytes(held[:end])
+                        del held[: end + 1]
+                        if not line.strip():
+                            continue
+                        try:
+                            await into.send(parsed(line))
+                        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                            return
+                    if len(held) > LARGEST:
+                        log.warning("an MCP server sent a line of more than %d bytes", LARGEST)
+                        return
+
+        async def write() -> None:
+            async with outgoing:
+                async for message in outgoing:
+                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    try:
+                        await service.send(text.encode() + b"\n")
+                    except (SandboxError, OSError):
+                        # What waits for an answer is told by the reading end, which ends now.
+                        await into.aclose()
+                        return
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            group.start_soon(write)
+            try:
+                yield received, sending
+            finally:
+                received.close()
+                sending.close()
+                group.cancel_scope.cancel()
+
+
+def parsed(line: bytes) -> SessionMessage | Exception:
+    """One line as a message, or as what is wrong with it: a server that prints to its output is no reason to stop."""
+    try:
+        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return ValueError(f"a line that is no message: {clean(line[:200].decode('utf-8', 'replace'))!r}")
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A response's body, up to what one message may have."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        taken = 0
+        async for piece in self._stream:
+            taken += len(piece)
+            if taken > LARGEST:
+                raise httpx2.ReadError(f"the server's answer is larger than {LARGEST} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+Refused = Callable[[int], None]
+"""Told the HTTP status of an answer that is an error; the SDK keeps it to itself."""
+
+
+class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    def __init__(self, refused: Refused) -> None:
+        super().__init__()
+        self._refused = refused
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        # A server need not offer to be listened to by GET, nor to be told by DELETE that it is over.
+        if response.status_code >= 400 and request.method == "POST":
+            self._refused(response.status_code)
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            # Events are bounded one by one by the SDK; a stream of them has no end.
+            response.stream = _Bounded(response.stream)
+        return response
+
+
+def _client(server: McpServer, refused: Refused) -> httpx2.AsyncClient:
+    client = create_mcp_http_client(headers=dict(server.headers))
+    client._transport = _BoundedTransport(refused)
+    return client
+
+
+@asynccontextmanager
+async def over_http(server: McpServer, refused: Refused) -> AsyncIterator[Any]:
+    """Streamable HTTP."""
+    async with _client(server, refused) as client, streamable_http_client(server.url, http_client=client) as streams:
+        yield streams
+
+
+def over_sse(server: McpServer, refused: Refused) -> Opened:
+    """The older HTTP transport: server-sent events one way, requests the other."""
+    factory: Callable[..., httpx2.AsyncClient] = lambda *_, **__: _client(server, refused)  # noqa: E731
+    return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=factory)

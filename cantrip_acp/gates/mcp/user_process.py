@@ -1,0 +1,205 @@
+"""A server on stdio that runs as the user does, outside the sandbox, in a process group of its own that ends with us.
+
+Its input is closed first; one that stays gets SIGTERM and SIGKILL, with whatever it started in its group. Where this process
+is killed, a shell that waits for nothing else does the same: nobody would be left to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+from mcp.client.stdio import get_default_environment
+
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.sandbox.output import clean
+
+_ASKED_TO_LEAVE = 0.5
+"""Seconds that it has to leave in, once its input has ended; half as many after SIGTERM."""
+_LAST_WORDS = 4096
+_MOURNER = 'read -r _; kill -s KILL -- "-$1"'
+"""Waits for the other end of its input to go, with whoever holds it, and ends a group."""
+
+
+class UserProcess:
+    """Within ``async with process.running()`` it can `send` and `receive`; afterwards its group is gone.
+
+    It gets the user's HOME, PATH and the like beside ``server.env``, and no other variable. Raises `OSError` where it cannot
+    be started.
+    """
+
+    def __init__(self, server: McpServer, folder: str | None) -> None:
+        self._server = server
+        self._folder = folder
+        self._process: anyio.abc.Process | None = None
+        self._errors = bytearray()
+        self._over = False
+        self._end = anyio.Event()
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to standard error, as text that can be shown."""
+        return clean(bytes(self._errors).decode("utf-8", "replace")).strip()
+
+    @property
+    def ending(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        process = self._process
+        if process is None or not self._over:
+            return None
+        status = process.returncode
+        if status is None:
+            return "it closed its output"
+        if status < 0:
+            with contextlib.suppress(ValueError):
+                return f"it was killed by {signal.Signals(-status).name}"
+        return f"it left with exit status {status}"
+
+    async def gone(self) -> None:
+        """Wait for its end."""
+        await self._end.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[UserProcess]:
+        """Run it; once."""
+        self._process = process = await anyio.open_process(
+            [self._server.command, *self._server.args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self._folder,
+            env={**get_default_environment(), **self._server.env},
+            start_new_session=True,
+        )
+        # Nothing is awaited from here to the group, or a cancel would lose the process.
+        try:
+            held, mourner = _mourned(process.pid)
+        except BaseException:
+            # Its group was killed; its pipes are ours to close.
+            with anyio.CancelScope(shield=True):
+                await self._stop(process)
+            raise
+        failure: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._listen, process)
+            try:
+                yield self
+            except Exception as error:  # noqa: BLE001
+                # Raised on below: from inside the task group it would reach the caller as an ExceptionGroup.
+                failure = error
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._stop(process)
+                    mourner.kill()
+                    os.close(held)
+                    mourner.wait()
+                group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def receive(self) -> bytes:
+        """The next bytes that it wrote to standard output; empty at its end."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            return await self._process.stdout.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            # Who closes the output is leaving: how comes a moment later.
+            with anyio.move_on_after(_ASKED_TO_LEAVE):
+                await self._exited(self._process)
+            self._over = True
+            self._end.set()
+            return b""
+
+    async def send(self, data: bytes) -> None:
+        """Write to its standard input; waits while it does not read. Raises `OSError` once it is gone."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as gone:
+            raise OSError(self.ending or "it takes no input") from gone
+
+    async def _listen(self, process: anyio.abc.Process) -> None:
+        assert process.stderr is not None
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for data in process.stderr:
+                self._errors += data
+                del self._errors[:-_LAST_WORDS]
+
+    async def _stop(self, process: anyio.abc.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await process.stdin.aclose()
+        async with anyio.create_task_group() as group:
+            # It may have to be rid of its last output before it can leave.
+            group.start_soon(self._drop)
+            for seconds, then in ((_ASKED_TO_LEAVE, signal.SIGTERM), (_ASKED_TO_LEAVE / 2, signal.SIGKILL)):
+                with anyio.move_on_after(seconds):
+                    await self._exited(process)
+                if process.returncode is not None:
+                    break
+                _signal(process.pid, then)
+            # Also after a polite end: what it left behind in its group ends with it.
+            _signal(process.pid, signal.SIGKILL)
+            await self._exited(process)
+            group.cancel_scope.cancel()
+        self._over = True
+        self._end.set()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await stream.aclose()
+        # Something that left the group may hold the other ends; ours are closed all the same.
+        transport = getattr(getattr(process, "_process", None), "_transport", None)
+        if transport is not None:
+            with contextlib.suppress(PermissionError):
+                transport.close()
+
+    async def _drop(self) -> None:
+        while await self.receive():
+            pass
+
+    @staticmethod
+    async def _exited(process: anyio.abc.Process) -> None:
+        # Not `wait`: that waits for the end of its pipes too, which something that it started may hold.
+        while process.returncode is None:  # noqa: ASYNC110 - nothing tells of it
+            await anyio.sleep(0.01)
+
+
+def _signal(group: int, which: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, which)
+
+
+def _mourned(group: int) -> tuple[int, subprocess.Popen[bytes]]:
+    """A descriptor whose closing, for whatever reason, is the end of a process group; and who sees to that."""
+    try:
+        theirs, ours = os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        _signal(group, signal.SIGKILL)
+        raise
+    try:
+        mourner = subprocess.Popen(
+            ["/bin/sh", "-c", _MOURNER, "sh", str(group)],
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={},
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(ours)
+        _signal(group, signal.SIGKILL)
+        raise
+    finally:
+        os.close(theirs)
+    return ours, mourner

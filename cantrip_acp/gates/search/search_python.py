@@ -1,0 +1,231 @@
+"""Searching without ripgrep: the tree is walked by descriptors, and lines are matched in a process of their own.
+
+The same files, the same order and the same hits as with ripgrep, for patterns that mean the same to both.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.files import encoding
+from cantrip_acp.gates.path_handle import scrubbed
+from cantrip_acp.gates.protected_paths import is_git_config, why_hidden
+from cantrip_acp.gates.search import line_matcher
+from cantrip_acp.gates.search.ignore_files import Globs, Level, level_of
+from cantrip_acp.gates.search.search_types import (
+    MAX_FILE,
+    MAX_LINE,
+    UNSEARCHED,
+    EngineRefused,
+    Hit,
+    Search,
+    TimeUp,
+    bad_pattern,
+    check_time,
+    excerpt,
+    read_until,
+    within,
+)
+
+if TYPE_CHECKING:
+    import subprocess
+
+_PIECE = 4_194_304
+_DEEPEST = 200
+"""Folders inside each other; each one that is entered keeps a descriptor open."""
+
+# Taken when this module is loaded, and the interpreter by its real path: an entity that can write the project's own virtual
+# environment must not choose what runs here.
+_SOURCE = inspect.getsource(line_matcher)
+_PYTHON = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def hits(search: Search) -> Iterator[Hit]:
+    """What matches, in the order of paths. Raises `GateError` for a pattern that is none, or `TimeUp`."""
+    if "\n" in search.pattern or "\\n" in search.pattern.replace("\\\\", ""):
+        raise bad_pattern(search.pattern, "it holds a line end, and search looks at one line at a time")
+    with _matcher(search) as matcher:
+        for parts, descriptor in _files(search):
+            try:
+                yield from _in_file(search, matcher, parts, descriptor)
+            finally:
+                os.close(descriptor)
+
+
+class _Matcher:
+    """The matching process, as seen from here."""
+
+    def __init__(self, process: subprocess.Popen[bytes], search: Search) -> None:
+        self._process, self._search = process, search
+        self._rest = b""
+
+    def ask(self, frame: bytes) -> str:
+        """Send a frame, and wait for the line that answers it. Raises `TimeUp`."""
+        given, taken = self._process.stdin, self._process.stdout
+        assert given is not None
+        assert taken is not None
+        try:
+            given.write(len(frame).to_bytes(8, "big") + frame)
+            given.flush()
+        except BrokenPipeError:
+            raise TimeUp from None
+        while b"\n" not in self._rest:
+            data = read_until(taken.fileno(), self._search.deadline, self._search.child)
+            if not data:
+                raise TimeUp
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode("utf-8", "replace")
+
+
+@contextmanager
+def _matcher(search: Search) -> Iterator[_Matcher]:
+    if within(_PYTHON, search.own):
+        raise GateError("search needs ripgrep (rg) here: the interpreter itself lies where commands may write")
+    case = "i" if search.ignore_case else "c"
+    command = [_PYTHON, "-I", "-S", "-c", _SOURCE, case, str(search.limit + 1)]
+    try:
+        with search.child.running(command, {"PATH": os.defpath}, "/", talks=True) as process:
+            matcher = _Matcher(process, search)
+            problem = matcher.ask(search.pattern.encode("utf-8", "surrogatepass"))
+            if problem != "ok":
+                raise bad_pattern(search.pattern, problem)
+            yield matcher
+    except EngineRefused as error:
+        raise GateError(f"search does not work here: {error}; install ripgrep (rg)") from None
+
+
+def _in_file(search: Search, matcher: _Matcher, parts: tuple[str, ...], descriptor: int) -> Iterator[Hit]:
+    before = 0
+    for piece in _pieces(descriptor):
+        check_time(search)
+        lines: list[bytes] | None = None
+        for word in matcher.ask(piece).split():
+            number, _, column = word.partition(":")
+            lines = piece.split(b"\n") if lines is None else lines
+            line = lines[int(number)]
+            line = line.removesuffix(b"\r")
+            shown = excerpt(len(line), int(column), lambda start, count, line=line: line[start : start + count])  # type: ignore[misc]
+            yield Hit(parts, before + int(number) + 1, shown)
+        before += piece.count(b"\n")
+
+
+def _pieces(descriptor: int) -> Iterator[bytes]:
+    """A text file in pieces that end where a line ends; nothing of a binary file. Absurdly long lines come out empty."""
+    head = _read(descriptor)
+    if encoding.binary_kind(head) is not None:
+        return
+
+    def chunks() -> Iterator[bytes]:
+        yield head
+        while chunk := _read(descriptor):
+            yield chunk
+
+    rest, skipping = b"", False
+    for chunk in encoding.as_utf8(chunks()):
+        if skipping:
+            end = chunk.find(b"\n")
+            if end < 0:
+                continue
+            chunk, skipping = chunk[end:], False
+        data = rest + chunk
+        end = data.rfind(b"\n") + 1
+        piece, rest = data[:end], data[end:]
+        if piece:
+            yield _without_long_lines(piece)
+        if len(rest) > MAX_LINE:
+            rest, skipping = b"", True
+    if rest and len(rest) <= MAX_LINE:
+        yield rest
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _PIECE)
+    except OSError:
+        # A disk that fails, a server that is gone: the file ends here, and the search goes on with the next one.
+        return b""
+
+
+def _without_long_lines(piece: bytes) -> bytes:
+    if len(piece) <= MAX_LINE or all(len(line) <= MAX_LINE for line in piece.split(b"\n")):
+        return piece
+    return b"\n".join(line if len(line) <= MAX_LINE else b"" for line in piece.split(b"\n"))
+
+
+def _files(search: Search) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The files to search, each with a descriptor that the caller closes."""
+    if search.file:
+        with search.root.find("/".join(search.parts)) as place:
+            descriptor, _ = place.open_file()
+            parts = place.parts
+        yield parts, descriptor
+        return
+    level, _ = level_of(search.root, search.parts)
+    folder = search.root.descend((*search.root.inner, *search.parts))
+    try:
+        yield from _below(search, folder, search.parts, level, search.globs)
+    finally:
+        os.close(folder)
+
+
+def _below(
+    search: Search, folder: int, parts: tuple[str, ...], level: Level, globs: Globs | None
+) -> Iterator[tuple[tuple[str, ...], int]]:
+    try:
+        with os.scandir(folder) as found:
+            entries = [(os.fsencode(e.name), e.name, e.is_dir(follow_symlinks=False)) for e in found]
+    except OSError:
+        return
+    for _, name, is_folder in sorted(entries):
+        check_time(search)
+        place = (*parts, name)
+        if name.lower() in UNSEARCHED or not _wanted(globs, level, place, is_folder):
+            continue
+        if is_folder:
+            if len(place) > _DEEPEST:
+                continue
+            try:
+                child = os.open(name, _FOLDER, dir_fd=folder)
+            except OSError:
+                continue
+            try:
+                yield from _below(search, child, place, level.enter(name, child), globs)
+            finally:
+                os.close(child)
+        else:
+            descriptor = _open(folder, name, (*search.root.inner, *place))
+            if descriptor is not None:
+                yield place, descriptor
+
+
+def _wanted(globs: Globs | None, level: Level, parts: tuple[str, ...], is_folder: bool) -> bool:
+    chosen = globs.wants("/".join(parts), is_folder) if globs is not None else None
+    return chosen if chosen is not None else not level.ignores(parts[-1], is_folder)
+
+
+def _open(folder: int, name: str, parts: tuple[str, ...]) -> int | None:
+    """A descriptor of a regular file that may be seen, else None."""
+    import stat
+
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        descriptor = os.open(name, flags, dir_fd=folder)
+    except OSError:
+        return None
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE and why_hidden(parts, status.st_mode) is None:
+        return scrubbed(descriptor)[0] if is_git_config(parts) else descriptor
+    os.close(descriptor)
+    return None

@@ -1,0 +1,195 @@
+"""What a search asks for, what it finds, and the one process that it may run: shared by both of its engines."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.files.encoding import display
+from cantrip_acp.gates.path_handle import one_line
+from cantrip_acp.gates.search.ignore_files import Globs
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.contract import GateContext
+
+MAX_FILE = 536_870_912
+"""Bytes; larger files are not searched."""
+MAX_LINE = 1_048_576
+"""Bytes; longer lines are not searched."""
+_SHOWN = 400
+"""Bytes of a line that are shown; of a longer one, a piece around what was found."""
+_BEFORE = 120
+
+_MEMORY = 2_147_483_648
+"""Bytes of memory for the process that searches."""
+
+UNSEARCHED = frozenset({".git", ".hg", ".svn", ".jj"})
+"""Folders of version control: search does not enter them, only a path that names one does."""
+
+
+class TimeUp(Exception):
+    """The search's time is over, or nobody waits for it any more."""
+
+
+class EngineRefused(Exception):
+    """This engine does not take the pattern, or does not run here. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search. ``parts``: the real names of where it begins below ``root``, a folder or one ``file``.
+
+    ``own`` are real paths of the folders in which the entity writes: nothing from there is run. ``deadline`` is by the
+    monotonic clock. At most ``limit`` hits are wanted, and one more that says that there are more.
+    """
+
+    root: Root
+    parts: tuple[str, ...]
+    file: bool
+    pattern: str
+    ignore_case: bool
+    glob: str | None
+    limit: int
+    deadline: float
+    own: tuple[str, ...]
+    child: Child = field(repr=False)
+
+    @property
+    def globs(self) -> Globs | None:
+        return Globs(self.glob) if self.glob else None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A line that matches. ``text`` is for reading: decoded, and cut where it is long."""
+
+    parts: tuple[str, ...]
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{one_line('/'.join(self.parts))}:{self.line}:{self.text}"
+
+
+def entitys_own(context: GateContext, root: str) -> tuple[str, ...]:
+    """Real paths of the folders in which the entity can put programs of its own."""
+    base = os.fspath(context.workspace) if context.workspace is not None else "/"
+    places = [base] if context.workspace is not None else []
+    places += [root, *context.wards.bash_writable_paths, *context.wards.code_writable_paths]
+    return tuple(sorted({os.path.realpath(os.path.join(base, place)) for place in places}))
+
+
+def within(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def excerpt(length: int, column: int, read: Callable[[int, int], bytes]) -> str:
+    """A line of ``length`` bytes as it is shown; ``read(start, count)`` gives bytes of it, ``column`` is what was found."""
+    if length <= _SHOWN:
+        return display(read(0, length)).rstrip("\r\n")
+    start = 0 if column < _SHOWN - _BEFORE else column - _BEFORE
+    piece = read(start, _SHOWN)
+    while start and piece and piece[0] & 0xC0 == 0x80:
+        piece = piece[1:]
+    if start + _SHOWN < length:
+        cut = len(piece)
+        while cut and piece[cut - 1] & 0xC0 == 0x80:
+            cut -= 1
+        if cut and piece[cut - 1] >= 0xC0:
+            piece = piece[: cut - 1]
+    before, after = "…" if start else "", "…" if start + _SHOWN < length else ""
+    return f"{before}{display(piece).rstrip(chr(10) + chr(13))}{after}"
+
+
+class Child:
+    """At most one process at a time, killed when the search ends for whatever reason; safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Kill what runs, and let nothing run again."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                self._process.kill()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    @contextmanager
+    def running(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, *, talks: bool = False
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """The process for the length of a ``with`` block; gone and reaped after it."""
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+        with self._lock:
+            if self._stopped:
+                raise TimeUp
+            try:
+                process = subprocess.Popen(
+                    arguments,
+                    stdin=pipe if talks else nothing,
+                    stdout=pipe,
+                    stderr=nothing if talks else pipe,
+                    env=dict(environment),
+                    cwd=folder,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise EngineRefused(f"{arguments[0]} does not start: {error.strerror}") from None
+            self._process = process
+        _limit_memory(process.pid)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._process = None
+                process.kill()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    try:
+                        stream.close()
+                    except OSError:
+                        # What was still to be written to a process that is gone.
+                        pass
+            process.wait()
+
+
+def _limit_memory(process: int) -> None:
+    """A file that is one endless line must not take the machine's memory; where this is not to be had, sizes still bound it."""
+    try:
+        import resource
+
+        resource.prlimit(process, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    except (ImportError, AttributeError, OSError, ValueError):
+        pass
+
+
+def read_until(descriptor: int, deadline: float, child: Child) -> bytes:
+    """The next bytes of a pipe, empty at its end. Raises `TimeUp`."""
+    remaining = deadline - time.monotonic()
+    if child.stopped or remaining <= 0 or not select.select([descriptor], [], [], remaining)[0]:
+        raise TimeUp
+    return os.read(descriptor, 262_144)
+
+
+def check_time(search: Search) -> None:
+    if search.child.stopped or time.monotonic() > search.deadline:
+        raise TimeUp
+
+
+def bad_pattern(pattern: str, why: str) -> GateError:
+    return GateError(f"the pattern {pattern[:200]!r} is not a regular expression that search can use: {why}")

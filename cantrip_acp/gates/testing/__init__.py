@@ -1,0 +1,1 @@
+"""The gate ``run_tests``: a workspace's tests, run in the circle's sandbox."""

@@ -1,0 +1,275 @@
+"""``run_tests``: a workspace's tests, run in the circle's sandbox, and what came of them as data.
+
+The command is the one that the recipe gives, else the one that the workspace's files speak of. It runs as a command of the
+bash medium would: the same policy, the same limits, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.core.errors import CantripError, GateError
+from cantrip_acp.core.events import Location
+from cantrip_acp.gates.contract import Gate, GateContext, GateReply, GateSession
+from cantrip_acp.gates.path_handle import quoted
+from cantrip_acp.gates.registry import TIMEOUT
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.dynamic_gates import Overlay
+    from cantrip_acp.gates.testing.test_report import Report
+    from cantrip_acp.sandbox.runner import Outcome, Sandbox
+
+SHOWN_OUTPUT = 6_000
+"""Characters of the output's end that a result holds."""
+_PLACE = re.compile(r"^(?:E\s+)?(?:File \")?([\w./@+ -]{1,300}\.\w{1,5})(?:\", line |:)(\d{1,7})", re.MULTILINE)
+_HEX = re.compile(r"[0-9a-f]{32}\Z")
+_TARGETS = "{targets}"
+
+
+class TestRuns:
+    """The gate's session for one entity: its sandbox, and one run after another in it."""
+
+    __test__ = False
+
+    def __init__(self, circle: Circle) -> None:
+        self._circle = circle
+        self._sandbox: Sandbox | None = None
+        self._wards = circle.wards
+        self._lock = anyio.Lock()
+
+    async def call(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        """Run the tests. Tests that fail are a result; `GateError` says why none could be run."""
+        runner, command, also = await anyio.to_thread.run_sync(_command, args, context)
+        async with self._lock:
+            try:
+                return await self._run(runner, command, also, args, context)
+            except GateError:
+                raise
+            except CantripError as problem:
+                raise GateError(f"the tests cannot be run: {problem}") from None
+
+    async def _run(
+        self, runner: str, command: str, also: tuple[str, ...], args: Mapping[str, Any], context: GateContext
+    ) -> GateReply:
+        from cantrip_acp.gates.testing import test_report
+
+        sandbox = await self._opened(context)
+        most = context.wards.bash_timeout_ms
+        asked = args.get("timeout_s") or context.dependencies.get("timeout_s")
+        limit = min(most, int(float(asked) * 1000)) if asked else most
+        stream = test_report.GoReader() if runner == "go" else None
+
+        def tap(which: int, data: bytes) -> None:
+            if stream is not None and which == 1:
+                stream.feed(data)
+
+        outcome = await sandbox.run(
+            command,
+            environment=_environment(context),
+            tap=tap if stream is not None else None,
+            timeout_ms=limit,
+        )
+        output = "\n".join(part for part in (outcome.stdout.rstrip("\n"), outcome.stderr.rstrip("\n")) if part)
+        if stream is not None and stream.report.counted:
+            report = stream.report
+        else:
+            report = await anyio.to_thread.run_sync(test_report.read, runner, output)
+        result = _result(runner, command, also, outcome, report, output, limit)
+        return GateReply(result, title=_summary(result), locations=_locations(report, context))
+
+    async def _opened(self, context: GateContext) -> Sandbox:
+        """The sandbox under the wards that are in force now: they may have become stricter since the last run."""
+        if self._sandbox is None or self._wards != context.wards:
+            from cantrip_acp.mediums.bash import persistent_home, private_folders
+            from cantrip_acp.sandbox import runner
+
+            await runner.check()
+            wards = context.wards
+            home = persistent_home(self._circle) if wards.bash_home == "persistent" else None
+
+            def make() -> Sandbox:
+                folders = tuple(os.path.realpath(folder) for folder in context.folders)
+                return runner.Sandbox(
+                    wards, context.workspace, home_source=home, private=private_folders(), more_readable=folders
+                )
+
+            self._sandbox = await anyio.to_thread.run_sync(make)
+            self._wards = wards
+        return self._sandbox
+
+    async def close(self) -> None:
+        """Nothing of a run outlives its call."""
+        self._sandbox = None
+
+
+def _command(args: Mapping[str, Any], context: GateContext) -> tuple[str, str, tuple[str, ...]]:
+    """Runner, command, and other runners that the workspace has. Runs in a thread: it reads files."""
+    from cantrip_acp.gates.confinement import Root
+    from cantrip_acp.gates.testing.test_command import chosen
+
+    targets, match = list(args.get("targets", ())), args.get("match", "")
+    declared = context.dependencies.get("command")
+    if declared is None:
+        found = chosen(Root.of(context), args.get("runner"), targets, match)
+        return found.runner, found.command, found.also
+    import shlex
+
+    if args.get("runner") or match:
+        raise GateError(f"here tests are run by {declared!r}", "leave runner and match out")
+    if targets and _TARGETS not in declared:
+        raise GateError(f"here tests are run by {declared!r}, which takes no targets", "leave them out")
+    if any(t.startswith("-") for t in targets):
+        raise GateError("targets are files, folders or names of tests, not options")
+    return "command", declared.replace(_TARGETS, shlex.join(targets)), ()
+
+
+def _environment(context: GateContext) -> dict[str, str]:
+    # CI: runners that would wait for a person, or watch files, do not.
+    given = {"CI": "1", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    if _HEX.match(context.trace_id):
+        given["TRACEPARENT"] = f"00-{context.trace_id}-{os.urandom(8).hex()}-01"
+    return given
+
+
+def _result(
+    runner: str,
+    command: str,
+    also: tuple[str, ...],
+    outcome: Outcome,
+    report: Report,
+    output: str,
+    limit: int,
+) -> dict[str, Any]:
+    notes = []
+    ok = outcome.exit_code == 0
+    if outcome.timed_out:
+        notes.append(f"stopped after {limit / 1000:g} seconds, so not all tests were run")
+    elif outcome.ended_because:
+        notes.append(f"stopped: {outcome.ended_because}")
+    elif report.counted and report.total == 0:
+        ok = False
+        notes.append("no test was run")
+    elif ok and not report.counted:
+        notes.append("the command succeeded, but its output does not say which tests ran: look at it")
+    elif ok and ((report.failed or 0) + (report.errors or 0)):
+        ok = False
+        notes.append("the command succeeded although tests failed")
+    elif outcome.exit_code == 127:
+        notes.append("a program is missing in the sandbox: see the output")
+    if also:
+        notes.append(f"the workspace has other tests too: runner may be {', '.join(also)}")
+    shown = output if len(output) <= SHOWN_OUTPUT else f"[…]\n{output[-SHOWN_OUTPUT:]}"
+    result: dict[str, Any] = {
+        "ok": ok,
+        "passed": report.passed,
+        "failed": report.failed,
+        "errors": report.errors,
+        "skipped": report.skipped,
+        "failures": [{"name": failure.name, "text": failure.text} for failure in report.failures],
+        "exit_code": outcome.exit_code,
+        "runner": runner,
+        "command": command,
+        "seconds": round(outcome.duration_ms / 1000, 2),
+        "timed_out": outcome.timed_out,
+        "truncated": outcome.truncated or len(output) > SHOWN_OUTPUT,
+        "output": shown,
+    }
+    if notes:
+        result["note"] = "; ".join(notes)
+    return result
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    words = [f"{result[name]} {name}" for name in ("passed", "failed", "errors", "skipped") if result[name]]
+    said = ", ".join(words) or ("passed" if result["ok"] else "failed")
+    if result["timed_out"]:
+        said += ", timed out"
+    return f"Ran the tests, {said} ({result['runner']})"
+
+
+def _locations(report: Report, context: GateContext) -> tuple[Location, ...]:
+    """Where the first failures are, for editors; text of the output, never looked up."""
+    workspace = str(context.workspace) if context.workspace is not None else None
+    found = []
+    for failure in report.failures[:10]:
+        places = _PLACE.findall(failure.text)
+        if places and workspace is not None and ".." not in places[-1][0].split("/"):
+            path = os.path.join(workspace, places[-1][0])
+            if path.startswith(workspace + os.sep):
+                found.append(Location(path, int(places[-1][1])))
+    return tuple(dict.fromkeys(found))
+
+
+def _opens(overlay: Overlay, circle: Circle) -> GateSession:
+    return TestRuns(circle)
+
+
+def _unopened(args: Mapping[str, Any], context: GateContext) -> Any:
+    raise GateError("run_tests is called by an entity, in whose sandbox the tests run")
+
+
+def _preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
+    what = f" in {' '.join(args['targets'])}" if args.get("targets") else ""
+    what += f" that match {quoted(args['match'])}" if args.get("match") else ""
+    declared = context.dependencies.get("command")
+    by = f" by {declared}" if declared else ""
+    # As a command of the shell would, it may write in the workspace, where the wards admit that.
+    places = (Location(str(context.workspace)),) if context.workspace is not None else ()
+    return GateReply(None, title=f"Run the tests{by}{what[:120]}", locations=places)
+
+
+def _runs(args: Mapping[str, Any], context: GateContext) -> str:
+    """The command that a call runs. Raises `GateError` where there is none: the call would fail with the same."""
+    return _command(args, context)[1]
+
+
+def _covers(args: Mapping[str, Any]) -> tuple[str, str]:
+    """Tests are the workspace's own code, whichever of them are named."""
+    return "*", "in this workspace"
+
+
+RUN_TESTS = Gate(
+    name="run_tests",
+    options={
+        "command": {"type": "string", "pattern": "[^ \\t\\r\\n]", "description": "a shell command"},
+        "timeout_s": TIMEOUT,
+    },
+    description=(
+        "Run the workspace's tests in the sandbox. Returns ok, passed, failed, errors, skipped, failures (name and text of "
+        "each), exit_code, output (its end), and how they were run. pytest, unittest, npm, cargo, go and make are found by "
+        "themselves."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "targets": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 1_000},
+                "maxItems": 200,
+                "description": "Only these: files, folders or names as the runner takes them. Default: all tests.",
+            },
+            "match": {
+                "type": "string",
+                "maxLength": 1_000,
+                "description": "Only tests whose names match, as by pytest -k or go test -run.",
+            },
+            "runner": {"enum": ["pytest", "unittest", "npm", "cargo", "go", "make"], "description": "Default: found."},
+            "timeout_s": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds; a ward may give fewer."},
+        },
+        "additionalProperties": False,
+    },
+    handler=_unopened,
+    writes=True,
+    kind="execute",
+    preview=_preview,
+    runs=_runs,
+    covers=_covers,
+    opens=_opens,
+)

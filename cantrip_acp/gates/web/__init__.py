@@ -1,0 +1,1 @@
+"""The gate ``fetch``: the text at a public address of the web."""

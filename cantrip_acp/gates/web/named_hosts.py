@@ -1,0 +1,82 @@
+"""Which hosts were named: what is sent with a request is out for good, so no request goes to a host that nobody named.
+
+A host is named by an address in an intent, by `allow` (the command line, a program), by the circle's ``bash_network``, or by
+`CANTRIP_FETCH_PRIVATE_HOSTS`. A page that was read is a stranger's: what it suggests names nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.gates.contract import GateReply
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.contract import GateInvocation, Proceed
+    from cantrip_acp.loom.loom import Loom
+
+
+class NamedHosts:
+    """The hosts that were named so far. As an interceptor it refuses requests to others.
+
+    ``ways`` says to people how they can name one; the host is put in the place of ``{host}``.
+    """
+
+    def __init__(self, ways: str = "The user can name it by its address in the intent") -> None:
+        self.patterns: set[str] = set()
+        """As a permission for good says them, such as ``host example.org``."""
+        self._ways = ways
+        self.allowed: list[str] = []
+        """Those of `allow`, as they were given."""
+
+    def hear(self, intent: str | None) -> None:
+        """What the user wrote: the hosts of its addresses are named."""
+        if intent and "://" in intent:
+            from cantrip_acp.gates.web.fetch import hosts_in
+
+            self.patterns |= hosts_in(intent)
+
+    def hear_thread(self, loom: Loom, turn_id: str | None) -> None:
+        """What the user wrote earlier: the intents of the thread that ends in a turn."""
+        if turn_id is not None:
+            for cast_id in dict.fromkeys(turn.cast_id for turn in loom.thread(turn_id) if turn.cast_id is not None):
+                begun, _ = loom.cast_of(cast_id)
+                self.hear(begun.intent if begun is not None else None)
+
+    def allow(self, hosts: Iterable[str]) -> None:
+        """Name hosts by ``NAME``, ``NAME:PORT`` or an address. Raises `DefinitionError`."""
+        from cantrip_acp.gates.web.fetch import hosts_in
+
+        for host in hosts:
+            found = hosts_in(host if "://" in host else f"http://{host}")
+            if not found or "*" in host:
+                raise DefinitionError(f"{host[:200]!r} is no host: name one such as example.org or localhost:3000")
+            self.patterns |= found
+            self.allowed.append(host)
+
+    def names(self, invocation: GateInvocation) -> bool:
+        """Whether the host that a call sends to was named; true of calls that send to none."""
+        gate = invocation.gate
+        if gate.kind != "fetch" or gate.covers is None:
+            return True
+        pattern = gate.covers(invocation.args)[0]
+        if not pattern.startswith(("host ", "=")) or pattern in self.patterns:
+            return True
+        from cantrip_acp.gates.web.fetch import FETCH, is_named
+
+        return gate.handler is FETCH.handler and is_named(invocation.args, invocation.context)
+
+    async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
+        """The link in the chain of a gate's call."""
+        if self.names(invocation):
+            return await proceed(invocation)
+        assert invocation.gate.covers is not None
+        host = invocation.gate.covers(invocation.args)[0].removeprefix("host ")
+        why = (
+            f"{invocation.gate.name} is refused: nobody named the host {host}, and a request could carry data to it. Nothing "
+            f"was sent. {self._ways.format(host=host)}"
+        )
+        return GateReply(
+            why, is_error=True, annotations={"permission": "refused", "error": f"nobody named the host {host}"}
+        )

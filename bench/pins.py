@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.measure import Table, row
 from bench.options import Options
 from cantrip_acp.git import worktrees
-from cantrip_acp.git.pins import Pinner
+from cantrip_acp.git.file_snapshots import Pinner
 
 FILES = 5_000
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.files.temporary import started
-from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.git.safe_config import Plain
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
 _TIMEOUT = 300.0

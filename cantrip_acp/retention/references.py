@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cantrip_acp.git import pins
+from cantrip_acp.git import file_snapshots
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.retention.folder import Folder
 from cantrip_acp.retention.looms import Shelved
@@ -32,8 +32,10 @@ def read(folder: Folder, loom: Shelved) -> Named:
     """What a loom names; of a damaged one, what can still be read. Raises `LoomError`."""
     with Loom.open(folder.path / loom.name, readonly=True) as opened:
         folders = {f.worktree for f in opened.forks() if isinstance(f.worktree, str)}
-        pinned = {found for f in opened.files() if f.ref is not None and (found := pins.loom_of(f.ref)) is not None}
-        loom_id = pins.loom_of(pins.ref_of(opened.header.id)) if opened.header is not None else None
+        pinned = {
+            found for f in opened.files() if f.ref is not None and (found := file_snapshots.loom_of(f.ref)) is not None
+        }
+        loom_id = file_snapshots.loom_of(file_snapshots.ref_of(opened.header.id)) if opened.header is not None else None
         repositories = {f.repository for f in opened.files() if f.repository is not None}
         return Named(set(opened.places), opened.elsewhere(), folders, True, loom_id, pinned, repositories)
 

@@ -11,8 +11,8 @@ import pytest
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.gates.protected_paths import why_hidden
-from cantrip_acp.git import pins
-from cantrip_acp.git.pins import Pinner, ref_of
+from cantrip_acp.git import file_snapshots
+from cantrip_acp.git.file_snapshots import Pinner, ref_of
 from cantrip_acp.git.repository import Repository
 from tests.git.places import git, plant, repository, users_state
 
@@ -90,7 +90,7 @@ def test_what_is_kept_and_what_is_not(where: Path, pinner: Pinner) -> None:
     os.mkfifo(where / "pipe")
     repository(where / "nested")
     with open(where / "huge.bin", "wb") as huge:
-        huge.truncate(pins.LARGEST + 1)
+        huge.truncate(file_snapshots.LARGEST + 1)
     made = pinner.pin("one")
     assert made is not None
     kept = files(where, made.commit)
@@ -177,7 +177,7 @@ def test_where_nothing_can_be_pinned(tmp_path: Path, where: Path, monkeypatch: p
     (where / "ignored").mkdir()
     with pytest.raises(GitError, match="is ignored by"):
         Pinner(str(where / "ignored"), REF)
-    monkeypatch.setattr(pins, "MOST_FILES", 3)
+    monkeypatch.setattr(file_snapshots, "MOST_FILES", 3)
     for number in range(4):
         (where / f"many{number}").write_text("")
     pinner = Pinner(str(where), REF)
@@ -218,9 +218,9 @@ def test_pins_are_listed_and_dropped(where: Path) -> None:
         pinner.close()
     found = Repository.of(where)
     assert found is not None
-    assert len(pins.pins(found)) == 3
-    assert len(pins.pins(found, "loom_1")) == 2
-    assert pins.drop(found, "loom_1", "e_1") == [REF]
-    assert len(pins.drop(found, "loom_1")) == 1
-    assert pins.drop(found, "loom_1") == []
-    assert list(pins.pins(found)) == [ref_of("loom_2", "e_1")]
+    assert len(file_snapshots.pins(found)) == 3
+    assert len(file_snapshots.pins(found, "loom_1")) == 2
+    assert file_snapshots.drop(found, "loom_1", "e_1") == [REF]
+    assert len(file_snapshots.drop(found, "loom_1")) == 1
+    assert file_snapshots.drop(found, "loom_1") == []
+    assert list(file_snapshots.pins(found)) == [ref_of("loom_2", "e_1")]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.run import environment, run
+from cantrip_acp.git.safe_config import Plain
 from tests.git.places import git, plant, repository
 
 

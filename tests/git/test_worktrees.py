@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.git import worktrees
-from cantrip_acp.git.pins import Pin, Pinner
+from cantrip_acp.git.file_snapshots import Pin, Pinner
 from cantrip_acp.git.repository import Repository
 from tests.git.places import git, plant, repository, users_state
 

@@ -14,9 +14,9 @@ import pytest
 
 from cantrip_acp import Loom, Turn
 from cantrip_acp.files import temporary
-from cantrip_acp.git import pins, worktrees
-from cantrip_acp.git.plain import Plain
+from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.git.safe_config import Plain
 from cantrip_acp.loom.turn import FilesRecord
 from cantrip_acp.retention.plan import make
 from cantrip_acp.retention.rules import DAY, Rules
@@ -30,7 +30,7 @@ OLD = Rules(older_than=90 * DAY)
 
 HOLDER = """
 import sys, time
-from cantrip_acp.git.plain import Plain
+from cantrip_acp.git.safe_config import Plain
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.sandbox.canaries import _Bait
 bait = _Bait()
@@ -41,7 +41,7 @@ with Plain(Repository.of(sys.argv[1])):
 
 
 STARTER = """
-from cantrip_acp.git.plain import Plain
+from cantrip_acp.git.safe_config import Plain
 from cantrip_acp.git.repository import Repository
 """
 
@@ -107,7 +107,7 @@ def test_a_locked_worktree_of_a_killed_fork_goes(tmp_path: Path, workspace: Path
     path = keep(state, "a")
     with Loom.open(path) as loom:
         assert loom.header is not None
-        pinner = pins.Pinner(str(workspace), pins.ref_of(loom.header.id, "e"))
+        pinner = file_snapshots.Pinner(str(workspace), file_snapshots.ref_of(loom.header.id, "e"))
         made = pinner.pin("after a turn")
         pinner.close()
         assert made is not None

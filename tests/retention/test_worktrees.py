@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.git import pins, worktrees
+from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.importing.taking import take
 from cantrip_acp.loom.turn import FilesRecord, ForkRecord
@@ -43,7 +43,7 @@ def forked(state: Path, workspace: Path, name: str, where: Path, *, days: float)
     path = keep(state, name, days=days)
     with Loom.open(path) as loom:
         assert loom.header is not None
-        pinner = pins.Pinner(str(workspace), pins.ref_of(loom.header.id, "e"))
+        pinner = file_snapshots.Pinner(str(workspace), file_snapshots.ref_of(loom.header.id, "e"))
         made = pinner.pin("after a turn")
         pinner.close()
         assert made is not None

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from cantrip_acp.core.errors import GitError
 from cantrip_acp.gates.protected_paths import why_hidden
-from cantrip_acp.git import pins, worktrees
+from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.turn import FilesRecord, ForkRecord, new_id, now
 
@@ -35,7 +35,7 @@ class Pinning:
 
     def __init__(self, entity: Entity) -> None:
         self._entity = entity
-        self._pinner: pins.Pinner | None = None
+        self._pinner: file_snapshots.Pinner | None = None
         self._begun = False
         self._failed = 0
         self._told: str | None = None
@@ -68,14 +68,16 @@ class Pinning:
         if pinner is not None:
             await anyio.to_thread.run_sync(pinner.close)
 
-    def _pin(self, turn_id: str) -> pins.Pin | None:
+    def _pin(self, turn_id: str) -> file_snapshots.Pin | None:
         entity = self._entity
         header = entity.loom.header
         assert header is not None, "a turn was written"
         if self._pinner is None:
-            ref = pins.ref_of(header.id, entity.id)
+            ref = file_snapshots.ref_of(header.id, entity.id)
             loom = (entity.loom.location or "").removeprefix("sqlite:")
-            self._pinner = pins.Pinner(str(entity.circle.workspace), ref, hidden=why_hidden, loom=loom or None)
+            self._pinner = file_snapshots.Pinner(
+                str(entity.circle.workspace), ref, hidden=why_hidden, loom=loom or None
+            )
         return self._pinner.pin(f"cantrip: files after turn {turn_id}")
 
     def _fail(self, turn_id: str, why: str) -> None:
@@ -123,7 +125,7 @@ def forget(loom: Loom) -> list[str]:
                 if why.startswith(f"cantrip {header.id} "):
                     worktrees.remove(found, folder)
                     told.append(f"worktree {folder}")
-            told += [f"{ref} in {top}" for ref in pins.drop(found, header.id)]
+            told += [f"{ref} in {top}" for ref in file_snapshots.drop(found, header.id)]
     return told
 
 

@@ -48,7 +48,7 @@ def _commit(args: Mapping[str, Any], context: GateContext) -> GateReply:
 
 def _made(args: Mapping[str, Any], work: Work) -> GateReply:
     from cantrip_acp.gates.git.git_copies import Copies
-    from cantrip_acp.git.plain import Plain
+    from cantrip_acp.git.safe_config import Plain
 
     message, repository = _begun(args, work), work.repository
     identity = _identity(work)

@@ -18,8 +18,8 @@ from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.path_handle import one_line, spelled
 from cantrip_acp.gates.protected_paths import why_hidden
-from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.git.safe_config import Plain
 
 LARGEST = 50 * 1024 * 1024
 MOST_FILES = 5_000

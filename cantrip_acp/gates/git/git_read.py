@@ -29,7 +29,7 @@ _NOTHING = "the working tree is clean"
 
 
 def _status(args: Mapping[str, Any], work: Work) -> str:
-    from cantrip_acp.git.plain import Plain
+    from cantrip_acp.git.safe_config import Plain
 
     repository = work.repository
     branch, head = repository.branch(), repository.commit()
@@ -58,7 +58,7 @@ def _status(args: Mapping[str, Any], work: Work) -> str:
 
 def _diff(args: Mapping[str, Any], work: Work) -> str:
     from cantrip_acp.gates.git.git_copies import Copies
-    from cantrip_acp.git.plain import Plain
+    from cantrip_acp.git.safe_config import Plain
 
     repository = work.repository
     paths = work.named([args["path"]] if args.get("path") else []) or work.scope or ["."]

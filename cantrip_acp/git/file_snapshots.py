@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import GitError
-from cantrip_acp.git.plain import Plain
 from cantrip_acp.git.repository import Repository
+from cantrip_acp.git.safe_config import Plain
 
 LARGEST = 20 * 1024 * 1024
 """Bytes of a file that is pinned; a larger one is left out."""

@@ -227,11 +227,11 @@ def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
     if workspace is None:
         return found
     if memory.get("culture"):
-        from cantrip_acp.memory.culture import Culture
+        from cantrip_acp.memory.project_docs import Culture
 
         found.append(Culture(workspace))
     if memory.get("sessions"):
-        from cantrip_acp.memory.sessions import Sessions
+        from cantrip_acp.memory.earlier_casts import Sessions
 
         looms = (recipe.state_dir or state_dir()) / "looms"
         store = _loom_settings(recipe).get("store", "")

@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.context import CastInfo, ContextBlock
-from cantrip_acp.memory.sessions import Sessions
+from cantrip_acp.memory.earlier_casts import Sessions
 
 INTENT = 'Mend\nthe "parser"'
 

@@ -22,7 +22,7 @@ from bench.shell import Turn
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.turn import Output
-from cantrip_acp.mediums.codesession import CodeSession
+from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.sandbox.bubblewrap import encode
 
 CALLS = 200

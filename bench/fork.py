@@ -21,8 +21,8 @@ from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.snapshots import LoomPieces
-from cantrip_acp.mediums.codesession import CodeSession
-from cantrip_acp.mediums.snapshot import Snapshot
+from cantrip_acp.mediums.code.session import CodeSession
+from cantrip_acp.mediums.code.snapshot import Snapshot
 
 TURNS = 1_000
 STATE = """

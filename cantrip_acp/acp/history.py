@@ -40,7 +40,7 @@ from cantrip_acp.gates.files.file_changes import diffs_of
 from cantrip_acp.gates.interaction.ask_user import in_chat
 from cantrip_acp.gates.interaction.plan import entries_of
 from cantrip_acp.loom.history import CastPart, lived
-from cantrip_acp.mediums.report import signal_name
+from cantrip_acp.mediums.program_events import signal_name
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

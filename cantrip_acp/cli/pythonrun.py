@@ -83,7 +83,7 @@ async def run(circle: Circle, code: str, printer: Printer) -> int:
 
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import as_text
-    from cantrip_acp.mediums.codesession import CodeSession
+    from cantrip_acp.mediums.code.session import CodeSession
 
     turn = LoneTurn(circle)
     session = await circle.medium.open(circle, turn.entity_id)

@@ -165,7 +165,7 @@ def _python(
 
     from cantrip_acp.cli import pythonrun
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.mediums.code import CodeMedium
+    from cantrip_acp.mediums.code.medium import CodeMedium
 
     if network:
         raise click.UsageError("Python cells have no network; --network and --host are for commands")

@@ -45,7 +45,7 @@ from cantrip_acp.loom.turn import (
     now,
 )
 from cantrip_acp.loom.utterances import joined
-from cantrip_acp.mediums.report import Report
+from cantrip_acp.mediums.program_events import Report
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
 from cantrip_acp.text.json_data import thaw
 

@@ -21,8 +21,8 @@ from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
 from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.turn import Output
-from cantrip_acp.mediums.codetext import seconds
-from cantrip_acp.mediums.report import Report, signal_name
+from cantrip_acp.mediums.code.prompt import seconds
+from cantrip_acp.mediums.program_events import Report, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

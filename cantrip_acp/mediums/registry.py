@@ -13,8 +13,8 @@ from cantrip_acp.mediums.contract import Medium
 BUILT_IN: dict[str, str] = {
     "conversation": "cantrip_acp.mediums.conversation:ConversationMedium",
     "bash": "cantrip_acp.mediums.bash:BashMedium",
-    "code": "cantrip_acp.mediums.code:CodeMedium",
-    "monty": "cantrip_acp.mediums.monty:MontyMedium",
+    "code": "cantrip_acp.mediums.code.medium:CodeMedium",
+    "monty": "cantrip_acp.mediums.monty.medium:MontyMedium",
 }
 
 

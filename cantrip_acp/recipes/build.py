@@ -164,7 +164,7 @@ def unfit(recipe: Recipe, circle: Circle) -> RecipeError | None:
     """Why the interpreter that the recipe names for cells cannot be had in this circle's workspace; None where it can."""
     if "code_python" not in recipe.data["circle"]:
         return None
-    from cantrip_acp.mediums.code import CodeMedium
+    from cantrip_acp.mediums.code.medium import CodeMedium
 
     if isinstance(circle.medium, CodeMedium):
         try:

@@ -19,8 +19,8 @@ from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import GateRecord, Output
-from cantrip_acp.mediums.code import CodeMedium
-from cantrip_acp.mediums.codesession import CodeSession
+from cantrip_acp.mediums.code.medium import CodeMedium
+from cantrip_acp.mediums.code.session import CodeSession
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

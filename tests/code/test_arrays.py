@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.mediums.code import CodeMedium
+from cantrip_acp.mediums.code.medium import CodeMedium
 
 pytestmark = pytest.mark.anyio
 

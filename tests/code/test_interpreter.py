@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import DefinitionError, RecipeError
-from cantrip_acp.mediums.code import CodeMedium
+from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.recipes import inspect, load
 from cantrip_acp.recipes.build import build
 

@@ -8,7 +8,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.mediums.code import CodeMedium
+from cantrip_acp.mediums.code.medium import CodeMedium
 
 
 def look(path: str, deep: bool = False, kinds: list[str] | None = None) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp import Circle
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.mediums.code import CodeMedium
+from cantrip_acp.mediums.code.medium import CodeMedium
 
 pytestmark = pytest.mark.anyio
 

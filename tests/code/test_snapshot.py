@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.mediums.snapshot import LARGEST, LISTED, MemoryChunks, Snapshot, cut, fetch, keep
+from cantrip_acp.mediums.code.snapshot import LARGEST, LISTED, MemoryChunks, Snapshot, cut, fetch, keep
 
 pytestmark = pytest.mark.anyio
 

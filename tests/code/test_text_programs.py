@@ -14,7 +14,7 @@ from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.turn import Turn
-from cantrip_acp.mediums.codetext import program
+from cantrip_acp.mediums.code.prompt import program
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.mediums.code import CodeMedium
-from cantrip_acp.mediums.codesession import CodeSession
+from cantrip_acp.mediums.code.medium import CodeMedium
+from cantrip_acp.mediums.code.session import CodeSession
 
 pytestmark = pytest.mark.anyio
 

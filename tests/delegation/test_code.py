@@ -148,7 +148,7 @@ async def test_at_depth_0_a_call_says_why_it_cannot_be() -> None:
 
 
 async def test_history_has_utterances_and_not_their_parts() -> None:
-    from cantrip_acp.mediums.code import CodeMedium
+    from cantrip_acp.mediums.code.medium import CodeMedium
 
     spell = parent(
         code("call_agent('x')\ninside = len(loom)"),

@@ -27,7 +27,7 @@ from cantrip_acp.loom.turn import (
     SnapshotRecord,
     Utterance,
 )
-from cantrip_acp.mediums.snapshot import Snapshot, keep
+from cantrip_acp.mediums.code.snapshot import Snapshot, keep
 from tests.cli.command import run
 
 KEY = "sk-ant-api03-" + "Zq7" * 20

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.mediums.monty import MontyMedium
+from cantrip_acp.mediums.monty.medium import MontyMedium
 from tests.code.conftest import Python, _bubblewrap, anyio_backend, make
 
 __all__ = ["_bubblewrap", "anyio_backend", "make"]

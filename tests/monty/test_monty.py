@@ -13,8 +13,8 @@ import pytest
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.core.errors import GateError, SandboxError, SandboxMissing
-from cantrip_acp.mediums import montytext
-from cantrip_acp.mediums.monty import MontyMedium
+from cantrip_acp.mediums.monty import prompt
+from cantrip_acp.mediums.monty.medium import MontyMedium
 from cantrip_acp.sandbox import limits
 from tests.code.conftest import Python
 
@@ -172,7 +172,7 @@ async def test_a_damaged_snapshot_costs_nothing_but_itself(monty: Make) -> None:
     whole = b"".join(cell.session.chunks.get(k) for k in snapshot.chunks)
     from dataclasses import replace
 
-    from cantrip_acp.mediums.snapshot import MemoryChunks, keep
+    from cantrip_acp.mediums.code.snapshot import MemoryChunks, keep
 
     store = MemoryChunks()
     half = keep([whole[: len(whole) // 2]], store)
@@ -281,9 +281,9 @@ async def test_it_runs_in_a_sandbox_of_its_own(monty: Make) -> None:
 
 async def test_what_the_presentation_says_is_so(monty: Make) -> None:
     cell = await monty()
-    for module in montytext.MODULES:
+    for module in prompt.MODULES:
         assert (await cell(f"import {module}")).error is None, module
-    for what, code in montytext.LACKING.items():
+    for what, code in prompt.LACKING.items():
         assert (await cell(code)).error is not None, what
     for module in ("enum", "io", "string", "textwrap", "statistics", "uuid", "heapq", "logging"):
         assert (await cell(f"import {module}")).error is not None, module

@@ -21,7 +21,7 @@ from cantrip_acp.core.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.turn import GateRecord
 from cantrip_acp.mediums.bash import BashMedium
-from cantrip_acp.mediums.code import CodeMedium
+from cantrip_acp.mediums.code.medium import CodeMedium
 
 class Turn:
     entity_id, cast_id, depth, finished, listening = "e", "c", 0, False, False

@@ -29,7 +29,7 @@ from cantrip_acp.gates.registry import DELEGATION
 from cantrip_acp.loom.history import CastPart, lived, spoken
 from cantrip_acp.loom.snapshots import LoomPieces
 from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
-from cantrip_acp.mediums.snapshot import Snapshot
+from cantrip_acp.mediums.code.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip

@@ -17,11 +17,11 @@ import msgspec
 from cantrip_acp.core.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
 from cantrip_acp.loom.turn import Output
-from cantrip_acp.mediums import snapshot as snapshots
-from cantrip_acp.mediums.cell import CANCEL, LEFT_BEHIND, Cell
-from cantrip_acp.mediums.codetext import program, seconds
-from cantrip_acp.mediums.report import Report
-from cantrip_acp.mediums.snapshot import ChunkStore, MemoryChunks, Snapshot
+from cantrip_acp.mediums.code import snapshot as snapshots
+from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
+from cantrip_acp.mediums.code.prompt import program, seconds
+from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
+from cantrip_acp.mediums.program_events import Report
 from cantrip_acp.sandbox import interpreter, limits, messages, runner
 from cantrip_acp.sandbox.gatewire import GateWire, WireSession, clear_requests
 from cantrip_acp.sandbox.output import clean

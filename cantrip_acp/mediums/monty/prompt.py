@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantrip_acp.mediums.codetext import construction_lines, context_line, functions_of, seconds
+from cantrip_acp.mediums.code.prompt import construction_lines, context_line, functions_of, seconds
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle

@@ -13,13 +13,13 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
-from cantrip_acp.mediums import codetext
+from cantrip_acp.mediums.code import prompt
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.loom.turn import Output
-    from cantrip_acp.mediums.codesession import CodeSession
-    from cantrip_acp.mediums.snapshot import ChunkStore
+    from cantrip_acp.mediums.code.session import CodeSession
+    from cantrip_acp.mediums.code.snapshot import ChunkStore
 
 
 class CodeMedium:
@@ -31,7 +31,7 @@ class CodeMedium:
     """
 
     name = "code"
-    tool: str | None = codetext.TOOL
+    tool: str | None = prompt.TOOL
     tag = "python"
     keeps_state = True
     has_values = True
@@ -57,10 +57,10 @@ class CodeMedium:
             interpreter.find(self._python, runner.machine(), base)
 
     def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
-        return (ToolDefinition(name=codetext.TOOL, description=codetext.DESCRIPTION, parameters=codetext.PARAMETERS),)
+        return (ToolDefinition(name=prompt.TOOL, description=prompt.DESCRIPTION, parameters=prompt.PARAMETERS),)
 
     def presentation(self, circle: Circle) -> str | None:
-        return codetext.present(circle, loom=self._loom)
+        return prompt.present(circle, loom=self._loom)
 
     async def open(self, circle: Circle, entity_id: str) -> CodeSession:
         """Raises `SandboxMissing` where this machine cannot give a sandbox, `DefinitionError` for wards or an interpreter
@@ -71,7 +71,7 @@ class CodeMedium:
         return await anyio.to_thread.run_sync(self._session, circle)
 
     def _session(self, circle: Circle) -> CodeSession:
-        from cantrip_acp.mediums.codesession import CodeSession
+        from cantrip_acp.mediums.code.session import CodeSession
 
         return CodeSession(circle, python=self._python, loom=self._loom, chunks=self._chunks)
 
@@ -80,15 +80,15 @@ class CodeMedium:
         return msgspec.json.encode({"code": program}).decode()
 
     def code(self, call: ToolCall) -> str | None:
-        found = codetext.program(call.args)
+        found = prompt.program(call.args)
         return found if isinstance(found, str) else None
 
     def observe(self, output: Output) -> str:
-        return codetext.observe(output)
+        return prompt.observe(output)
 
 
 def _import() -> Any:
     """What cells need of the sandbox; it takes longer to import than anything else here."""
-    for name in ("cantrip_acp.mediums.codesession", "cantrip_acp.sandbox.canaries"):
+    for name in ("cantrip_acp.mediums.code.session", "cantrip_acp.sandbox.canaries"):
         importlib.import_module(name)
     return importlib.import_module("cantrip_acp.sandbox.runner")

@@ -1,0 +1,1 @@
+"""The monty medium: restricted Python that can do nothing but call gates."""

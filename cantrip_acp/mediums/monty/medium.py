@@ -1,0 +1,81 @@
+"""The monty medium: Python of a restricted kind, with no authority but the gates (§4.1, CIRCLE-9).
+
+Cells are run by Monty, an interpreter of its own that has no files, network, processes or foreign modules; it runs in the
+sandbox all the same. Sessions, snapshots, limits and words are the code medium's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.crystals.contract import ToolDefinition
+from cantrip_acp.mediums.code import prompt as codetext
+from cantrip_acp.mediums.code.medium import CodeMedium
+from cantrip_acp.mediums.code.session import CodeSession
+from cantrip_acp.mediums.code.snapshot import ChunkStore
+from cantrip_acp.mediums.monty import prompt as montytext
+from cantrip_acp.mediums.monty.prompt import heap_mb
+from cantrip_acp.sandbox import runner
+from cantrip_acp.sandbox.monty import Monty, MontyWorker
+from cantrip_acp.sandbox.policy import MIB
+from cantrip_acp.sandbox.reach import reach
+from cantrip_acp.sandbox.runner import Sandbox
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.circle import Circle
+
+
+# --- One entity's restricted Python: a code session whose worker runs Monty.
+
+
+class MontySession(CodeSession):
+    """State lives in the worker, and outlives turns and casts (CIRCLE-9). A cell that was stopped is undone."""
+
+    worker_type = MontyWorker
+
+    def __init__(self, circle: Circle, found: Monty, *, chunks: ChunkStore | None = None) -> None:
+        self._monty = found
+        super().__init__(circle, python=None, loom=False, chunks=chunks)
+
+    def _make_sandbox(self) -> Sandbox:
+        # No wire, no workspace: the language has neither commands nor files.
+        wards = replace(self._circle.wards, code_readable_paths=(), code_writable_paths=())
+        host = self._monty.on(self._interpreter.on(runner.machine()))
+        return Sandbox(reach(wards, None).wards, None, host=host)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            **super()._settings(),
+            "packages": self._monty.packages,
+            "binary": self._monty.binary,
+            "heap": heap_mb(self._circle.wards) * MIB,
+        }
+
+
+class MontyMedium(CodeMedium):
+    """Restricted Python. ``chunks`` is where snapshots' pieces are kept; by default in memory, each session its own.
+
+    Needs the package pydantic-monty: ``pip install 'cantrip-acp[monty]'``.
+    """
+
+    name = "monty"
+    remembers_folds = False
+
+    def __init__(self, *, chunks: ChunkStore | None = None) -> None:
+        super().__init__(chunks=chunks)
+
+    def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
+        parameters: Any = codetext.PARAMETERS
+        return (ToolDefinition(name=codetext.TOOL, description=montytext.DESCRIPTION, parameters=parameters),)
+
+    def presentation(self, circle: Circle) -> str | None:
+        return montytext.present(circle)
+
+    async def open(self, circle: Circle, entity_id: str) -> MontySession:
+        """Raises `SandboxMissing` where pydantic-monty is not installed or this machine cannot give a sandbox."""
+        from cantrip_acp.sandbox import monty, runner
+
+        found = monty.find()
+        await runner.check()
+        return MontySession(circle, found, chunks=self._chunks)

@@ -23,7 +23,7 @@ from cantrip_acp.core.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.turn import Output
 from cantrip_acp.mediums.code.session import CodeSession
-from cantrip_acp.sandbox.bubblewrap import encode
+from cantrip_acp.sandbox.launch.bubblewrap import encode
 
 CALLS = 200
 LOOP = f"""

@@ -42,7 +42,7 @@ def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
 
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.demo.stage import set_stage
-    from cantrip_acp.sandbox.runner import check
+    from cantrip_acp.sandbox.launch.sandbox import check
 
     anyio.run(check)
     screen = Screen()

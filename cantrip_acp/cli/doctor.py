@@ -74,7 +74,8 @@ def _sandbox() -> Iterator[Finding]:
     import anyio
 
     from cantrip_acp.core.errors import CantripError, SandboxMissing
-    from cantrip_acp.sandbox import probe, seccomp
+    from cantrip_acp.sandbox.launch import availability as probe
+    from cantrip_acp.sandbox.launch import seccomp
 
     try:
         program = probe.find_bubblewrap()
@@ -126,20 +127,21 @@ def _missing(name: str, error: Exception) -> Finding:
 
 
 async def _try_hosts() -> None:
-    from cantrip_acp.sandbox import proxycheck
+    from cantrip_acp.sandbox.network import proxy_check
 
-    await proxycheck.attempt()
+    await proxy_check.attempt()
 
 
 async def _try_canaries() -> list[tuple[str, str, bool]]:
-    from cantrip_acp.sandbox import canaries
+    from cantrip_acp.sandbox.launch import self_test
 
-    return [(r.name, r.text, r.held) for r in await canaries.attempt()]
+    return [(r.name, r.text, r.held) for r in await self_test.attempt()]
 
 
 def _limits() -> Iterator[Finding]:
-    from cantrip_acp.sandbox import controlgroup, limits
-    from cantrip_acp.sandbox.runner import control_groups
+    from cantrip_acp.sandbox.launch import control_groups as controlgroup
+    from cantrip_acp.sandbox.launch import limits
+    from cantrip_acp.sandbox.launch.sandbox import control_groups
 
     yield Finding("limits", "ok", "time, CPU, file size and open files of commands are limited by the kernel")
     late = int(1000 * (limits.FIRST + limits.INTERVAL))
@@ -171,7 +173,7 @@ def _limits() -> Iterator[Finding]:
 
 
 def _tools() -> Iterator[Finding]:
-    from cantrip_acp.sandbox.runner import machine
+    from cantrip_acp.sandbox.launch.sandbox import machine
 
     host = machine()
     shell = os.path.basename(host.shell)
@@ -200,7 +202,7 @@ def _tools() -> Iterator[Finding]:
 def _folders() -> Iterator[Finding]:
     from cantrip_acp.core.errors import SandboxError
     from cantrip_acp.files.paths import state_dir
-    from cantrip_acp.sandbox.runtime import base_folder
+    from cantrip_acp.sandbox.launch.runtime_dir import base_folder
 
     state = state_dir()
     nearest = state

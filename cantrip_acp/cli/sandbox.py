@@ -19,8 +19,8 @@ from cantrip_acp.text.sanitize import clean_line
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.mediums.contract import Medium
-    from cantrip_acp.sandbox.policy import Policy
-    from cantrip_acp.sandbox.runner import Outcome
+    from cantrip_acp.sandbox.launch.sandbox import Outcome
+    from cantrip_acp.sandbox.policy.policy import Policy
 
 _TIMED_OUT = 124
 _KILLED = 137
@@ -196,7 +196,7 @@ class Printer:
     """
 
     def __init__(self, most: int) -> None:
-        from cantrip_acp.sandbox.output import Cleaner
+        from cantrip_acp.sandbox.launch.output import Cleaner
 
         self._left = most
         self._most = most
@@ -243,7 +243,7 @@ async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, st
     from cantrip_acp.gates.contract import as_text
     from cantrip_acp.gates.executor import GateExecutor
     from cantrip_acp.mediums.bash import BashMedium, BashSession
-    from cantrip_acp.sandbox.runner import Running
+    from cantrip_acp.sandbox.launch.sandbox import Running
     from cantrip_acp.text.redaction import shared
 
     executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
@@ -301,13 +301,13 @@ def policy(
 ) -> None:
     """Print the policy of a command that would start now, why each part of it is there, and bubblewrap's arguments."""
     from cantrip_acp.mediums.bash import BashSession
-    from cantrip_acp.sandbox.policy import reasons
+    from cantrip_acp.sandbox.policy.policy import reasons
 
     circle = _circle(cwd, recipe, writable, _reach(network, hosts), None)
     made = BashSession(circle).sandbox
     found = made.policy()
     if seatbelt:
-        from cantrip_acp.sandbox.seatbelt import profile
+        from cantrip_acp.sandbox.launch.seatbelt import profile
 
         rendered = profile(found, home="/private/tmp/cantrip/home", temporary="/private/tmp/cantrip/tmp")
         lines = [f"; {name} = {path}" for name, path in rendered.parameters]
@@ -372,7 +372,7 @@ def _circle(
 
 def _described(policy: Policy) -> list[str]:
     """The policy in words, each part with why it is there."""
-    from cantrip_acp.sandbox.policy import reasons
+    from cantrip_acp.sandbox.policy.policy import reasons
 
     limits = policy.limits
     why = reasons(policy)

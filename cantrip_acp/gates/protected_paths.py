@@ -6,7 +6,7 @@ every sandbox. What a person runs on purpose (a Makefile, a test, a package's ow
 
 **Hidden**: environment files, keys and credentials, and the copies of them that editors leave.
 
-Gates use these lists as they are; the sandbox finds the same names on the disk (`cantrip_acp.sandbox.guarded`).
+Gates use these lists as they are; the sandbox finds the same names on the disk (`cantrip_acp.sandbox.policy.protected`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.mediums.contract import TurnContext
-    from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox
+    from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox
 
 _PARAMETERS: Mapping[str, Any] = {
     "type": "object",
@@ -64,9 +64,9 @@ class BashMedium:
     async def open(self, circle: Circle, entity_id: str) -> BashSession:
         """Raises `SandboxMissing` where this machine cannot give a sandbox, `DefinitionError` for wards that cannot be
         kept."""
-        from cantrip_acp.sandbox import runner
+        from cantrip_acp.sandbox.launch import sandbox
 
-        await runner.check()
+        await sandbox.check()
         # In a thread: a large workspace takes its time to be looked at.
         return await anyio.to_thread.run_sync(BashSession, circle)
 
@@ -103,9 +103,9 @@ class BashSession:
     def __init__(self, circle: Circle, make: Callable[..., Sandbox] | None = None) -> None:
         """``make`` builds the sandbox; tests of the loop give one of theirs, and no circle, recipe or setting can."""
         from cantrip_acp.delegation.task_data import as_text
-        from cantrip_acp.sandbox.gatewire import GateWire
-        from cantrip_acp.sandbox.runner import Sandbox
-        from cantrip_acp.sandbox.runtime import runtime
+        from cantrip_acp.sandbox.gate_ipc.server import GateWire
+        from cantrip_acp.sandbox.launch.runtime_dir import runtime
+        from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
         self._circle = circle
         gates = {shown: circle.gates[name] for shown, name in circle.tool_names.items()} | dict(circle.withheld)
@@ -187,7 +187,7 @@ class BashSession:
     def _environment(self, turn: TurnContext) -> dict[str, str]:
         if self._circle.data is NOTHING:
             return _trace(turn)
-        from cantrip_acp.sandbox.policy import WIRE
+        from cantrip_acp.sandbox.policy.policy import WIRE
 
         return {**_trace(turn), "CANTRIP_CONTEXT": f"{WIRE}/context"}
 
@@ -210,7 +210,7 @@ class BashSession:
 
 def present(circle: Circle) -> str:
     """The capability block: the same text for the same circle, so that it is the same on every query (CIRCLE-11)."""
-    from cantrip_acp.sandbox import gatecommand
+    from cantrip_acp.sandbox.gate_ipc import gate_cli
 
     wards = circle.wards
     lines = [
@@ -242,7 +242,7 @@ def present(circle: Circle) -> str:
         gate = circle.gates[name]
         command = f"cantrip_{shown}" if shown in _SHELL_WORDS else shown
         first = gate.description.split("\n")[0].strip()
-        commands.append(f"- `{gatecommand.usage(gate, command)}`" + (f": {first}" if first else ""))
+        commands.append(f"- `{gate_cli.usage(gate, command)}`" + (f": {first}" if first else ""))
     if circle.data is not NOTHING:
         lines += ["- The data that was given with the task is in the file `$CANTRIP_CONTEXT` (read-only)."]
     if commands:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cantrip_acp.sandbox.runner import Outcome
+from cantrip_acp.sandbox.launch.sandbox import Outcome
 from tests.attack.scene import Scene
 from tests.attack.weaken import Defence
 

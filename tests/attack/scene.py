@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.protected_paths import why_protected
-from cantrip_acp.sandbox.host import Host
-from cantrip_acp.sandbox.runner import Outcome, Sandbox
+from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
+from cantrip_acp.sandbox.policy.host import Host
 
 if TYPE_CHECKING:
     from tests.attack.attack import Attack

@@ -16,7 +16,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import SandboxMissing
-from cantrip_acp.sandbox import canaries, probe, runner
+from cantrip_acp.sandbox.launch import availability, sandbox, self_test
 from tests.attack.scene import Scene
 from tests.attack.weaken import Defence, calls, hidden_environment, option, options, prepared
 from tests.ordinary_user import ROOT
@@ -60,11 +60,11 @@ WEAKENED: dict[str, Defence] = {
 
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_checked", False)
+    monkeypatch.setattr(sandbox, "_checked", False)
 
 
 async def test_all_of_them_are_stopped_here() -> None:
-    results = await canaries.attempt()
+    results = await self_test.attempt()
     assert {r.name for r in results if not r.held} == set()
     assert set(WEAKENED) <= {r.name for r in results}
 
@@ -72,10 +72,10 @@ async def test_all_of_them_are_stopped_here() -> None:
 @pytest.mark.parametrize("name", WEAKENED)
 async def test_each_notices_that_its_defence_is_gone(name: str, scene: Scene) -> None:
     with WEAKENED[name].removed(scene):
-        results = {r.name: r for r in await canaries.attempt()}
+        results = {r.name: r for r in await self_test.attempt()}
         assert not results[name].held
         with pytest.raises(SandboxMissing, match="does not hold on this machine") as caught:
-            await runner.check()
+            await sandbox.check()
     assert results[name].text in str(caught.value)
     assert "cantrip doctor" in str(caught.value)
 
@@ -106,13 +106,13 @@ async def test_a_medium_refuses_to_run_where_one_is_not_stopped(medium: str, sce
 
 async def test_they_are_run_once_per_process(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    original = canaries.attempt
+    original = self_test.attempt
 
-    async def attempt() -> list[canaries.Result]:
+    async def attempt() -> list[self_test.Result]:
         tried.append(1)
         return await original()
 
-    monkeypatch.setattr(canaries, "attempt", attempt)
+    monkeypatch.setattr(self_test, "attempt", attempt)
     for medium in ("bash", "code", "bash"):
         await MEDIUMS[medium](scene.workspace).cast("work")
     assert len(tried) == 1
@@ -122,7 +122,7 @@ async def test_a_probe_that_could_not_notice_is_no_proof(scene: Scene) -> None:
     """Where a command cannot even do what it may, nothing was shown, and nothing runs."""
     blind = prepared("a shell", lambda p, _: _with_shell(p, "/bin/false"))
     with blind.removed(scene), pytest.raises(SandboxMissing, match="could not be tried"):
-        await runner.check()
+        await sandbox.check()
 
 
 def _with_shell(made: Any, shell: str) -> Any:
@@ -137,7 +137,7 @@ def test_they_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     import anyio
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    anyio.run(canaries.attempt)
+    anyio.run(self_test.attempt)
     assert list(tmp_path.iterdir()) == []
     assert "CANTRIP_CANARY" not in os.environ
 
@@ -218,15 +218,15 @@ def test_doctor_with_an_old_bubblewrap(tmp_path: Path) -> None:
     program(tmp_path, "echo 'bubblewrap 0.4.1'")
     status, found = doctor(tmp_path)
     assert status == 3
-    assert found["sandbox.bubblewrap"]["mend"] == probe.OLD.mend
+    assert found["sandbox.bubblewrap"]["mend"] == availability.OLD.mend
 
 
 @contextlib.contextmanager
 def _no_groups() -> Iterator[None]:
-    before = list(runner.control_groups.__globals__["_groups"])
-    runner.control_groups.__globals__["_groups"][:] = [None]
+    before = list(sandbox.control_groups.__globals__["_groups"])
+    sandbox.control_groups.__globals__["_groups"][:] = [None]
     yield
-    runner.control_groups.__globals__["_groups"][:] = before
+    sandbox.control_groups.__globals__["_groups"][:] = before
 
 
 def test_doctor_without_a_control_group() -> None:

@@ -18,9 +18,9 @@ from unittest import mock
 import pytest
 
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.sandbox import proxy
-from cantrip_acp.sandbox.hosts import Allowed
-from cantrip_acp.sandbox.policy import PROXY_PORT
+from cantrip_acp.sandbox.network import proxy
+from cantrip_acp.sandbox.network.hosts import Allowed
+from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 from tests.attack.attack import TRIED, Attack
 from tests.attack.scene import Scene
 from tests.attack.weaken import Defence, patched

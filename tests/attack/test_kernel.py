@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from cantrip_acp.sandbox import seccomp
+from cantrip_acp.sandbox.launch import seccomp
 from tests.attack.attack import Attack, control, held
 from tests.attack.scene import Scene
 from tests.attack.weaken import calls, filtered, number

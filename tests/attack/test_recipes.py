@@ -21,8 +21,8 @@ from cantrip_acp.core.errors import DefinitionError, RecipeError, SandboxError
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.recipes import load_for_session
 from cantrip_acp.recipes.trust import Ledger
-from cantrip_acp.sandbox.host import Host
-from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy.host import Host
 from tests.attack.scene import Scene
 from tests.ordinary_user import ROOT
 

@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
-from cantrip_acp.sandbox import kernelmemory, runner, running
-from cantrip_acp.sandbox import limits as resource_limits
-from cantrip_acp.sandbox.policy import MIB
+from cantrip_acp.sandbox.launch import command, kernel_memory, sandbox
+from cantrip_acp.sandbox.launch import limits as resource_limits
+from cantrip_acp.sandbox.policy.policy import MIB
 from tests.attack.attack import BROKE, TRIED, Attack
 from tests.attack.scene import Scene
 from tests.attack.weaken import Defence, calls, limited, patched
@@ -21,13 +21,13 @@ _WIDE = 400 * MIB
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that are reached soon, so that nothing here takes much of the machine even if one does not hold."""
-    compose = runner.compose
+    compose = sandbox.compose
 
     def smaller(*args: object, **more: object) -> object:
         policy = compose(*args, **more)  # type: ignore[arg-type]
         return replace(policy, limits=replace(policy.limits, **_SMALL))
 
-    monkeypatch.setattr(runner, "compose", smaller)
+    monkeypatch.setattr(sandbox, "compose", smaller)
 
 
 def sized(path: str, size: int) -> Defence:
@@ -45,7 +45,7 @@ def sized(path: str, size: int) -> Defence:
 _ALONE = {"memory": _WIDE}
 _HOLD = "x = bytearray(300_000_000); x[::4096] = b'y' * len(x[::4096])\nimport time; time.sleep(0.6); broke('kept')"
 
-_KERNEL = patched("the count of the kernel's own memory", kernelmemory, "kept", lambda *_: 0)
+_KERNEL = patched("the count of the kernel's own memory", kernel_memory, "kept", lambda *_: 0)
 _PAIRS = """
 held = []
 def pass_on(pair):
@@ -174,14 +174,14 @@ else: time.sleep(0.6); broke("kept")
     Attack(
         "spin",
         "timeout 3 sh -c 'while :; do :; done'; broke spun",
-        patched("the wall clock", runner.Running, "_on_timeout", lambda self: None),
+        patched("the wall clock", sandbox.Running, "_on_timeout", lambda self: None),
         ends=True,
         timeout_ms=400,
     ),
     Attack(
         "hang with every signal ignored",
         "trap '' TERM INT HUP QUIT ALRM; sleep 2; sleep 1; broke waited",
-        patched("the wall clock", runner.Running, "_on_timeout", lambda self: None),
+        patched("the wall clock", sandbox.Running, "_on_timeout", lambda self: None),
         ends=True,
         timeout_ms=400,
     ),
@@ -261,7 +261,7 @@ time.sleep(1.6); broke("kept")
 
 @pytest.fixture
 def ungrouped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "control_groups", lambda: None)
+    monkeypatch.setattr(command, "control_groups", lambda: None)
     monkeypatch.setitem(_SMALL, "open_files", 4096)
 
 

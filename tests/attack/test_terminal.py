@@ -23,7 +23,7 @@ _DRIVER = """
 import asyncio, contextlib, os, subprocess, sys
 from unittest import mock
 from cantrip_acp.sandbox import process
-from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.core.wards import Wards
 from tests.attack.weaken import calls, option
 

@@ -14,8 +14,8 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core import events
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.sandbox import gatewire
-from cantrip_acp.sandbox.gatewire import GateWire, WireSession
+from cantrip_acp.sandbox.gate_ipc import server
+from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession
 from tests.attack.attack import TRIED, Attack
 from tests.attack.scene import Scene
 from tests.attack.weaken import Defence, patched, read_only
@@ -42,7 +42,7 @@ class Wired:
         return f"<{text[:40]}>", False
 
     async def run(self, attack: Attack) -> str:
-        from cantrip_acp.sandbox.runner import Sandbox
+        from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
         scene = self.scene
         box = Sandbox(scene.wards(attack), scene.workspace, host=scene.host, wire=self.wire)
@@ -79,7 +79,7 @@ _NOFOLLOW = patched("requests opened without following links", WireSession, "_ta
 
 
 def _limit(name: str, value: int) -> Defence:
-    return patched(f"the bound {name}", gatewire, name, value)
+    return patched(f"the bound {name}", server, name, value)
 
 
 def wired_file(name: str) -> Any:
@@ -125,13 +125,13 @@ ATTACKS = [
         "a call by a half-written request",
         f"printf 'say\\0/\\0half' > {_W}/requests/3; echo 3 > {_W}/announce; sleep 0.3",
         patched(
-            "the question whether a request is whole", gatewire.WireSession, "_take", lambda self, name, most: b"say\0/\0half\0"
+            "the question whether a request is whole", server.WireSession, "_take", lambda self, name, most: b"say\0/\0half\0"
         ),
     ),
     Attack(
         "one request announced many times",
         _FORGE.format(name="say", text="again").replace("echo 3", "for i in 1 2 3 4 5 6; do echo 3; sleep 0.01; done"),
-        patched("the list of calls under way", gatewire.WireSession, "_announced", lambda self, line: _again(self, line)),
+        patched("the list of calls under way", server.WireSession, "_announced", lambda self, line: _again(self, line)),
     ),
     Attack("a gate that was not declared", _FORGE.format(name="rm", text="x"), Defence("the list of gates", _nothing)),
 ]  # fmt: skip
@@ -160,7 +160,7 @@ _TIGHT = {"LARGEST_REQUEST": 2_000, "MOST_CALLS": 20}
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.name)
 async def test_held(attack: Attack, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in _TIGHT.items():
-        monkeypatch.setattr(gatewire, name, value)
+        monkeypatch.setattr(server, name, value)
     wired = Wired(scene)
     before = {p: t for p, t in scene.picture().items() if "/wire/" not in p}
     text = await wired.run(attack)
@@ -176,7 +176,7 @@ async def test_held(attack: Attack, scene: Scene, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("attack", [a for a in ATTACKS if a.defence.removed is not _nothing], ids=lambda a: a.name)
 async def test_control(attack: Attack, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in _TIGHT.items():
-        monkeypatch.setattr(gatewire, name, value)
+        monkeypatch.setattr(server, name, value)
     wired = Wired(scene)
     with attack.defence.removed(scene):
         text = await wired.run(attack)
@@ -259,7 +259,7 @@ async def test_control_they_are_there_before_they_are_cleaned(text: str, scene: 
     """The control: the same bytes as the sandbox gives them, before anything is cleaned."""
     raw = bytearray()
     box_attack = Attack("raw", f"printf 'begin {text} end\\n'", Defence("cleaning", _nothing))
-    from cantrip_acp.sandbox.runner import Sandbox
+    from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
     box = Sandbox(scene.wards(box_attack), scene.workspace, host=scene.host)
     await box.run(box_attack.program, tap=lambda stream, data: raw.extend(data))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from cantrip_acp.sandbox import bubblewrap, process, seccomp
-from cantrip_acp.sandbox.runner import Prepared, Sandbox
+from cantrip_acp.sandbox.launch import bubblewrap, process_tree, seccomp
+from cantrip_acp.sandbox.launch.sandbox import Prepared, Sandbox
 
 if TYPE_CHECKING:
     from tests.attack.scene import Scene
@@ -131,7 +131,7 @@ def hidden_environment() -> Defence:
     def popen(*args: Any, **more: Any) -> Any:
         return original(*args, **{**more, "env": dict(os.environ)})
 
-    return patched("the empty environment", process.subprocess, "Popen", popen)  # type: ignore[attr-defined]
+    return patched("the empty environment", process_tree.subprocess, "Popen", popen)  # type: ignore[attr-defined]
 
 
 def without(args: list[str], words: Sequence[str]) -> list[str]:

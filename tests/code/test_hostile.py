@@ -7,7 +7,7 @@ import resource
 import anyio
 import pytest
 
-from cantrip_acp.sandbox.messages import decode
+from cantrip_acp.sandbox.worker.messages import decode
 
 pytestmark = pytest.mark.anyio
 

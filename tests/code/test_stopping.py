@@ -8,7 +8,7 @@ import time
 import anyio
 import pytest
 
-from cantrip_acp.sandbox.leftovers import Pair
+from cantrip_acp.sandbox.worker.orphans import Pair
 
 pytestmark = pytest.mark.anyio
 

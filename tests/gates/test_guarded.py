@@ -19,7 +19,7 @@ from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.files.write_file import WRITE_FILE
 from cantrip_acp.gates.search import ripgrep
 from cantrip_acp.gates.search.search import SEARCH
-from cantrip_acp.sandbox import guarded as sandboxed
+from cantrip_acp.sandbox.policy import protected as sandboxed
 from tests.gates.conftest import call_in, context_of
 
 Call = Callable[..., GateReply]

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "cantrip_acp"
 EXEMPT = {
     "shapes.py",
     # Runs in the sandbox too, where it must load little; its shapes are its own and are met once, at import.
-    "sandbox/messages.py",
+    "sandbox/worker/messages.py",
 }
 
 

@@ -15,7 +15,7 @@ from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.core.errors import GateError, SandboxError, SandboxMissing
 from cantrip_acp.mediums.monty import prompt
 from cantrip_acp.mediums.monty.medium import MontyMedium
-from cantrip_acp.sandbox import limits
+from cantrip_acp.sandbox.launch import limits
 from tests.code.conftest import Python
 
 pytestmark = pytest.mark.anyio

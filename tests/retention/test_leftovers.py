@@ -32,7 +32,7 @@ HOLDER = """
 import sys, time
 from cantrip_acp.git.safe_config import Plain
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.sandbox.canaries import _Bait
+from cantrip_acp.sandbox.launch.self_test import _Bait
 bait = _Bait()
 with Plain(Repository.of(sys.argv[1])):
     print("made", flush=True)

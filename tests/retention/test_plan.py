@@ -12,7 +12,7 @@ from cantrip_acp import Loom, Turn
 from cantrip_acp.retention.plan import Plan, make
 from cantrip_acp.retention.rules import DAY, Rules
 from cantrip_acp.retention.sweep import sweep
-from cantrip_acp.sandbox.standins import Pool
+from cantrip_acp.sandbox.policy.placeholders import Pool
 from tests.retention.shelf import age, keep, names
 
 OLD = Rules(older_than=90 * DAY)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.sandbox.runner import control_groups
+from cantrip_acp.sandbox.launch.sandbox import control_groups
 
 
 def cantrip(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.sandbox import runner
-from cantrip_acp.sandbox.controlgroup import ControlGroup, bounds_memory, find_parent
-from cantrip_acp.sandbox.runtime import runtime
+from cantrip_acp.sandbox.launch import sandbox
+from cantrip_acp.sandbox.launch.control_groups import ControlGroup, bounds_memory, find_parent
+from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from tests.sandbox.conftest import Make
 
 
@@ -59,14 +59,14 @@ def test_limits_are_written_as_the_kernel_reads_them(tmp_path: Path) -> None:
 
 
 async def test_a_real_group_bounds_a_command(make: Make) -> None:
-    if runner.control_groups() is None:
+    if sandbox.control_groups() is None:
         pytest.skip("no control group is delegated to this user")
     outcome = await make(sandbox_max_processes=20).run("for i in $(seq 40); do sleep 5 & done; wait")
     assert "fork" in outcome.stderr
 
 
 async def test_a_sandbox_is_in_its_group_from_its_first_instant_and_we_are_not(make: Make) -> None:
-    parent = runner.control_groups()
+    parent = sandbox.control_groups()
     if parent is None or bounds_memory(parent):
         pytest.skip("no group here takes single threads")
     before = Path("/proc/thread-self/cgroup").read_text()

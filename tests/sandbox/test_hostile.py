@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.sandbox.runner import Outcome, Running, Sandbox, control_groups
+from cantrip_acp.sandbox.launch.sandbox import Outcome, Running, Sandbox, control_groups
 from tests.sandbox.conftest import Make
 
 
@@ -237,14 +237,14 @@ async def test_a_fork_bomb_is_ended(workspace: Path) -> None:
 async def test_memory_is_bounded(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from cantrip_acp.sandbox import runner
+    from cantrip_acp.sandbox.launch import sandbox
 
     def smaller(*args: object, **more: object) -> object:
         policy = compose(*args, **more)  # type: ignore[arg-type]
         return replace(policy, limits=replace(policy.limits, memory=150_000_000, temporary=300_000_000))
 
-    compose = runner.compose
-    monkeypatch.setattr(runner, "compose", smaller)
+    compose = sandbox.compose
+    monkeypatch.setattr(sandbox, "compose", smaller)
     box = Sandbox(Wards(bash_timeout_ms=20_000), workspace)
     eaten = await box.run("python3 -c 'x = bytearray(400_000_000); import time; time.sleep(5)'")
     assert "MiB of memory" in (eaten.ended_because or ""), eaten

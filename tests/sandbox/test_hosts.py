@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.sandbox import clienthello, httphead
-from cantrip_acp.sandbox.hosts import Allowed, host_name, is_public
+from cantrip_acp.sandbox.network import http_head, tls_sni
+from cantrip_acp.sandbox.network.hosts import Allowed, host_name, is_public
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_addresses_that_are(address: str) -> None:
 def test_any_bytes_are_a_request_or_a_bad_one(data: bytes) -> None:
     for sent in (data, b"GET http://a/ HTTP/1.1\r\n" + data + b"\r\n\r\n", b"CONNECT " + data + b" HTTP/1.1\r\n\r\n"):
         try:
-            head = httphead.parse(sent)
-        except httphead.BadRequest:
+            head = http_head.parse(sent)
+        except http_head.BadRequest:
             continue
         if head.method != "CONNECT":
             encoded = head.encoded()
             assert encoded.count(b"\r\n\r\n") == 1
             assert encoded.endswith(b"\r\nConnection: close\r\n\r\n")
             assert sum(line.lower().startswith(b"host:") for line in encoded.split(b"\r\n")) == 1
-            assert httphead.parse(encoded, (head.host, head.port)).path == head.path
+            assert http_head.parse(encoded, (head.host, head.port)).path == head.path
 
 
 def hello(name: str | None) -> bytes:
@@ -96,15 +96,15 @@ def hello(name: str | None) -> bytes:
 
 def test_a_real_hello_in_pieces() -> None:
     whole = hello("www.example.org")
-    assert all(clienthello.read(whole[:n]) is None for n in range(len(whole)))
-    assert clienthello.read(whole) == clienthello.Hello("www.example.org")
-    assert clienthello.read(whole + b"more") == clienthello.Hello("www.example.org")
-    assert clienthello.read(hello(None)) == clienthello.Hello(None)
+    assert all(tls_sni.read(whole[:n]) is None for n in range(len(whole)))
+    assert tls_sni.read(whole) == tls_sni.Hello("www.example.org")
+    assert tls_sni.read(whole + b"more") == tls_sni.Hello("www.example.org")
+    assert tls_sni.read(hello(None)) == tls_sni.Hello(None)
     # The same message in records of forty bytes.
     body = whole[5:]
     parts = [body[i : i + 40] for i in range(0, len(body), 40)]
     split = b"".join(b"\x16\x03\x01" + len(p).to_bytes(2) + p for p in parts)
-    assert clienthello.read(split) == clienthello.Hello("www.example.org")
+    assert tls_sni.read(split) == tls_sni.Hello("www.example.org")
 
 
 HELLO = hello("example.org")
@@ -116,6 +116,6 @@ def test_any_bytes_are_a_hello_or_none(data: bytes, at: int) -> None:
     whole = HELLO
     for sent in (data, b"\x16\x03" + data, whole[:at] + data + whole[at + len(data) :]):
         try:
-            clienthello.read(sent)
-        except clienthello.NotTls:
+            tls_sni.read(sent)
+        except tls_sni.NotTls:
             continue

@@ -13,8 +13,8 @@ import pytest
 
 from cantrip_acp.core.errors import DefinitionError, SandboxError
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.sandbox.guarded import NEVER_MADE
-from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 from tests.sandbox.conftest import Make
 
 
@@ -240,7 +240,7 @@ async def test_environment_files_are_hidden(workspace: Path, make: Make) -> None
 
 async def test_the_home_folder_is_hidden(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tools are shown, what lies beside them is not."""
-    from cantrip_acp.sandbox.host import Host
+    from cantrip_acp.sandbox.policy.host import Host
 
     home = tmp_path / "home"
     tools = home / ".local/bin"
@@ -348,7 +348,7 @@ async def test_a_secret_inside_a_protected_folder_is_hidden(workspace: Path, mak
 
 async def test_a_kept_home_cannot_lead_mounts_astray(workspace: Path, tmp_path: Path) -> None:
     """What one command leaves there is where the next one's tools are mounted."""
-    from cantrip_acp.sandbox.host import Host
+    from cantrip_acp.sandbox.policy.host import Host
 
     home = tmp_path / "home"
     (home / ".cargo/bin").mkdir(parents=True)

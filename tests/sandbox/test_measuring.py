@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cantrip_acp.sandbox import limits
+from cantrip_acp.sandbox.launch import limits
 
 
 def test_the_hosts_folders_are_never_counted() -> None:

@@ -15,7 +15,7 @@ from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.turn import Output, Turn
 from cantrip_acp.mediums.bash import BashMedium
-from cantrip_acp.sandbox import probe
+from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.text.redaction import shared
 
 
@@ -213,10 +213,10 @@ async def test_state_does_not_persist_and_files_do(workspace: Path) -> None:
 
 async def test_no_sandbox_no_run(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing weaker that could run it."""
-    from cantrip_acp.sandbox import runner
+    from cantrip_acp.sandbox.launch import sandbox
 
-    monkeypatch.setattr(runner, "_checked", False)
-    monkeypatch.setattr(probe.find_bubblewrap, "__defaults__", (str(workspace),))
+    monkeypatch.setattr(sandbox, "_checked", False)
+    monkeypatch.setattr(availability.find_bubblewrap, "__defaults__", (str(workspace),))
     made = cantrip(workspace, bash("touch ran"), bash_writable_paths=["workspace"])
     with pytest.raises(SandboxMissing, match="apt install bubblewrap"):
         await made.cast("work")

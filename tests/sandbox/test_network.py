@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.sandbox import door, proxycheck
-from cantrip_acp.sandbox.policy import PROXY_PORT
-from cantrip_acp.sandbox.runner import Outcome
+from cantrip_acp.sandbox.launch.sandbox import Outcome
+from cantrip_acp.sandbox.network import netns_listener, proxy_check
+from cantrip_acp.sandbox.policy.policy import PROXY_PORT
 from tests.sandbox.conftest import GIT, Make
 from tests.sandbox.servers import Served, make_certificate, serve
 
@@ -299,14 +299,14 @@ async def test_without_a_door_no_command_runs(
 ) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("")
-    monkeypatch.setattr(door, "_PROGRAM", str(broken))
+    monkeypatch.setattr(netns_listener, "_PROGRAM", str(broken))
     with pytest.raises(SandboxError, match=r"cannot be (opened|entered)"):
         await make(writable=True, bash_network=["example.org"]).run("touch ran")
     assert not (workspace / "ran").exists()
 
 
 async def test_what_doctor_tries() -> None:
-    await proxycheck.attempt()
+    await proxy_check.attempt()
 
 
 async def test_programs_serve_themselves_inside(make: Make) -> None:

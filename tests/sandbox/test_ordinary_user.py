@@ -42,7 +42,7 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def _root_alone(home: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("not root: every other test here already ran as an ordinary user")
-    tried = as_nobody(home, sys.executable, "-c", "import cantrip_acp.sandbox.runner")
+    tried = as_nobody(home, sys.executable, "-c", "import cantrip_acp.sandbox.launch.sandbox")
     if tried.returncode != 0:
         pytest.skip(f"nothing can be run as an ordinary user here: {tried.stderr.strip()[-200:]}")
 

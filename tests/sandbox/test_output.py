@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.sandbox.output import Cleaner, Collector, clean, share
+from cantrip_acp.sandbox.launch.output import Cleaner, Collector, clean, share
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.gates.protected_paths import is_secret_file, plain
-from cantrip_acp.sandbox.bubblewrap import Places, arguments, encode
-from cantrip_acp.sandbox.guarded import NEVER_MADE, Findings, Survey
-from cantrip_acp.sandbox.host import Host
-from cantrip_acp.sandbox.policy import compose
-from cantrip_acp.sandbox.toolchains import find_tools
+from cantrip_acp.sandbox.launch.bubblewrap import Places, arguments, encode
+from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.policy import compose
+from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings, Survey
+from cantrip_acp.sandbox.policy.toolchains import find_tools
 
 HOST = Host(
     uid=1000,

@@ -11,8 +11,8 @@ import pytest
 
 from cantrip_acp.core.errors import SandboxMissing
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.sandbox import probe
-from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.launch import availability
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ from cantrip_acp.sandbox.runner import Sandbox
     ],
 )
 def test_causes(words: str, settings: dict[str, str], cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_setting", lambda name: settings.get(name))
-    monkeypatch.setattr(probe.os, "getuid", lambda: 1000)
-    found = probe.explain(words)
+    monkeypatch.setattr(availability, "_setting", lambda name: settings.get(name))
+    monkeypatch.setattr(availability.os, "getuid", lambda: 1000)
+    found = availability.explain(words)
     assert found.name.startswith(cause)
     assert found.mend
     error = found.error()
@@ -52,7 +52,7 @@ async def test_a_sandbox_inside_a_sandbox_is_told_apart(workspace: Path) -> None
     """An editor that sandboxes its agents leaves no room for ours: that is said, and nothing runs."""
     program = (
         "import asyncio, sys\n"
-        "from cantrip_acp.sandbox.runner import Sandbox\n"
+        "from cantrip_acp.sandbox.launch.sandbox import Sandbox\n"
         "from cantrip_acp.core.wards import Wards\n"
         "print(asyncio.run(Sandbox(Wards(), None).run('echo RAN')))\n"
     )
@@ -77,7 +77,7 @@ async def test_a_back_end_that_fails_is_no_result(workspace: Path, monkeypatch: 
     fake = workspace / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(probe.find_bubblewrap, "__defaults__", (str(workspace),))
+    monkeypatch.setattr(availability.find_bubblewrap, "__defaults__", (str(workspace),))
     with pytest.raises(SandboxMissing):
         await Sandbox(Wards(), None).run("echo hi")
 
@@ -88,4 +88,4 @@ def test_bubblewrap_is_not_taken_from_path(workspace: Path, monkeypatch: pytest.
     fake.write_text("#!/bin/sh\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(workspace))
-    assert probe.find_bubblewrap() != str(fake)
+    assert availability.find_bubblewrap() != str(fake)

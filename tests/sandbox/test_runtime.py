@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.sandbox.runner import control_groups
-from cantrip_acp.sandbox.standins import Pool, Standins, is_standin
+from cantrip_acp.sandbox.launch.sandbox import control_groups
+from cantrip_acp.sandbox.policy.placeholders import Pool, Standins, is_standin
 
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.sandbox.runtime import runtime
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.launch.runtime_dir import runtime
 from cantrip_acp.core.wards import Wards
 workspace = Path(sys.argv[1])
 box = Sandbox(Wards.of({"bash_writable_paths": ["workspace"]}, base=workspace), workspace)

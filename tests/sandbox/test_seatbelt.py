@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.core.wards import Wards
-from cantrip_acp.sandbox.guarded import Findings
-from cantrip_acp.sandbox.host import Host
-from cantrip_acp.sandbox.policy import Policy, compose
-from cantrip_acp.sandbox.seatbelt import PROGRAM, Profile, profile
+from cantrip_acp.sandbox.launch.seatbelt import PROGRAM, Profile, profile
+from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.policy import Policy, compose
+from cantrip_acp.sandbox.policy.protected import Findings
 
 GOLDEN = Path(__file__).parent / "golden"
 WORK = "/Users/ada/work"

@@ -135,7 +135,7 @@ async def test_files_stay_and_nothing_else(workspace: Path, make: Make) -> None:
 
 async def test_a_persistent_home(workspace: Path, tmp_path: Path) -> None:
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.sandbox.runner import Sandbox
+    from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
     home = tmp_path / "home"
     home.mkdir()

@@ -18,8 +18,8 @@ from cantrip_acp.core.errors import DefinitionError, GateError, SandboxError
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.loaded.policy import Module, admit
 from cantrip_acp.gates.loaded.worker_process import HotProcess, Lost, Said
-from cantrip_acp.sandbox import messages
-from cantrip_acp.sandbox.output import clean
+from cantrip_acp.sandbox.launch.output import clean
+from cantrip_acp.sandbox.worker import messages
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle

@@ -16,11 +16,14 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.sandbox import interpreter, limits, messages, runner
-from cantrip_acp.sandbox.output import Collector
-from cantrip_acp.sandbox.reach import reach
-from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.sandbox.worker import Listening, Worker
+from cantrip_acp.sandbox.launch import limits
+from cantrip_acp.sandbox.launch import sandbox as runner
+from cantrip_acp.sandbox.launch.output import Collector
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy import interpreter
+from cantrip_acp.sandbox.policy.code_paths import reach
+from cantrip_acp.sandbox.worker import messages
+from cantrip_acp.sandbox.worker.worker import Listening, Worker
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
@@ -48,7 +51,7 @@ class Lost(SandboxError):
 
 
 class _HotWorker(Worker):
-    program = "hot"
+    program = "module_worker"
 
 
 class HotProcess:

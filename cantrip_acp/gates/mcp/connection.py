@@ -24,10 +24,11 @@ from cantrip_acp.core.errors import CantripError, GateError, SandboxError
 from cantrip_acp.gates.mcp import transport
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.user_process import UserProcess
-from cantrip_acp.sandbox import interpreter, runner
-from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.sandbox.service import Service
-from cantrip_acp.sandbox.toolchains import is_python
+from cantrip_acp.sandbox.launch import sandbox as runner
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.launch.service import Service
+from cantrip_acp.sandbox.policy import interpreter
+from cantrip_acp.sandbox.policy.toolchains import is_python
 from cantrip_acp.text.redaction import shared
 from cantrip_acp.version import __version__
 

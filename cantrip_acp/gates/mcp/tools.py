@@ -13,7 +13,7 @@ from cantrip_acp.crystals.contract import Attachment
 from cantrip_acp.gates.contract import Gate, GateContext, GateReply
 from cantrip_acp.gates.images import image_of
 from cantrip_acp.gates.mcp.declaration import plain
-from cantrip_acp.sandbox.output import clean
+from cantrip_acp.sandbox.launch.output import clean
 
 if TYPE_CHECKING:
     from cantrip_acp.gates.mcp.connection import Connection

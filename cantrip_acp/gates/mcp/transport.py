@@ -18,8 +18,8 @@ from mcp.shared.message import SessionMessage
 from cantrip_acp.core.errors import SandboxError
 from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.user_process import UserProcess
-from cantrip_acp.sandbox.output import clean
-from cantrip_acp.sandbox.service import Service
+from cantrip_acp.sandbox.launch.output import clean
+from cantrip_acp.sandbox.launch.service import Service
 
 log = logging.getLogger(__name__)
 

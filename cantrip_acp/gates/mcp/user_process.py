@@ -18,7 +18,7 @@ import anyio.abc
 from mcp.client.stdio import get_default_environment
 
 from cantrip_acp.gates.mcp.declaration import McpServer
-from cantrip_acp.sandbox.output import clean
+from cantrip_acp.sandbox.launch.output import clean
 
 _ASKED_TO_LEAVE = 0.5
 """Seconds that it has to leave in, once its input has ended; half as many after SIGTERM."""

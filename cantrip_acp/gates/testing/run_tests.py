@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.gates.dynamic_gates import Overlay
     from cantrip_acp.gates.testing.test_report import Report
-    from cantrip_acp.sandbox.runner import Outcome, Sandbox
+    from cantrip_acp.sandbox.launch.sandbox import Outcome, Sandbox
 
 SHOWN_OUTPUT = 6_000
 """Characters of the output's end that a result holds."""
@@ -88,7 +88,7 @@ class TestRuns:
         """The sandbox under the wards that are in force now: they may have become stricter since the last run."""
         if self._sandbox is None or self._wards != context.wards:
             from cantrip_acp.mediums.bash import persistent_home, private_folders
-            from cantrip_acp.sandbox import runner
+            from cantrip_acp.sandbox.launch import sandbox as runner
 
             await runner.check()
             wards = context.wards

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from cantrip_acp.core.errors import GateError
-from cantrip_acp.sandbox.hosts import Allowed, host_name, is_public
+from cantrip_acp.sandbox.network.hosts import Allowed, host_name, is_public
 from cantrip_acp.version import __version__
 
 MAX_BYTES = 5_000_000

@@ -21,7 +21,7 @@ from cantrip_acp.gates.registry import TIMEOUT
 
 if TYPE_CHECKING:
     from cantrip_acp.core.events import Diff
-    from cantrip_acp.sandbox.hosts import Allowed
+    from cantrip_acp.sandbox.network.hosts import Allowed
 
 SECONDS = 30.0
 """How long a fetch may take in all; the dependency ``timeout_s`` changes it."""
@@ -87,7 +87,7 @@ def _excerpt(text: str) -> str:
 
 def _private(context: GateContext) -> Allowed:
     """The hosts that the user, or the program that binds this gate, named; no recipe and no entity can."""
-    from cantrip_acp.sandbox.hosts import Allowed
+    from cantrip_acp.sandbox.network.hosts import Allowed
 
     named = [host.strip() for host in os.environ.get(PRIVATE_HOSTS, "").split(",") if host.strip()]
     try:
@@ -99,7 +99,7 @@ def _private(context: GateContext) -> Allowed:
 def is_named(args: Mapping[str, Any], context: GateContext) -> bool:
     """Whether the user's settings or the circle's list of hosts (``bash_network``) name the host of a call."""
     from cantrip_acp.gates.web.download import target_of
-    from cantrip_acp.sandbox.hosts import Allowed
+    from cantrip_acp.sandbox.network.hosts import Allowed
 
     try:
         target = target_of(args["url"])

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.abc
 
-from cantrip_acp.sandbox import beside, limits, messages
-from cantrip_acp.sandbox.gatewire import MOST_CALLS
-from cantrip_acp.sandbox.output import Collector, part, share
-from cantrip_acp.sandbox.watching import Watching
-from cantrip_acp.sandbox.worker import LARGEST_ANSWER, Worker
+from cantrip_acp.sandbox.gate_ipc.server import MOST_CALLS
+from cantrip_acp.sandbox.launch import limits, task_spawn
+from cantrip_acp.sandbox.launch.limits import Watching
+from cantrip_acp.sandbox.launch.output import Collector, part, share
+from cantrip_acp.sandbox.worker import messages
+from cantrip_acp.sandbox.worker.worker import LARGEST_ANSWER, Worker
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import ToolCall
@@ -223,7 +224,7 @@ class Cell:
             self._queue.append((work, args))
             self._worker.tree.wake()
         else:
-            beside.start_soon(self._group, work, *args)
+            task_spawn.start_soon(self._group, work, *args)
 
     def output(self, stream: int, data: bytes) -> None:
         collector = self._streams[stream]

@@ -51,7 +51,8 @@ class CodeMedium:
     def check(self, circle: Circle) -> None:
         """Raise `DefinitionError` where the interpreter that was named cannot be had, before anything runs."""
         if self._python is not None:
-            from cantrip_acp.sandbox import interpreter, runner
+            from cantrip_acp.sandbox.launch import sandbox as runner
+            from cantrip_acp.sandbox.policy import interpreter
 
             base = str(circle.workspace) if circle.workspace is not None else None
             interpreter.find(self._python, runner.machine(), base)
@@ -89,6 +90,6 @@ class CodeMedium:
 
 def _import() -> Any:
     """What cells need of the sandbox; it takes longer to import than anything else here."""
-    for name in ("cantrip_acp.mediums.code.session", "cantrip_acp.sandbox.canaries"):
+    for name in ("cantrip_acp.mediums.code.session", "cantrip_acp.sandbox.launch.self_test"):
         importlib.import_module(name)
-    return importlib.import_module("cantrip_acp.sandbox.runner")
+    return importlib.import_module("cantrip_acp.sandbox.launch.sandbox")

@@ -22,15 +22,17 @@ from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.code.prompt import program, seconds
 from cantrip_acp.mediums.code.snapshot import ChunkStore, MemoryChunks, Snapshot
 from cantrip_acp.mediums.program_events import Report
-from cantrip_acp.sandbox import interpreter, limits, messages, runner
-from cantrip_acp.sandbox.gatewire import GateWire, WireSession, clear_requests
-from cantrip_acp.sandbox.output import clean
-from cantrip_acp.sandbox.policy import MIB
-from cantrip_acp.sandbox.reach import reach
-from cantrip_acp.sandbox.runner import Sandbox
-from cantrip_acp.sandbox.runtime import runtime
-from cantrip_acp.sandbox.watching import Watching
-from cantrip_acp.sandbox.worker import Listening, Worker
+from cantrip_acp.sandbox.gate_ipc.server import GateWire, WireSession, clear_requests
+from cantrip_acp.sandbox.launch import limits, sandbox
+from cantrip_acp.sandbox.launch.limits import Watching
+from cantrip_acp.sandbox.launch.output import clean
+from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy import interpreter
+from cantrip_acp.sandbox.policy.code_paths import reach
+from cantrip_acp.sandbox.policy.policy import MIB
+from cantrip_acp.sandbox.worker import messages
+from cantrip_acp.sandbox.worker.worker import Listening, Worker
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import ToolCall
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.mediums.contract import TurnContext
-    from cantrip_acp.sandbox.process import Status
+    from cantrip_acp.sandbox.launch.process_tree import Status
 
 LARGEST_SNAPSHOT = 512 * MIB
 _SNAPSHOT_WITHIN = 60.0
@@ -56,7 +58,7 @@ class CodeSession:
         self._loom = loom
         self.chunks: ChunkStore = chunks if chunks is not None else MemoryChunks()
         base = str(circle.workspace) if circle.workspace is not None else None
-        self._interpreter = interpreter.find(python, runner.machine(), base)
+        self._interpreter = interpreter.find(python, sandbox.machine(), base)
         self._wire: GateWire | None = None
         self.sandbox = self._make_sandbox()
         self._lock = anyio.Lock()
@@ -92,7 +94,7 @@ class CodeSession:
             reached.wards,
             reached.workspace,
             wire=self._wire,
-            host=self._interpreter.on(runner.machine()),
+            host=self._interpreter.on(sandbox.machine()),
             more_readable=reached.readable,
         )
 

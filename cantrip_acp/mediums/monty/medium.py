@@ -16,11 +16,11 @@ from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.mediums.code.snapshot import ChunkStore
 from cantrip_acp.mediums.monty import prompt as montytext
 from cantrip_acp.mediums.monty.prompt import heap_mb
-from cantrip_acp.sandbox import runner
-from cantrip_acp.sandbox.monty import Monty, MontyWorker
-from cantrip_acp.sandbox.policy import MIB
-from cantrip_acp.sandbox.reach import reach
-from cantrip_acp.sandbox.runner import Sandbox
+from cantrip_acp.sandbox.launch import sandbox
+from cantrip_acp.sandbox.launch.sandbox import Sandbox
+from cantrip_acp.sandbox.policy.code_paths import reach
+from cantrip_acp.sandbox.policy.policy import MIB
+from cantrip_acp.sandbox.worker.monty_install import Monty, MontyWorker
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
@@ -41,7 +41,7 @@ class MontySession(CodeSession):
     def _make_sandbox(self) -> Sandbox:
         # No wire, no workspace: the language has neither commands nor files.
         wards = replace(self._circle.wards, code_readable_paths=(), code_writable_paths=())
-        host = self._monty.on(self._interpreter.on(runner.machine()))
+        host = self._monty.on(self._interpreter.on(sandbox.machine()))
         return Sandbox(reach(wards, None).wards, None, host=host)
 
     def _settings(self) -> dict[str, Any]:
@@ -74,8 +74,9 @@ class MontyMedium(CodeMedium):
 
     async def open(self, circle: Circle, entity_id: str) -> MontySession:
         """Raises `SandboxMissing` where pydantic-monty is not installed or this machine cannot give a sandbox."""
-        from cantrip_acp.sandbox import monty, runner
+        from cantrip_acp.sandbox.launch import sandbox
+        from cantrip_acp.sandbox.worker import monty_install
 
-        found = monty.find()
-        await runner.check()
+        found = monty_install.find()
+        await sandbox.check()
         return MontySession(circle, found, chunks=self._chunks)

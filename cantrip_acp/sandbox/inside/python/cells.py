@@ -7,7 +7,7 @@ import builtins
 import sys
 
 from .interrupts import Done, Interrupts
-from .late import when_imported
+from .lazy_imports import when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import builtins
 import sys
 
 from .interrupts import Done, DoneInThread, Interrupts
-from .late import when_imported
+from .lazy_imports import when_imported
 from .wire import Wire
 
 TYPE_CHECKING = False

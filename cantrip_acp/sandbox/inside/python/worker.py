@@ -7,13 +7,13 @@ import fcntl
 import os
 import sys
 
+from .cell_origin import Origins
 from .cells import Cells, install
 from .codec import Codec
 from .gates import GateError, Gates
 from .interrupts import Done, Interrupts
-from .late import Packages
-from .origins import Origins
-from .shown import Exit, Help, describe, restore_builtins, show
+from .lazy_imports import Packages
+from .value_repr import Exit, Help, describe, restore_builtins, show
 from .wire import Wire
 
 TYPE_CHECKING = False
@@ -109,11 +109,11 @@ class Worker:
                 if kind == "run":
                     self._cell(command)
                 elif kind == "snapshot":
-                    from .state import snapshot
+                    from .snapshot import snapshot
 
                     snapshot(self, command)
                 elif kind == "restore":
-                    from .opened import restore
+                    from .snapshot_load import restore
 
                     restore(self, command)
             except (KeyboardInterrupt, Done):

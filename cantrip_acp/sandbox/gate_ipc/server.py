@@ -1,0 +1,443 @@
+"""Gates as commands: how a call comes out of the sandbox and its answer goes back in.
+
+Inside, each gate is a small shell script on PATH. It claims one of `SLOTS` numbered slots by writing its request there (a
+file in a private file system of the sandbox), announces the number on one FIFO, and runs the answer that it reads from the
+slot's own FIFO: a quoted script that prints what is to be printed and exits. Nobody polls, nothing forks, no socket is
+needed. The script is no authority: the host calls the gate, with its dependencies, wards, redaction and telemetry.
+
+Everything inside is hostile. FIFOs and scripts lie on a read-only mount, so they cannot be replaced. The host opens
+requests by a folder's descriptor without following links or blocking, takes regular files of a bounded size only, reads
+once, and never waits for a reader. Announcements are bounded lines; a number that was announced twice, or has no request,
+is nothing. Processes of one sandbox can forge each other's requests and answers: they are one party.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from cantrip_acp.gates.contract import Gate
+from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.sandbox.gate_ipc import gate_cli
+from cantrip_acp.sandbox.launch.process_tree import NO_ROOM, failed
+from cantrip_acp.sandbox.policy.policy import WIRE
+
+SLOTS = 64
+"""Calls that can be under way at once; further ones wait for a slot."""
+
+LARGEST_REQUEST = 8 * 1024 * 1024
+"""Bytes of one request, and of the standard input that goes with one."""
+
+LARGEST_ANSWER = 8 * 1024 * 1024
+"""Characters of one answer."""
+MOST_CALLS = 5_000
+"""Gate calls of one command: each is kept in the loom."""
+
+_LONGEST_LINE = 32
+_NO_ROOM_PAUSE = 0.05
+"""Seconds until a call is looked at again that came while this process could open no more files."""
+_UNDECLARED = 127
+_USAGE = 2
+
+Call = Callable[[str, dict[str, object]], Awaitable[tuple[object, bool]]]
+"""Call a gate by its name with arguments: its result, and whether that is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    stdout: str = ""
+    stderr: str = ""
+
+
+class GateWire:
+    """The scripts and FIFOs of one entity's gates, in a folder of ours that the sandbox sees read-only."""
+
+    def __init__(self, gates: Mapping[str, Gate], folder: str, *, shell: str | None = None) -> None:
+        """``gates`` by the name that the command gets; ``NAME`` and ``cantrip_NAME`` are made for each."""
+        self.folder = folder
+        self.commands: dict[str, tuple[str, Gate]] = _commands(gates)
+        self._own = dict(self.commands)
+        shell = shell or wrapper_shell()
+        flavour = "bash" if os.path.basename(shell.split()[0]) == "bash" else "dash"
+        self._terminator = b"\0" if flavour == "bash" else b"\n"
+        script = files("cantrip_acp.sandbox.inside").joinpath(f"call.{flavour}").read_text("utf-8")
+        for part in ("bin", "answers", "requests"):
+            os.mkdir(os.path.join(folder, part), 0o755)
+        self._write("call", f"#!{shell}\n{script}")
+        for name in self.commands:
+            self._link(name)
+        os.mkfifo(os.path.join(folder, "announce"), 0o600)
+        for slot in range(SLOTS):
+            os.mkfifo(os.path.join(folder, "answers", str(slot)), 0o600)
+
+    def _link(self, name: str) -> None:
+        os.symlink("../call", os.path.join(self.folder, "bin", name))
+
+    def gained(self, gates: Mapping[str, Gate]) -> None:
+        """From now on these gates are commands beside those that it was made with, in what runs already too."""
+        if not os.path.isdir(os.path.join(self.folder, "bin")):
+            # It was removed: the next wire is told of them when it is made.
+            return
+        wanted = {**_commands(gates), **self._own}
+        for name in self.commands.keys() - wanted.keys():
+            os.unlink(os.path.join(self.folder, "bin", name))
+        for name in wanted.keys() - self.commands.keys():
+            self._link(name)
+        self.commands = wanted
+
+    def _write(self, name: str, text: str) -> None:
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def renew(self, slot: int) -> None:
+        """A fresh FIFO for a slot: what was written to the old one stays with whoever has it open."""
+        fresh = os.path.join(self.folder, "answers", f".{slot}")
+        try:
+            os.unlink(fresh)
+        except FileNotFoundError:
+            pass
+        os.mkfifo(fresh, 0o600)
+        os.rename(fresh, os.path.join(self.folder, "answers", str(slot)))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def answer(self, reply: Reply) -> bytes:
+        """The script that a wrapper runs."""
+        out = bytearray()
+        for text, where in ((reply.stdout, b""), (reply.stderr, b" >&2")):
+            # No word of a shell holds a NUL, but printf writes one.
+            *before, last = text.split("\0")
+            for part in before:
+                out += b"printf '%s\\0' " + _quoted(part) + where + b"\n"
+            if last:
+                out += b"printf %s " + _quoted(last) + where + b"\n"
+        return bytes(out) + b"exit %d" % reply.status + self._terminator
+
+    def ask_for_input(self, slot: int) -> bytes:
+        """The script that sends standard input and then waits for the answer proper."""
+        again = b". /dev/fd/3" if self._terminator == b"\n" else b":"
+        return (
+            b'command -p head -c %d >|"$w/requests/$i.in"\nprintf \'%%si\\n\' %d >"$w/announce"\n%s'
+            % (LARGEST_REQUEST + 1, slot, again)
+        ) + self._terminator
+
+
+def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
+    """Each gate under the name that its command gets, and under that name with ``cantrip_`` before it."""
+    commands: dict[str, tuple[str, Gate]] = {}
+    for shown, gate in gates.items():
+        commands.setdefault(shown, (shown, gate))
+        commands.setdefault(f"cantrip_{shown}", (shown, gate))
+    for alias, name in ALIASES.items():
+        if name in commands:
+            commands.setdefault(alias, commands[name])
+    return commands
+
+
+class WireSession:
+    """The wire while one command runs. `open` before the command starts, `close` when it has ended."""
+
+    def __init__(
+        self,
+        wire: GateWire,
+        call: Call,
+        start_soon: Callable[..., Any],
+        pid: Callable[[], int],
+        refuse: Callable[[str], str | None] | None = None,
+    ) -> None:
+        """``refuse`` says why a call with this value of ``CANTRIP_CELL`` in its environment is not served, or None."""
+        self._wire = wire
+        self._refuse = refuse
+        self._call = call
+        self._start_soon = start_soon
+        self._pid = pid
+        self._loop = asyncio.get_running_loop()
+        self._announce = -1
+        self._requests = -1
+        self._line = b""
+        self._skipping = False
+        self._busy: dict[int, asyncio.Future[None] | None] = {}
+        self._used: set[int] = set()
+        self._calls = 0
+        self._writers: dict[int, bytes] = {}
+        self._open = False
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was ever announced on it."""
+        return bool(self._used or self._calls or self._line or self._skipping)
+
+    def open(self) -> None:
+        """Raises `SandboxError` where it cannot be opened."""
+        try:
+            # For writing too, so that the end of one writer is not the end of the file.
+            self._announce = os.open(f"{self._wire.folder}/announce", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise failed("gates cannot be called from the sandbox", error) from error
+        self._loop.add_reader(self._announce, self._on_announce)
+        self._open = True
+
+    def close(self) -> None:
+        """Refuse whatever is still announced, and leave every slot fresh for the next command."""
+        self._open = False
+        if self._announce >= 0:
+            self._loop.remove_reader(self._announce)
+            # The last opener's end empties the FIFO.
+            os.close(self._announce)
+            self._announce = -1
+        for fd in list(self._writers):
+            self._stop_writing(fd)
+        if self._requests >= 0:
+            os.close(self._requests)
+            self._requests = -1
+        for slot in self._used:
+            self._wire.renew(slot)
+        self._used.clear()
+
+    # Announcements
+
+    def _on_announce(self) -> None:
+        try:
+            data = os.read(self._announce, 4096)
+        except BlockingIOError:
+            return
+        *lines, rest = (self._line + data).split(b"\n")
+        if self._skipping and lines:
+            lines = lines[1:]
+            self._skipping = False
+        if len(rest) > _LONGEST_LINE:
+            self._skipping = True
+            rest = b""
+        self._line = b"" if self._skipping else rest
+        for line in dict.fromkeys(lines):
+            self._announced(line)
+
+    def _announced(self, line: bytes) -> None:
+        with_input = line.endswith(b"i")
+        number = line[:-1] if with_input else line
+        if not number.isdigit() or len(number) > 2 or int(number) >= SLOTS:
+            return
+        slot = int(number)
+        if with_input:
+            waiting = self._busy.get(slot)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+            return
+        if slot in self._busy:
+            return
+        try:
+            request = self._take(str(slot), LARGEST_REQUEST)
+        except OSError:
+            # Who called waits for an answer, so it is looked at again once something else was closed.
+            self._loop.call_later(_NO_ROOM_PAUSE, self._again, line)
+            return
+        if request is None:
+            return
+        self._busy[slot] = None
+        self._used.add(slot)
+        self._start_soon(self._serve, slot, request)
+
+    def _again(self, line: bytes) -> None:
+        if self._open:
+            self._announced(line)
+
+    def _take(self, name: str, most: int) -> bytes | None:
+        """A request's bytes; None where there is none that can be taken. Raises OSError where this process can open no
+        more files."""
+        try:
+            if self._requests < 0:
+                # The two folders above it lie on mounts that cannot be changed from inside.
+                self._requests = os.open(
+                    f"/proc/{self._pid()}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+                )
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._requests)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
+            return None
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size > most:
+                return b"\0"
+            data = b""
+            while len(data) <= most and (piece := os.read(fd, most + 1 - len(data))):
+                data += piece
+            return data
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    # Calls
+
+    async def _serve(self, slot: int, request: bytes) -> None:
+        try:
+            reply = await self._reply(slot, request)
+            if self._open:
+                await self._send(slot, self._wire.answer(_bounded(reply)))
+        finally:
+            self._free(slot)
+
+    async def _reply(self, slot: int, request: bytes) -> Reply:
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            return Reply(1, stderr=f"no more than {MOST_CALLS} gate calls are possible in one command\n")
+        words = request.split(b"\0")
+        if len(words) < 3 or words[-1]:
+            if request == b"\0":
+                return Reply(1, stderr=f"a gate call takes at most {LARGEST_REQUEST} bytes of arguments\n")
+            return Reply(1, stderr="the gate call was not written completely\n")
+        try:
+            name, token, *arguments = [w.decode("utf-8") for w in words[:-1]]
+        except UnicodeDecodeError:
+            return Reply(_USAGE, stderr="gates take text: an argument is not valid UTF-8\n")
+        found = self._wire.commands.get(name)
+        if found is None:
+            known = ", ".join(sorted({shown for shown, _ in self._wire.commands.values()}))
+            return Reply(_UNDECLARED, stderr=f"{name}: no such gate (there are: {known})\n")
+        _, gate = found
+        why = None if self._refuse is None else self._refuse(token)
+        if why is not None:
+            return Reply(1, stderr=f"{name}: {why}\n")
+        try:
+            parsed = gate_cli.parse(gate, arguments, shown=name)
+        except gate_cli.UsageError as error:
+            return Reply(_USAGE, stderr=f"{name}: {error}\n")
+        if parsed.help:
+            return Reply(0, stdout=gate_cli.contract(gate, name))
+        try:
+            args: dict[str, object] = gate_cli.from_words(gate, parsed.args)
+        except gate_cli.UsageError as error:
+            return Reply(_USAGE, stderr=f"{name}: {error}\n")
+        if parsed.stdin_for is not None:
+            given = await self._input(slot)
+            if given is None or len(given) > LARGEST_REQUEST or given == b"\0":
+                return Reply(
+                    1, stderr=f"{name}: standard input could not be read, or is over {LARGEST_REQUEST} bytes\n"
+                )
+            try:
+                text = given.decode("utf-8")
+            except UnicodeDecodeError:
+                return Reply(_USAGE, stderr=f"{name}: gates take text: standard input is not valid UTF-8\n")
+            # Nothing given and nothing asked for: the argument is missing, and the gate says so.
+            if text or "-" in arguments:
+                try:
+                    args |= gate_cli.given(gate, parsed.stdin_for, text)
+                except gate_cli.UsageError as error:
+                    return Reply(_USAGE, stderr=f"{name}: standard input: {error}\n")
+        result, is_error = await self._call(gate.name, args)
+        text = gate_cli.render(result)
+        if is_error:
+            return Reply(1, stderr=f"{name}: {text}" + ("" if text.endswith("\n") else "\n"))
+        return Reply(0, stdout=text)
+
+    async def _input(self, slot: int) -> bytes | None:
+        arrived: asyncio.Future[None] = self._loop.create_future()
+        self._busy[slot] = arrived
+        await self._send(slot, self._wire.ask_for_input(slot))
+        await arrived
+        while self._open:
+            try:
+                return self._take(f"{slot}.in", LARGEST_REQUEST)
+            except OSError:
+                await asyncio.sleep(_NO_ROOM_PAUSE)
+        return None
+
+    def _free(self, slot: int) -> None:
+        """Fresh FIFO first, then the claim: a wrapper that claims the slot finds its own FIFO there."""
+        if self._open and self._requests >= 0:
+            self._wire.renew(slot)
+            for name in (f"{slot}.in", str(slot)):
+                try:
+                    os.unlink(name, dir_fd=self._requests)
+                except OSError:
+                    continue
+        self._busy.pop(slot, None)
+
+    # Answers
+
+    async def _send(self, slot: int, data: bytes) -> None:
+        """Write to a slot's FIFO as its reader takes it; a reader that is gone gets nothing."""
+        path = f"{self._wire.folder}/answers/{slot}"
+        while True:
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+                break
+            except OSError as error:
+                if error.errno not in NO_ROOM or not self._open:
+                    return
+            await asyncio.sleep(_NO_ROOM_PAUSE)
+        self._writers[fd] = data
+        view = memoryview(data)
+        try:
+            while view and fd in self._writers:
+                try:
+                    view = view[os.write(fd, view[:65_536]) :]
+                except BlockingIOError:
+                    await self._writable(fd)
+                except BrokenPipeError:
+                    return
+        finally:
+            self._stop_writing(fd)
+
+    async def _writable(self, fd: int) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(fd, lambda: None if ready.done() else ready.set_result(None))
+        try:
+            await ready
+        finally:
+            if fd in self._writers:
+                self._loop.remove_writer(fd)
+
+    def _stop_writing(self, fd: int) -> None:
+        if self._writers.pop(fd, None) is not None:
+            self._loop.remove_writer(fd)
+            os.close(fd)
+
+
+def clear_requests(pid: int) -> None:
+    """Free the slots of calls that were never finished, in a sandbox that lives on. Nothing may be running in it."""
+    try:
+        folder = os.open(f"/proc/{pid}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(folder):
+            try:
+                os.unlink(name, dir_fd=folder)
+            except OSError:
+                continue
+    finally:
+        os.close(folder)
+
+
+def wrapper_shell() -> str:
+    """The shell that the commands run in: a small one where there is one, since it is most of a call's time."""
+    for path in ("/bin/dash", "/usr/bin/dash", "/bin/busybox", "/usr/bin/busybox"):
+        if os.path.exists(path):
+            return f"{path} sh" if path.endswith("busybox") else path
+    return "/bin/bash" if os.path.exists("/bin/bash") else "/usr/bin/bash"
+
+
+def _bounded(reply: Reply) -> Reply:
+    if len(reply.stdout) + len(reply.stderr) <= LARGEST_ANSWER:
+        return reply
+    return Reply(1, stderr=f"the gate's result is too large for a shell: over {LARGEST_ANSWER} characters\n")
+
+
+def _quoted(text: str) -> bytes:
+    """Text as one word for a shell."""
+    data = text.encode("utf-8", "replace")
+    return b"'" + data.replace(b"'", b"'\\''") + b"'"

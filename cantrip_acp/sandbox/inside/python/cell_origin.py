@@ -1,0 +1,128 @@
+"""Which cell a thread, a task or a process belongs to: the one in which it was started.
+
+The host gives each cell a token and answers only gate calls that carry the token of the cell that runs. What an earlier cell
+left behind keeps the token of that cell, and so does everything that it starts in turn:
+
+- a thread, from its start on; a thread pool runs each piece of work for the cell that submitted it;
+- an asyncio task, by the thread whose event loop runs it: it goes on only while a cell runs that loop, and a later cell may
+  await it;
+- a process, by the variable ``CANTRIP_CELL`` in its environment.
+"""
+
+from __future__ import annotations
+
+import _thread
+import builtins
+import os
+
+from .lazy_imports import when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+VARIABLE = "CANTRIP_CELL"
+
+
+class Origins:
+    """Knows the token of whoever asks. Make one, in the main thread, before any code of an entity runs."""
+
+    def __init__(self) -> None:
+        self._of_thread: Any = _thread._local()
+        for name in ("start_new_thread", "start_joinable_thread"):
+            if hasattr(_thread, name):
+                setattr(_thread, name, self._starting(getattr(_thread, name)))
+        _thread.start_new = _thread.start_new_thread
+        when_imported("concurrent.futures.thread", self._pools)
+        when_imported("_posixsubprocess", self._processes)
+        for name in ("posix_spawn", "posix_spawnp"):
+            setattr(os, name, self._spawning(getattr(os, name)))
+        setattr(os, "system", self._system(os.system))  # noqa: B010
+        os.register_at_fork(after_in_child=self._mark)
+
+    def begin(self, token: str) -> None:
+        """A cell begins in this thread."""
+        self._of_thread.cell = token
+        self._mark()
+
+    def token(self) -> str:
+        """The token of the cell that started what runs here; "" where nobody knows."""
+        found: str = getattr(self._of_thread, "cell", "")
+        return found
+
+    def _mark(self) -> None:
+        os.environ[VARIABLE] = self.token()
+
+    def _bound(self, function: Any, token: str) -> Any:
+        def bound(*args: Any, **named: Any) -> Any:
+            before = getattr(self._of_thread, "cell", "")
+            self._of_thread.cell = token
+            try:
+                return function(*args, **named)
+            finally:
+                self._of_thread.cell = before
+
+        return bound
+
+    def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        def started(function: Any, *args: Any, **named: Any) -> Any:
+            return start(self._bound(function, self.token()) if callable(function) else function, *args, **named)
+
+        _as(started, start.__name__, "_thread")
+        return started
+
+    def _pools(self, module: Any) -> None:
+        submit = module.ThreadPoolExecutor.submit
+
+        def submitted(pool: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return submit(pool, self._bound(fn, self.token()), *args, **kwargs)
+
+        submitted.__doc__ = submit.__doc__
+        submitted.__name__, submitted.__qualname__ = "submit", submit.__qualname__
+        module.ThreadPoolExecutor.submit = submitted
+
+    def _processes(self, module: Any) -> None:
+        start = module.fork_exec
+
+        def fork_exec(args: Any, executables: Any, close: Any, fds: Any, cwd: Any, env: Any, *rest: Any) -> Any:
+            return start(args, executables, close, fds, cwd, self._listed(env), *rest)
+
+        module.fork_exec = fork_exec
+
+    def _listed(self, env: Any) -> Any:
+        name, token = VARIABLE.encode(), self.token().encode()
+        if env is None:
+            if os.environb.get(name) == token:
+                return None
+            env = [k + b"=" + v for k, v in os.environb.items()]
+        return [each for each in env if not each.startswith(name + b"=")] + [name + b"=" + token]
+
+    def _spawning(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
+        def spawned(path: Any, argv: Any, env: Any, /, **named: Any) -> Any:
+            other = {k: v for k, v in env.items() if os.fsdecode(k) != VARIABLE}
+            return spawn(path, argv, {**other, VARIABLE: self.token()}, **named)
+
+        _as(spawned, spawn.__name__, "os")
+        return spawned
+
+    def _system(self, system: Callable[[Any], int]) -> Callable[[Any], int]:
+        def ran(command: Any) -> int:
+            if os.environ.get(VARIABLE) == self.token():
+                return system(command)
+            import subprocess
+
+            # The environment is that of the cell that runs: a process of another one needs an environment of its own.
+            status = subprocess.call(command, shell=True)  # noqa: S602 - as os.system does
+            return status << 8 if status >= 0 else -status
+
+        _as(ran, "system", "os")
+        return ran
+
+
+def _as(function: Any, name: str, module: str) -> None:
+    """Name a function as what it stands for, so that a pickle refers to it by that name."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module

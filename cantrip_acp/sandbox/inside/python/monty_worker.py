@@ -1,0 +1,400 @@
+"""The restricted worker: it speaks to the host like the code worker, and lets Monty's interpreter run the cells.
+
+Monty's process is a child of this one, in the same sandbox. It has no authority: it can compute, print, and ask; whatever
+it asks for comes here and is a gate, or is refused. What it hands over is decoded here too, never on the host.
+
+There is no way to interrupt Monty but to end its process, so its state is kept before each cell, and a cell that was
+stopped is undone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+
+from .codec import Codec
+from .gates import arguments
+from .interrupts import Interrupts
+from .snapshot import PIECE
+from .value_repr import ERROR, show
+from .wire import Wire
+from .worker import _move
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_NAMES = 200
+_STARTED = "GateError = RuntimeError\ncontext = []"
+"""The language has no inheritance, so no exception of one's own: a gate's failure has another name for an error it knows."""
+_CONSTRUCTED = ("Cantrip", "Child", "Result", "cast", "cast_batch", "summon", "send", "dismiss")
+_INPUT = re.compile(r"<python-input-(\d+)>")
+_BINDS = re.compile(r"=|\b(?:def|class|import|for|as|exec|eval)\b")
+"""What there is in every cell that gives a name to something."""
+_MOST_KEPT = 256 * 1024 * 1024
+"""Bytes of state up to which a stopped cell can be undone."""
+
+
+def main(inward: int, outward: int) -> None:
+    """Serve the host on two descriptors. Never returns."""
+    # Blocked in all threads but the one that waits for it, so that nothing here is ever torn by an interrupt.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    wire = Wire(_move(inward), _move(outward), Codec(), Interrupts())
+    settings = wire.command()
+    sys.path.append(settings["packages"])
+    sys.set_int_max_str_digits(0)
+    worker = Restricted(wire, settings)
+    wire.send({"t": "ready", "python": worker.version, "executable": settings["binary"]})
+    worker.serve()
+
+
+class Restricted:
+    """Monty's session, and what is done with it."""
+
+    def __init__(self, wire: Wire, settings: dict[str, Any]) -> None:
+        import pydantic_monty
+
+        self._monty = pydantic_monty
+        self.version = f"monty {pydantic_monty.__version__}"
+        self._wire = wire
+        self._own: dict[str, dict[str, Any]] = {spec["shown"]: spec for spec in settings["gates"]}
+        if "done" in self._own:
+            self._own["submit_answer"] = self._own["done"]
+        self._gates = self._own
+        self._gain(settings.get("gained") or [])
+        wire.gained = self._gain
+        self._memory = settings["heap"]
+        self._pool: Any = pydantic_monty.Monty(binary_path=settings["binary"], min_processes=1, max_processes=1)
+        self._pool.__enter__()
+        self._session: Any = None  # of the pool, or None where its process was lost
+        self._pid = 0
+        self._fresh = b""
+        self._kept: bytes | None = None
+        self._feeds = self._feeds_kept = 0
+        self._cells: dict[int, int] = {}
+        self._told: list[str] = []
+        self._guard = threading.Lock()
+        self._running = False
+        self._stopped = threading.Event()
+        self._done = False
+        self._refused = ""
+        self._open()
+        self._feed(_STARTED)
+        self._constructs = bool(settings.get("construction"))
+        if self._constructs:
+            self._feed(_construction())
+        self._feeds_fresh = self._feeds
+        self._fresh = self._state()
+        self._rest()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _gain(self, specs: list[dict[str, Any]]) -> None:
+        """Gates beside the circle's: the language asks for a name when it meets it."""
+        self._gates = {**{spec["shown"]: spec for spec in specs}, **self._own}
+
+    def serve(self) -> None:
+        """Until the host is gone, which ends the process where it reads."""
+        while True:
+            command = self._wire.command()
+            kind = command.get("t")
+            if kind == "run":
+                self._cell(command)
+            elif kind == "snapshot":
+                self._snapshot()
+            elif kind == "restore":
+                self._restore()
+
+    # The interpreter's process
+
+    def _open(self) -> None:
+        limits = {"max_memory": self._memory, "max_suspensions": 2**53}
+        session = self._pool.checkout(limits=limits, os_policy={"sleep": "call_host"})
+        self._session = session.__enter__()
+        self._pid = self._session.worker_pid
+
+    def _drop(self) -> None:
+        """Give up the interpreter: it is gone, or has to go."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._end()
+            try:
+                session.__exit__(None, None, None)
+            except self._monty.MontyError:
+                # It says that its process is gone, which is why we are here.
+                return
+
+    def _end(self) -> None:
+        with self._guard:
+            if self._pid:
+                _signal(self._pid, signal.SIGKILL)
+                self._pid = 0
+
+    def _ready(self, state: bytes | None = None) -> None:
+        """An interpreter that can take a cell, with the state of before where it was lost."""
+        if self._session is None:
+            self._open()
+            session: Any = self._session
+            session.load_session(state or self._kept or self._fresh)
+            self._feeds = self._feeds_kept if self._kept is not None else self._feeds_fresh
+            return
+        _signal(self._pid, signal.SIGCONT)
+
+    def _rest(self) -> None:
+        """Nothing of it runs between cells."""
+        if self._session is not None:
+            _signal(self._pid, signal.SIGSTOP)
+
+    def _watch(self) -> None:
+        """The thread that is interrupted in the place of a cell."""
+        while True:
+            signal.sigwait({signal.SIGINT})
+            if self._running:
+                self._stopped.set()
+                self._end()
+
+    # Cells
+
+    def _cell(self, command: dict[str, Any]) -> None:
+        value = error = None
+        self._done = False
+        self._refused = ""
+        # Nothing of the language runs on after its cell.
+        self._wire.cell = lambda: str(command["token"])
+        self._stopped.clear()
+        self._running = True
+        try:
+            self._keep()
+            inputs = {"context": command["context"]} if "context" in command else None
+            self._cells[self._feeds] = command["cell"]
+            result = self._run(command["code"], inputs)
+            if result is not None:
+                value = show(result)
+        except self._monty.MontyCrashedError as crash:
+            self._drop()
+            error = self._undone(str(crash))
+        except self._monty.MontyError as failure:
+            raised = failure.exception()
+            if not _is_exit(raised):
+                error = self._described(failure)
+            if isinstance(raised, MemoryError):
+                # It may have been ended for that, or have no room left to go on with.
+                self._drop()
+                error = f"{error}\n\n{self._undone('')}"
+        except MemoryError:
+            error = "MemoryError: the cell's last value is too large to be shown; keep it in a variable"
+        except ValueError as failure:
+            error = f"the cell's last value cannot be shown: {failure}"
+        self._running = False
+        if self._stopped.is_set():
+            # It was stopped while we were between two of its steps.
+            self._drop()
+            value, error = None, error or self._undone("")
+        names = self._names() if _BINDS.search(command["code"]) else None
+        self._rest()
+        told: dict[str, Any] = {}
+        if names is not None and names != self._told:
+            self._told = names
+            told["names"] = names
+        error = None if self._done else error
+        self._wire.send(
+            {"t": "end", "cell": command["cell"], "value": value, "error": error, "done": self._done, **told}
+        )
+
+    def _keep(self) -> None:
+        """An interpreter that can take a cell, its state kept beside it."""
+        try:
+            self._ready()
+            kept = self._state()
+        except self._monty.MontyError:
+            # What a cell left has no room to be written down: back to what was kept last.
+            self._drop()
+            self._ready()
+            kept = self._state()
+            self._say("[the variables had grown too large to go on with; they are as they were before the last cell]\n")
+        self._kept = kept if len(kept) <= _MOST_KEPT else None
+        self._feeds_kept = self._feeds
+
+    def _state(self) -> bytes:
+        state: bytes = self._session.dump()
+        return state
+
+    def _undone(self, crash: str) -> str:
+        what = (
+            "KeyboardInterrupt: the cell was stopped" if self._stopped.is_set() else f"the interpreter ended: {crash}"
+        )
+        if self._kept is None:
+            return f"{what}. Its state was too large to be kept beside it: all variables are lost"
+        return f"{what}. What it did to variables is undone; they are as they were before this cell"
+
+    def _feed(self, code: str) -> Any:
+        self._feeds += 1
+        return self._session.feed_run(code)
+
+    def _run(self, code: str, inputs: dict[str, Any] | None) -> Any:
+        """The value of the last expression. Every step of the cell that leaves the language comes by here."""
+        monty = self._monty
+        self._feeds += 1
+        step = self._session.feed_start(code, inputs=inputs, print_callback=self._print)
+        while not isinstance(step, monty.MontyComplete):
+            if isinstance(step, monty.NameLookupSnapshot):
+                step = self._looked_up(step)
+            elif isinstance(step, monty.FunctionSnapshot):
+                step = self._called(step)
+            else:
+                gone = {"exc_type": "RuntimeError", "message": "nothing is waited for here: gates answer at once"}
+                step = step.resume(dict.fromkeys(step.pending_call_ids, gone))
+        return None if self._done else step.output
+
+    def _looked_up(self, step: Any) -> Any:
+        name = step.variable_name
+        if step.object_id is not None or not (name in self._gates or (self._constructs and name in ("_ask", "_size"))):
+            return step.resume()
+
+        def gate() -> None:
+            """Stands for the gate; only its name goes in."""
+
+        gate.__name__ = gate.__qualname__ = name
+        return step.resume(value=gate)
+
+    def _called(self, step: Any) -> Any:
+        if self._done:
+            # Whatever catches the end of a finished cast meets it again at its next step.
+            return step.resume({"exception": SystemExit("done")})
+        name = step.function_name
+        if step.is_os_function:
+            if name in ("time.sleep", "asyncio.sleep") and step.args:
+                self._stopped.wait(max(0.0, float(step.args[0])))
+                return step.resume({"return_value": None})
+            return step.resume_not_handled()
+        if self._constructs and name in ("_ask", "_size"):
+            return self._asked(step, name)
+        spec = self._gates.get(name) if step.object_id is None else None
+        if spec is None:
+            return step.resume({"exc_type": "NameError", "message": f"name {name!r} is not defined"})
+        schema = spec["parameters"]
+        properties: dict[str, Any] = schema.get("properties") or {}
+        try:
+            args = arguments(name, properties, frozenset(schema.get("required") or ()), step.args, step.kwargs)
+        except TypeError as error:
+            return step.resume({"exc_type": "TypeError", "message": str(error)})
+        return self._answered(step, spec["name"], args)
+
+    def _asked(self, step: Any, name: str) -> Any:
+        """What children from values come to: how large a request is, or the request itself."""
+        try:
+            if name == "_size":
+                return step.resume({"return_value": self._wire.size(step.args[0])})
+            gate, args = step.args
+        except (TypeError, ValueError, IndexError, RecursionError) as error:
+            return self._failed(step, f"what a child is given is not JSON data: {error}")
+        return self._answered(step, gate, args)
+
+    def _answered(self, step: Any, gate: str, args: Any) -> Any:
+        try:
+            reply = self._wire.ask({"t": "call", "gate": gate, "args": args})
+        except (TypeError, ValueError, RecursionError) as error:
+            return self._failed(step, f"arguments of {gate} are not JSON data: {error}")
+        if reply.get("stop"):
+            self._done = True
+            return step.resume({"exception": SystemExit("done")})
+        result = reply.get("result")
+        if reply.get("error"):
+            return self._failed(step, result if isinstance(result, str) else str(result))
+        return step.resume({"return_value": result})
+
+    def _failed(self, step: Any, text: str) -> Any:
+        self._refused = text
+        return step.resume({"exc_type": "RuntimeError", "message": text})
+
+    def _print(self, stream: str, text: str) -> None:
+        if self._done:
+            return
+        self._say(text, 2 if stream == "stderr" else 1)
+
+    def _say(self, text: str, fd: int = 2) -> None:
+        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        while data:
+            data = data[os.write(fd, data) :]
+
+    def _described(self, failure: Any) -> str:
+        text: str = failure.display() if hasattr(failure, "display") else str(failure)
+        text = _INPUT.sub(lambda found: f"<cell {self._cells.get(int(found[1]), 0)}>", text)
+        plain = f"RuntimeError: {self._refused}"
+        if self._refused and text.endswith(plain):
+            text = text[: -len(plain)] + f"GateError: {self._refused}"
+        if len(text) > ERROR:
+            text = f"{text[: ERROR * 2 // 3]}\n[… {len(text) - ERROR:,} characters left out …]\n{text[-ERROR // 3 :]}"
+        return text
+
+    def _names(self) -> list[str] | None:
+        """What the namespace holds; None where it cannot be asked now."""
+        if self._session is None:
+            return None
+        try:
+            found = self._feed(f"[*locals()][:{2 * _NAMES}]")
+        except self._monty.MontyCrashedError:
+            self._drop()
+            return None
+        except self._monty.MontyError:
+            # A cell may have given `locals` another meaning.
+            return None
+        hidden = {"context", "GateError", *self._gates, *(_CONSTRUCTED if self._constructs else ())}
+        return [n[:100] for n in found if isinstance(n, str) and n[:1] != "_" and n not in hidden][:_NAMES]
+
+    # Snapshots
+
+    def _snapshot(self) -> None:
+        """Send the state in pieces, then what it is."""
+        try:
+            self._ready()
+            head = json.dumps({"feeds": self._feeds, "cells": self._cells}).encode()
+            data = len(head).to_bytes(4, "big") + head + self._state()
+            names = self._names()
+        except self._monty.MontyError as error:
+            self._wire.send({"t": "state", "error": str(error)[:300], "size": 0})
+            return
+        self._rest()
+        for start in range(0, len(data), PIECE):
+            self._wire.send_bytes(data[start : start + PIECE])
+        self._wire.send({"t": "state", "error": None, "size": len(data), "names": names or []})
+
+    def _restore(self) -> None:
+        """Go on from a state that came in pieces before this command."""
+        data = b"".join(self._wire.blobs)
+        self._wire.blobs.clear()
+        names: list[str] = []
+        error = None
+        try:
+            end = 4 + int.from_bytes(data[:4], "big")
+            head = json.loads(data[4:end])
+            self._drop()
+            self._ready(data[end:])
+            self._feeds = int(head["feeds"])
+            self._cells = {int(feed): int(cell) for feed, cell in head["cells"].items()}
+            names = self._names() or []
+            self._rest()
+        except (self._monty.MontyError, ValueError, KeyError, TypeError, AttributeError) as failure:
+            error = f"{type(failure).__name__}: {failure}"[:300]
+        self._wire.send({"t": "state", "error": error, "size": len(data), "names": names})
+
+
+def _construction() -> str:
+    """The part of `children` that the language reads."""
+    with open(os.path.join(os.path.dirname(__file__), "children.py"), encoding="utf-8") as file:
+        return file.read().partition("# What Monty reads begins here.\n")[2]
+
+
+def _is_exit(failure: BaseException) -> bool:
+    """Whether a cell has just left, which ends it and is no error."""
+    return isinstance(failure, SystemExit) and failure.code in (None, "", 0, "0")
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

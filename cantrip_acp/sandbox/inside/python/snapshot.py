@@ -1,0 +1,218 @@
+"""Snapshots: the namespace pickled as a whole, so that what is shared stays shared; and opened again in a fresh worker.
+
+Functions keep the live namespace as their globals on both sides. What cannot be pickled is named, never dropped in
+silence. Only here, inside of a sandbox, is such a pickle ever opened.
+"""
+
+from __future__ import annotations
+
+import _functools  # type: ignore[import-not-found]
+import builtins
+import gc
+import os
+import sys
+
+from . import cloudpickle
+from .snapshot_check import made
+from .snapshot_load import WHY, cached, device, fixed, imported, live, take, temporary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .worker import Worker
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+PIECE = 1 << 20
+"""Bytes of the pickle that go in one frame."""
+
+
+class _Live:
+    """Stands for the namespace itself: it is not pickled but there."""
+
+    def __reduce__(self) -> Any:
+        return live, ()
+
+
+def _view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
+    """An array over another one's memory."""
+    return sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)
+
+
+def _viewed(array: Any, numpy: Any) -> Any:
+    """How an array that looks into another's memory is made again over that memory; None where it stands for itself."""
+    owner = array.base
+    if type(owner) is not numpy.ndarray or owner.base is not None or not owner.flags.c_contiguous:
+        return None
+    if array.dtype.hasobject or owner.dtype.hasobject or not (array.flags.writeable and owner.flags.writeable):
+        return None
+    offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+    return _view, (owner, array.shape, array.dtype, offset, array.strides)
+
+
+_MODULE = type(sys)
+_CACHE = _functools._lru_cache_wrapper
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, file: Any, worker: Worker) -> None:
+        super().__init__(file, protocol=5)
+        self._scope = worker.scope
+        # Of an array that nobody has imported there is none.
+        self._numpy = sys.modules.get("numpy")
+        self._array = getattr(self._numpy, "ndarray", None)
+        self._fixed = {id(value): name for name, value in worker.fixed.items() if not isinstance(value, type)}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is _MODULE:
+            make, args = self.dispatch_table[_MODULE](obj)[:2]
+            # The commonest of what cloudpickle's own functions would be needed for when it is opened again.
+            return (imported, args) if make is cloudpickle.subimport else NotImplemented
+        if type(obj) is _CACHE and obj.__module__ == "__main__":
+            # By itself it is a name in a module that is another one when it is opened.
+            how = obj.cache_parameters()
+            return cached, (obj.__wrapped__, how["maxsize"], how["typed"])
+        name = self._fixed.get(id(obj))
+        if name is not None:
+            return fixed, (name,)
+        if type(obj) is self._array and obj.base is not None:
+            reduced = _viewed(obj, self._numpy)
+            if reduced is not None:
+                return reduced
+        return super().reducer_override(obj)
+
+    def _function_getnewargs(self, func: Any) -> Any:
+        args = super()._function_getnewargs(func)
+        return (args[0], _LIVE, *args[2:]) if func.__globals__ is self._scope else args
+
+    def _dynamic_function_reduce(self, func: Any) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        if func.__globals__ is self._scope:
+            reduced[2][1]["__globals__"] = {}
+        return reduced
+
+
+_LIVE = _Live()
+
+
+class _Unframed:
+    """What a pickler writes, without its frames: they begin every 64 KB, wherever that is, so that a byte more at the
+    beginning would change the whole of it. A pickle needs none."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        if not self._is_payload(piece):
+            start = 2 if piece[:1] == b"\x80" else 0
+            if piece[start : start + 1] == b"\x95":
+                size = int.from_bytes(piece[start + 1 : start + 9], "little")
+                if start + 9 + size == len(piece):
+                    piece = piece[:start] + piece[start + 9 :]
+        self._pieces.append(piece)
+        return len(piece)
+
+    def _is_payload(self, piece: bytes) -> bool:
+        """Whether it is the inside of a large object, whose head was written right before it: that may look like anything."""
+        before = self._pieces[-1] if self._pieces else b""
+        return any(
+            before[-1 - width :][:1] in kinds and int.from_bytes(before[-width:], "little") == len(piece)
+            for width, kinds in ((4, (b"B", b"X")), (8, (b"\x8e", b"\x8d", b"\x96")))
+        )
+
+    def whole(self) -> bytes:
+        return b"".join(self._pieces)
+
+
+def snapshot(worker: Worker, command: dict[str, Any]) -> None:
+    """Fork a process that makes, checks and sends the snapshot: it has the state as it is now, and this one need not wait.
+
+    Until the host's next command that process alone writes to the host.
+    """
+    take(worker)
+    worker.wire.lend()
+    try:
+        child = os.fork()
+    except Exception as error:  # noqa: BLE001 - a cell may have put anything in its place
+        worker.wire.take_back()
+        worker.wire.send(
+            {
+                "t": "state",
+                "error": f"no process can be started for it: {type(error).__name__}: {error}"[:WHY],
+                "size": 0,
+            }
+        )
+        return
+    if child:
+        worker.keeper = child
+        return
+    try:
+        sys.settrace(None)
+        # A collection would touch, and so copy, every page of the state.
+        gc.disable()
+        worker.wire.take_over()
+        worker.wire.send({"t": "began"})
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nowhere, fd)
+        _send(worker)
+    finally:
+        os._exit(0)
+
+
+def _send(worker: Worker) -> None:
+    """Send the pickle in pieces, then what it is."""
+    try:
+        bindings = {
+            name: value
+            for name, value in worker.scope.items()
+            if type(name) is str and name != "__builtins__" and worker.fixed.get(name, worker) is not value
+        }
+        state = {"scope": bindings, "sources": worker.cells.sources.all(), "path": list(sys.path), "folder": _folder()}
+        nameless = [[repr(name)[:200], "its name is no text"] for name in worker.scope if type(name) is not str]
+        data, missing = made(worker, state, lambda what: _pickled(what, worker))
+        modules = sorted({name.partition(".")[0] for name in sys.modules.keys() - worker.modules})
+    except BaseException as error:  # noqa: BLE001
+        worker.wire.send({"t": "state", "error": f"{type(error).__name__}: {error}"[:WHY], "size": 0})
+        return
+    for start in range(0, len(data), PIECE):
+        worker.wire.send_bytes(data[start : start + PIECE])
+    worker.wire.send(
+        {
+            "t": "state",
+            "error": None,
+            "size": len(data),
+            "names": [n[:200] for n in bindings if n[:2] != "__"][:2000],
+            "missing": [*nameless, *missing][:200],
+            "modules": [m for m in modules if not m.startswith("_")][:500],
+        }
+    )
+
+
+def _pickled(what: Any, worker: Worker) -> bytes:
+    _by_value()
+    file = _Unframed()
+    _Pickler(file, worker).dump(what)
+    return file.whole()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/tmp"
+
+
+def _by_value() -> None:
+    """Modules that the entity wrote into a private folder are gone in the next worker: they go along."""
+    devices = temporary()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and device(file) in devices:
+            cloudpickle.register_pickle_by_value(module)
+
+
+_live, _fixed = live, fixed
+"""As snapshots of looms that were written before call them."""

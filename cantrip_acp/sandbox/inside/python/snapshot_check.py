@@ -1,0 +1,267 @@
+"""A snapshot is pickled and opened again in a forked process, which is thrown away, before anybody relies on it.
+
+Once the pickle is made, that process is turned into a fresh worker: another ``__main__`` and namespace, no classes that were
+opened before, and no modules that no file holds. What an object does when it is pickled or opened (raise, end the process, never
+return) happens there, and never in the worker.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import select
+import sys
+import time
+
+from .cloudpickle import cloudpickle  # type: ignore[import-not-found]
+from .snapshot_load import WHY, opened
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .worker import Worker
+
+    Say = Callable[..., None]
+    """Called with a kind, and with bytes or with a name's number and a text."""
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+WHOLE = 10.0
+"""Seconds in which a whole state must be pickled, and the same again in which it must open."""
+NAME = 3.0
+"""Seconds for both, for one name."""
+ALL_NAMES = 30.0
+"""Seconds for finding out which names are to blame."""
+_ROUNDS = 5
+_KILL = 9
+_PICKLE, _UNPICKLABLE, _DIFFERENT, _BEGUN, _FAILED, _DONE = b"d", b"p", b"o", b"b", b"!", b"."
+
+
+def made(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> tuple[bytes, list[list[str]]]:
+    """The pickle of all that comes back as it is; and the names that do not, each with why, which leave the state's scope.
+
+    Raises RuntimeError where the whole cannot be opened, and nobody knows which name is to blame.
+    """
+    bindings: dict[str, Any] = state["scope"]
+    missing: list[list[str]] = []
+    for _ in range(_ROUNDS):
+        names = list(bindings)
+        heard, problem = _forked(worker, _whole(worker, state, dump), WHOLE)
+        bad = {names[number]: why for kind, number, why in _numbered(heard) if kind in (_UNPICKLABLE, _DIFFERENT)}
+        if problem is not None:
+            rest = [name for name in names if name not in bad]
+            blamed = _blamed(worker, state, dump, rest)
+            if not blamed and not bad:
+                raise RuntimeError(f"it cannot be opened again: {problem}")
+            bad |= blamed
+        missing += [[name[:200], why] for name, why in bad.items()]
+        for name in bad:
+            del bindings[name]
+        if problem is None and not any(kind == _DIFFERENT for kind, _ in heard):
+            return next(body for kind, body in heard if kind == _PICKLE), missing
+    raise RuntimeError("what is left of it cannot be opened again")
+
+
+def _whole(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes]) -> Callable[[Say], None]:
+    """What pickles a state, opens it again as a fresh worker, and compares."""
+
+    def work(say: Say) -> None:
+        bindings: dict[str, Any] = state["scope"]
+        names = list(bindings)
+        data = _pickled(state, dump, say)
+        say(_PICKLE, data)
+        kinds = {number: _kind(bindings[name]) for number, name in enumerate(names) if name in bindings}
+        _fresh(worker)
+        scope = opened(data)["scope"]
+        for number, kind in kinds.items():
+            name = names[number]
+            if name not in scope or _kind(scope[name]) != kind:
+                say(_DIFFERENT, number, _differs(scope.get(name), kind))
+
+    return work
+
+
+def _pickled(state: dict[str, Any], dump: Callable[[Any], bytes], say: Say) -> bytes:
+    """The pickle of a state without the names that cannot be pickled."""
+    try:
+        return dump(state)
+    except Exception:  # noqa: BLE001 - whatever an object raises when it is pickled
+        bindings = state["scope"]
+        for number, name in enumerate(list(bindings)):
+            try:
+                dump(bindings[name])
+            except Exception as failure:  # noqa: BLE001
+                say(_UNPICKLABLE, number, f"{type(failure).__name__}: {_line(failure)}")
+                del bindings[name]
+        return dump(state)
+
+
+def _blamed(worker: Worker, state: dict[str, Any], dump: Callable[[Any], bytes], names: list[str]) -> dict[str, str]:
+    """Which of these names cannot be kept, and why."""
+    bindings, end = state["scope"], time.monotonic() + ALL_NAMES
+
+    def alone(name: str) -> bytes:
+        return dump({**state, "scope": {name: bindings[name]}})
+
+    suspects = _failing(worker, names, alone, end)
+    rest = {name: bindings[name] for name in names if name not in suspects}
+
+    def beside(name: str) -> bytes:
+        # By itself it lacks what it refers to by name.
+        return dump({**state, "scope": {**rest, name: bindings[name]}})
+
+    return _failing(worker, list(suspects), beside, end)
+
+
+def _failing(worker: Worker, names: list[str], dumped: Callable[[str], bytes], end: float) -> dict[str, str]:
+    """Which of these do not come back, and why. After one that ends its process or never returns, another process goes on."""
+    bad: dict[str, str] = {}
+    first = 0
+    while first < len(names) and time.monotonic() < end:
+
+        def each(say: Say, start: int = first) -> None:
+            own, main, there = worker.scope, sys.modules["__main__"], dict(sys.modules)
+            for number in range(start, len(names)):
+                worker.scope = own
+                sys.modules.update(there)
+                sys.modules["__main__"] = main
+                say(_BEGUN, number, "")
+                try:
+                    data = dumped(names[number])
+                    _fresh(worker)
+                    opened(data)["scope"]
+                except BaseException as failure:  # noqa: BLE001 - it has its word, whatever it is
+                    say(_DIFFERENT, number, f"{type(failure).__name__}: {_line(failure)}")
+
+        heard, stopped = _forked(worker, each, NAME)
+        last = first
+        for kind, number, why in _numbered(heard):
+            last = number
+            if kind == _DIFFERENT:
+                bad[names[number]] = why
+        if stopped is None:
+            break
+        bad.setdefault(names[last], f"when it is pickled and opened again, {stopped}")
+        first = last + 1
+    return bad
+
+
+def _numbered(heard: list[tuple[bytes, bytes]]) -> list[tuple[bytes, int, str]]:
+    found = []
+    for kind, body in heard:
+        if kind in (_UNPICKLABLE, _DIFFERENT, _BEGUN):
+            number, _, text = body.decode("utf-8", "replace").partition(" ")
+            found.append((kind, int(number), text[:WHY]))
+    return found
+
+
+def _kind(value: Any) -> tuple[str, str]:
+    kind = type(value)
+    return str(kind.__module__), str(kind.__qualname__)
+
+
+def _differs(value: Any, kind: tuple[str, str]) -> str:
+    return f"it would come back as {type(value).__qualname__}, and it is {kind[1]}"
+
+
+def _line(failure: BaseException) -> str:
+    try:
+        return " ".join(str(failure).split())[:WHY]
+    except BaseException:  # noqa: BLE001 - its own code may fail too
+        return "it has no text"
+
+
+def _fresh(worker: Worker) -> None:
+    """Make this process as a worker is that has run nothing."""
+    for name in _without_file(worker):
+        sys.modules.pop(name, None)
+    main = type(sys)("__main__")
+    worker.scope = vars(main)
+    worker.scope.update({"__builtins__": builtins, **worker.fixed})
+    sys.modules["__main__"] = main
+    for tracker in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
+        found = getattr(cloudpickle, tracker, None)
+        if found is not None:
+            found.clear()
+
+
+def _without_file(worker: Worker) -> list[str]:
+    """Modules that were made here: no fresh worker has them."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if name in worker.modules or name == "__main__":
+            continue
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        file = getattr(module, "__file__", None)
+        there = file if isinstance(file, str) else origin
+        if not isinstance(there, str) or (there not in ("built-in", "frozen") and not os.path.exists(there)):
+            found.append(name)
+    return found
+
+
+def _forked(
+    worker: Worker, work: Callable[[Say], None], silence: float
+) -> tuple[list[tuple[bytes, bytes]], str | None]:
+    """Do it in a forked process: what it said, and why it did not come to its end, None where it did.
+
+    ``silence`` is how many seconds may pass without a word of it.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 3
+        try:
+            os.close(reading)
+            worker.wire.shut()
+
+            def say(kind: bytes, what: Any, text: str = "") -> None:
+                body = what if isinstance(what, bytes) else f"{what} {text}".encode("utf-8", "replace")
+                for part in (kind + len(body).to_bytes(8, "big"), body):
+                    data = memoryview(part)
+                    while data:
+                        data = data[os.write(writing, data[: 1 << 20]) :]
+
+            try:
+                work(say)
+                say(_DONE, b"")
+                status = 0
+            except BaseException as failure:  # noqa: BLE001
+                say(_FAILED, f"{type(failure).__name__}: {_line(failure)}".encode("utf-8", "replace"))
+        finally:
+            os._exit(status)
+    os.close(writing)
+    why: str | None = None
+    try:
+        text, why = _heard(reading, silence)
+    finally:
+        os.close(reading)
+        if why is not None:
+            os.kill(child, _KILL)
+        _, status = os.waitpid(child, 0)
+    heard, at, rest = [], 0, memoryview(text)
+    while len(text) - at >= 9:
+        size = int.from_bytes(rest[at + 1 : at + 9], "big")
+        if len(text) - at < 9 + size:
+            # It ended in the middle of a word.
+            break
+        heard.append((bytes(rest[at : at + 1]), bytes(rest[at + 9 : at + 9 + size])))
+        at += 9 + size
+    failed = [body.decode("utf-8", "replace") for kind, body in heard if kind == _FAILED]
+    if why is None and not failed and (status or at < len(text) or not heard or heard[-1][0] != _DONE):
+        why = "its process ends"
+    return heard, why or (failed[0] if failed else None)
+
+
+def _heard(reading: int, silence: float) -> tuple[bytearray, str | None]:
+    text = bytearray()
+    poll = select.poll()
+    poll.register(reading, select.POLLIN | select.POLLHUP)
+    while True:
+        if not poll.poll(silence * 1000):
+            return text, f"it does not end within {silence:g} s"
+        piece = os.read(reading, 1 << 20)
+        if not piece:
+            return text, None
+        text += piece

@@ -1,0 +1,155 @@
+"""A snapshot opened in a worker, and what its pickle refers to there.
+
+Apart from `snapshot`, which makes snapshots: opening one need not wait for what only that imports.
+"""
+
+from __future__ import annotations
+
+import _pickle as pickle  # as pickle.loads, without the import of what nothing here needs
+import builtins
+import os
+import sys
+
+from .gates import GateError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .worker import Worker
+
+globals()["__builtins__"] = dict(vars(builtins))
+
+WHY = 300
+_worker: Worker | None = None
+
+
+def take(worker: Worker) -> None:
+    """Say which worker the functions below are about."""
+    global _worker
+    _worker = worker
+
+
+def live() -> dict[str, Any]:
+    assert _worker is not None
+    return _worker.scope
+
+
+def imported(name: str) -> Any:
+    """A module by its full name."""
+    __import__(name)
+    return sys.modules[name]
+
+
+def cached(function: Any, maxsize: int | None, typed: bool) -> Any:
+    """A function with an empty cache (``functools.lru_cache``)."""
+    import functools
+
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def fixed(name: str) -> Any:
+    """A gate, the loom: of the worker that it is opened in."""
+    assert _worker is not None
+    return _worker.fixed[name] if name in _worker.fixed else _absent(name)
+
+
+def _absent(name: str) -> Any:
+    """In the place of a gate that was gained where the snapshot was made, and is not there now."""
+
+    def function(*args: Any, **named: Any) -> Any:
+        raise GateError(f"gate not available: {name!r} was loaded in another life of this state; load its module again")
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+_TEMPORARY = ("/tmp", "/dev/shm", "~")
+"""Folders that a worker has for itself alone, each a file system of its own."""
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_ACTS = frozenset({
+    "os.chflags", "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.removexattr", "os.rename", "os.rmdir",
+    "os.setxattr", "os.symlink", "os.truncate", "os.utime",
+})  # fmt: skip
+_STARTS = frozenset(
+    {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn", "subprocess.Popen"}
+)
+_opening = False
+_guarded = False
+
+
+def temporary() -> set[int]:
+    """The file systems of those folders, told by these and not by names: a virtual environment may lie below /tmp."""
+    return {found for folder in _TEMPORARY if (found := device(os.path.expanduser(folder))) is not None}
+
+
+def device(path: Any) -> int | None:
+    try:
+        return os.stat(path).st_dev
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def opened(data: bytes) -> Any:
+    """What a pickle holds. While it is opened, nothing changes a file that outlives the worker, and no process is started."""
+    global _opening, _guarded
+    if not _guarded:
+        # There is no way to take it back.
+        sys.addaudithook(_audit)
+        _guarded = True
+    _opening = True
+    try:
+        return pickle.loads(data)
+    finally:
+        _opening = False
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if not _opening:
+        return
+    if event == "open":
+        if isinstance(args[2], int) and args[2] & _WRITES and not _private(args[0]):
+            raise PermissionError(f"a snapshot that is opened may not write files ({event})")
+    elif event in _ACTS:
+        if not _private(args[0]) or (event in ("os.rename", "os.link") and not _private(args[1])):
+            raise PermissionError(f"a snapshot that is opened may not change files ({event})")
+    elif event in _STARTS:
+        raise PermissionError(f"a snapshot that is opened may not start processes ({event})")
+
+
+def _private(path: Any) -> bool:
+    """Whether a path lies in a file system that is gone with this worker, or is a device."""
+    try:
+        folder = os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path))))
+    except (TypeError, ValueError):
+        # By a descriptor: whose it is cannot be told.
+        return False
+    target = device(path)
+    return folder == "/dev" or (device(folder) in temporary() and target in (None, *temporary()))
+
+
+def restore(worker: Worker, command: dict[str, Any]) -> None:
+    """Open what came in pieces before this command, and go on from there."""
+    take(worker)
+    data = b"".join(worker.wire.blobs)
+    worker.wire.blobs.clear()
+    worker.interrupts.begin()
+    try:
+        worker.interrupts.running = True
+        try:
+            state = opened(data)
+            worker.scope.update(state["scope"])
+            worker.scope["__builtins__"] = builtins
+            for name, text in state["sources"].items():
+                worker.cells.sources.add(name, text)
+            sys.path[:] = state["path"]
+            if os.path.isdir(state["folder"]):
+                os.chdir(state["folder"])
+        finally:
+            worker.interrupts.running = False
+        error = None
+    except BaseException as failure:  # noqa: BLE001 - the host must hear of it, whatever it is
+        error = f"{type(failure).__name__}: {failure}"[:WHY]
+    worker.interrupts.end()
+    names = [n[:200] for n in worker.scope if not n.startswith("__") and n not in worker.fixed][:2000]
+    worker.wire.send({"t": "state", "error": error, "size": len(data), "names": names, "missing": [], "modules": []})

@@ -1,0 +1,134 @@
+"""A policy as bubblewrap's arguments: a pure function, and its text is snapshot-tested.
+
+Mounts are made in the order of their paths, so that what is named most exactly wins. Each mount costs about 0.1 ms per
+command, which is why /etc is one prepared folder and not one bind for each of its files.
+
+The arguments go in by a file descriptor that is filled before bubblewrap starts: what stands there is either whole or,
+should we be killed before, nothing at all, and nothing at all shows the command nothing that it could run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cantrip_acp.files.scratch_copy import source_of
+from cantrip_acp.sandbox.policy.policy import WIRE, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Host paths that a policy's arguments refer to: the prepared /etc, and the note that is read in hidden files' place."""
+
+    etc: str
+    note: str
+
+
+NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
+_ENVELOPE = 4096
+"""Bytes of the file system that stands where something is not: nothing can be written there."""
+
+
+NO_COPIES: Mapping[str, str] = {}
+
+
+def arguments(
+    policy: Policy, places: Places, *, folders: frozenset[str] = frozenset(), copies: Mapping[str, str] = NO_COPIES
+) -> list[str]:
+    """Bubblewrap's options for a policy, without the program and its command.
+
+    ``folders`` are those hidden paths that are folders: an empty one stands in their place instead of the note. ``copies`` are
+    folders of the host by the path that they stand for: what is written there never reaches the path itself.
+    """
+    args = [*NAMESPACES]
+    if not policy.network:
+        args.append("--unshare-net")
+    args += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    for name, value in policy.environment:
+        args += ["--setenv", name, value]
+    limits = policy.limits
+    mounts: list[tuple[tuple[str, ...], int, list[str]]] = []
+
+    def add(path: str, rank: int, *options: str) -> None:
+        mounts.append((tuple(path.split("/")), rank, list(options)))
+
+    for path, target in policy.system:
+        if target is None:
+            add(path, 0, "--ro-bind", path, path)
+        else:
+            add(path, 0, "--symlink", target, path)
+    add("/etc", 0, "--ro-bind", places.etc, "/etc")
+    add("/proc", 0, "--proc", "/proc")
+    add("/dev", 0, "--dev", "/dev")
+    add("/dev/shm", 0, "--perms", "1777", "--size", str(limits.shared_memory), "--tmpfs", "/dev/shm")
+    add("/tmp", 0, "--perms", "1777", "--size", str(limits.temporary), "--tmpfs", "/tmp")
+    add("/var/tmp", 0, "--symlink", "/tmp", "/var/tmp")
+    if policy.home_source is not None:
+        add(policy.home, 0, "--bind", policy.home_source, policy.home)
+        # A kept home is written by commands: the folders that hold mount points must be there, and stay what they are.
+        for below in kept_folders(policy):
+            add(f"{policy.home}/{below}", 0, "--bind", f"{policy.home_source}/{below}", f"{policy.home}/{below}")
+    else:
+        add(policy.home, 0, "--perms", "0700", "--size", str(limits.temporary), "--tmpfs", policy.home)
+    for path, target in policy.links:
+        add(path, 1, "--symlink", target, path)
+    for path in policy.tools:
+        add(path, 1, "--ro-bind", path, path)
+    if policy.wire is not None:
+        add(WIRE, 1, "--ro-bind", policy.wire, WIRE)
+        add(f"{WIRE}/requests", 1, "--perms", "0700", "--size", str(REQUESTS_SIZE), "--tmpfs", f"{WIRE}/requests")
+    for path in policy.readable:
+        if path not in policy.writable:
+            add(path, 2, "--ro-bind", source_of(path, copies), path)
+    for path, copy in copies.items():
+        # What gates wrote in a copy is seen where the path itself is seen.
+        if any(path.startswith(above.rstrip("/") + "/") for above in policy.readable) and path not in policy.writable:
+            add(path, 2, "--ro-bind", copy, path)
+    for path in policy.writable:
+        add(path, 3, "--bind", source_of(path, copies), path)
+    for path in policy.pinned:
+        add(path, 4, "--bind", source_of(path, copies), path)
+    for path in policy.protected:
+        add(path, 5, "--ro-bind", source_of(path, copies), path)
+    for path in policy.absent:
+        add(path, 5, "--perms", "0555", "--size", str(_ENVELOPE), "--tmpfs", path)
+    for path in policy.hidden:
+        if path in folders:
+            add(path, 6, "--perms", "0555", "--size", str(_ENVELOPE), "--tmpfs", path)
+        else:
+            add(path, 6, "--ro-bind", places.note, path)
+    for path, source in policy.replaced:
+        add(path, 7, "--ro-bind", source, path)
+    for _, _, options in sorted(mounts, key=lambda m: (m[0], m[1])):
+        args += options
+    # The root, /dev and the whole of /proc last: what they hold that is no mount of its own cannot be written. As root,
+    # /proc/sys would otherwise run programs on the host (core_pattern).
+    for path in ("/proc", "/dev", "/"):
+        args += ["--remount-ro", path]
+    args += ["--chdir", policy.folder]
+    return args
+
+
+def kept_folders(policy: Policy) -> list[str]:
+    """Folders below a kept home on the way to what is mounted there, outermost first, relative to it."""
+    found: set[str] = set()
+    for path in (*policy.tools, *(link for link, _ in policy.links), *policy.readable, *policy.writable):
+        if path.startswith(policy.home + "/"):
+            parts = path.removeprefix(policy.home + "/").split("/")
+            found.update("/".join(parts[:n]) for n in range(1, len(parts)))
+    return sorted(found)
+
+
+REQUESTS_SIZE = 64 * 1024 * 1024
+"""Bytes that gate requests under way may take together."""
+
+
+def encode(args: list[str]) -> bytes:
+    """Arguments as ``--args`` reads them. Raises ValueError for one that holds a NUL."""
+    out = bytearray()
+    for arg in args:
+        data = arg.encode("utf-8", "surrogateescape")
+        if b"\0" in data:
+            raise ValueError(f"an argument holds a NUL byte: {arg!r}")
+        out += data + b"\0"
+    return bytes(out)

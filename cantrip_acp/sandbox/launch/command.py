@@ -1,0 +1,375 @@
+"""One command under way in a sandbox: started, heard, bounded, ended, and cleaned up after."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+
+from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.sandbox.launch import availability, bubblewrap, limits
+from cantrip_acp.sandbox.launch import control_groups as controlgroup
+from cantrip_acp.sandbox.launch.control_groups import ControlGroup
+from cantrip_acp.sandbox.launch.limits import Watching
+from cantrip_acp.sandbox.launch.output import Collector, part, share
+from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Status, Tree, failed, in_memory, no_room
+from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.network.hosts import Allowed
+from cantrip_acp.sandbox.network.netns_listener import Door
+from cantrip_acp.sandbox.network.proxy import Proxy
+from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.placeholders import Standins
+from cantrip_acp.sandbox.policy.policy import Policy
+from cantrip_acp.sandbox.policy.protected import places
+
+_LONG_COMMAND = 100_000
+"""Bytes of a command that is handed over in a file: the kernel takes 128 KiB in one argument."""
+_COMMAND_FILE = "/run/command"
+_PACE = 0.01
+_PACED_FROM = 20
+"""A listener gets at most one piece in this many seconds, after the first few: a program that writes letter by letter."""
+_LIVE_MOST = 262_144
+"""Bytes of output that wait for a slow reader before the command is made to wait too."""
+
+Listener = Callable[[str, str], Awaitable[None]]
+"""Hears output while it comes: the stream's name (stdout, stderr) and cleaned text."""
+
+
+Spawn = Callable[..., object]
+"""Starts a coroutine function with its arguments in a task group."""
+
+Tap = Callable[[int, bytes], None]
+"""Gets output as it came, 1 or 2 for the stream, before anything is bounded or cleaned. It may block, and then the command
+waits too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a command left behind. ``exit_code`` is 0 to 255, None where it was ended before its time."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    truncated: bool
+    timed_out: bool = False
+    ended_because: str | None = None
+    last_line: str = ""
+    duration_ms: float = 0.0
+    warning: str | None = None
+    """What is to be said of a command that ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a command is started with. ``key`` is what it was made from; ``encoded`` are the options as bubblewrap reads
+    them, ``filter`` the system call filter."""
+
+    key: object
+    policy: Policy
+    options: list[str]
+    encoded: bytes
+    host: Host
+    program: str
+    filter: bytes
+
+
+class Running:
+    """One command under way."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        command: str,
+        listener: Listener | None,
+        tap: Tap | None,
+        environment: Mapping[str, str],
+        timeout_ms: int | None,
+    ) -> None:
+        policy = prepared.policy
+        self._prepared = prepared
+        self._command = command
+        self._listener = listener
+        self._tap = tap
+        self._environment = environment
+        self._timeout_ms = policy.limits.timeout_ms if timeout_ms is None else min(timeout_ms, policy.limits.timeout_ms)
+        self._most = policy.limits.output
+        self._streams = {1: Collector(self._most), 2: Collector(self._most)}
+        self._folders = ("/tmp", "/dev/shm", policy.home) if policy.home_source is None else ("/tmp", "/dev/shm")
+        self._watching = Watching()
+        kept = (policy.home_source,) if policy.home_source is not None else ()
+        self._watchdog = limits.Watchdog(
+            policy.limits, self._folders, count=prepared.host.uid == 0, disks=(*policy.writable, *kept)
+        )
+        self._began = time.perf_counter()
+        self._timed_out = False
+        self._left = self._timeout_ms / 1000
+        self._since = 0.0
+        self._holds = 0
+        self._standins: list[Standins] = []
+        self._group: ControlGroup | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._door: Door | None = None
+        self._no_way: str | None = None
+        self._spawn: Spawn | None = None
+        self._stdin = -1
+        self._processor_ms = policy.limits.timeout_ms
+        self.tree: Tree | None = None
+
+    def through(self, spawn: Spawn) -> None:
+        """Where the policy lists hosts: ``spawn`` runs the proxy beside the command, and stops it afterwards."""
+        self._spawn = spawn
+
+    @property
+    def pid(self) -> int:
+        """The host's number of the sandbox's first process, 0 before there is one."""
+        return self.tree.pid if self.tree is not None else 0
+
+    def end(self, because: str) -> None:
+        """Kill the command's whole tree at once."""
+        if self.tree is not None:
+            self.tree.end(because)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """The length of something that has limits of its own: the command's time stands still."""
+        self._holds += 1
+        if self._holds == 1 and self._timers:
+            self._timers[0].cancel()
+            self._left -= time.monotonic() - self._since
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self._holds and self._timers and not self._tree.exited:
+                self._since = time.monotonic()
+                self._timers[0] = asyncio.get_running_loop().call_later(max(0.001, self._left), self._on_timeout)
+
+    def so_far(self) -> tuple[str, str, bool]:
+        """What came since this was last asked, within the ward; `partial` then gives the rest."""
+        if self.tree is not None:
+            self.tree.read_now()
+        stdout, stderr, truncated, self._most = part(self._streams[1], self._streams[2], self._most)
+        return stdout, stderr, truncated
+
+    async def run(self) -> Outcome:
+        try:
+            self._start()
+            reports = 0
+            while self._tree.running:
+                await self._tree.changed()
+                reports += await self._report()
+                if reports > _PACED_FROM and self._listener is not None and self._tree.running:
+                    await anyio.sleep(_PACE)
+            await self._report()
+        finally:
+            status = self._clean()
+        await self._report(last=True)
+        if self._no_way is not None:
+            raise SandboxError(self._no_way)
+        if status.exit_code is None and status.ended_because is None:
+            raise availability.explain(self._streams[2].text(4096)).error()
+        return self.partial(status)
+
+    @property
+    def _tree(self) -> Tree:
+        assert self.tree is not None
+        return self.tree
+
+    def _start(self) -> None:
+        policy = self._prepared.policy
+        extra: list[str] = []
+        inherited: list[int] = []
+        try:
+            if policy.home_source is not None:
+                _ready_home(policy)
+            for folder, names, absent in places(policy.writable, policy.absent):
+                standing = Standins(folder, names, runtime().pool(folder))
+                self._standins.append(standing)
+                runtime().holds(folder)
+                standing.make(absent)
+            for name, value in self._environment.items():
+                extra += ["--setenv", name, value]
+            run = [policy.shell, "-c", self._command]
+            data = self._command.encode("utf-8", "surrogateescape")
+            if len(data) > _LONG_COMMAND:
+                script = in_memory(data)
+                inherited.append(script)
+                run = [policy.shell, _COMMAND_FILE]
+                at_root = ["--perms", "0444", "--ro-bind-data", str(script), _COMMAND_FILE]
+                options = bubblewrap.encode([*at_root, *self._prepared.options, *extra])
+            else:
+                options = self._prepared.encoded + bubblewrap.encode(extra)
+            args = in_memory(options)
+            inherited.append(args)
+            calls = in_memory(self._prepared.filter)
+            inherited.append(calls)
+            argv = [runtime().token, "--seccomp", str(calls), "--args", str(args), "--", *run]
+            launch = Launch(program=self._prepared.program, argv=argv, inherited=inherited, stdin=self._stdin)
+            bounds = policy.limits
+            if (parent := control_groups()) is not None:
+                self._group = controlgroup.make(
+                    parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
+                )
+            if self._group is not None:
+                launch.within = self._group.entered
+            if policy.hosts:
+                self._door = Door(self._on_way, self._on_no_way)
+                self._door.start()
+            hooks = Hooks(output=self._on_output, prepared=self._on_prepared, hold=self._door is not None)
+            self.tree = Tree(launch, hooks)
+            inherited, self._stdin = [], -1
+            self.tree.start()
+        except BaseException as error:
+            for fd in inherited:
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise failed("the command cannot be started in the sandbox", error) from error
+            raise
+        loop = asyncio.get_running_loop()
+        self._since = time.monotonic()
+        self._timers.append(loop.call_later(self._left, self._on_timeout))
+        self._timers.append(loop.call_later(limits.FIRST, self._on_watch))
+
+    def _on_prepared(self, pid: int) -> None:
+        policy = self._prepared.policy
+        if self._group is not None:
+            self._group = self._group.placed(pid)
+        bounds = replace(policy.limits, timeout_ms=self._processor_ms)
+        limits.apply(pid, bounds, cores=self._prepared.host.cores, root=self._prepared.host.uid == 0)
+        if self._door is not None:
+            try:
+                self._door.open(pid)
+            except OSError as error:
+                self._on_no_way(
+                    f"the sandbox's network cannot be entered from outside ({no_room(error) or error.strerror})"
+                )
+
+    def _on_way(self, listener: socket.socket) -> None:
+        """The proxy can be reached from inside now, and the command may run."""
+        if self._spawn is None or self._tree.exited:
+            listener.close()
+            return
+        proxy = Proxy(Allowed.of(self._prepared.policy.hosts), lambda line: self._on_output(2, f"{line}\n".encode()))
+        self._spawn(proxy.serve, listener)
+        self._tree.release()
+
+    def _on_no_way(self, why: str) -> None:
+        self._no_way = why
+        self._tree.end(why)
+
+    def _on_output(self, stream: int, data: bytes) -> None:
+        if self._tap is not None:
+            self._tap(stream, data)
+        collector = self._streams[stream]
+        collector.feed(data)
+        if self._listener is not None and collector.waiting > _LIVE_MOST:
+            self._tree.pause(True)
+
+    def _on_timeout(self) -> None:
+        if not self._tree.exited:
+            self._timed_out = self._tree.status.ended_because is None
+            self._tree.end(f"it ran longer than {self._timeout_ms} ms (bash_timeout_ms)")
+
+    def _on_watch(self) -> None:
+        if self._tree.exited:
+            return
+        pid = self._tree.pid
+        self._watching.ask(lambda: self._watchdog.verdict(pid) if pid else None, self._judged)
+
+    def _judged(self, verdict: str | None) -> None:
+        if self._tree.exited:
+            return
+        # Should it have ended meanwhile, its number may be somebody else's by now, and so is what was measured.
+        if verdict is not None and self._tree.alive:
+            self._tree.end(f"it used {verdict}")
+            return
+        self._timers[1] = asyncio.get_running_loop().call_later(limits.INTERVAL, self._on_watch)
+
+    async def _report(self, *, last: bool = False) -> int:
+        """Hand what came to whoever listens; while they are slow, the command is too. Gives how many pieces there were."""
+        pieces = 0
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            collector = self._streams[stream]
+            if self._listener is None or not (last or collector.waiting):
+                continue
+            text = collector.finish() if last else collector.take()
+            if text:
+                pieces += 1
+                await self._listener(name, text)
+        if self.tree is not None and not last:
+            self.tree.pause(False)
+        return pieces
+
+    def _clean(self) -> Status:
+        for timer in self._timers:
+            timer.cancel()
+        if self._door is not None:
+            self._door.close()
+        status = self.tree.finish() if self.tree is not None else Status()
+        if self._group is not None:
+            if status.ended_because is None and self._group.exceeded():
+                limit = self._prepared.policy.limits.memory // (1024 * 1024)
+                status.exit_code, status.ended_because = None, f"it used more than {limit} MiB of memory"
+            self._group.remove()
+            self._group = None
+        for standing in self._standins:
+            standing.remove()
+            runtime().released(standing.folder)
+        self._standins = []
+        return status
+
+    def partial(self, status: Status | None = None) -> Outcome:
+        """What there is: the end, or what came before a cancel."""
+        if status is None:
+            status = self.tree.status if self.tree is not None else Status()
+        out, err, truncated = share(self._streams[1], self._streams[2], self._most)
+        return Outcome(
+            exit_code=status.exit_code,
+            stdout=out,
+            stderr=err,
+            truncated=truncated,
+            timed_out=self._timed_out,
+            ended_because=status.ended_because,
+            last_line=self._streams[1].last_line(),
+            # One that was quick enough met the end of the disk before it was looked at.
+            warning=self._watchdog.disks.full() if status.ended_because is None else None,
+            duration_ms=(time.perf_counter() - self._began) * 1000,
+        )
+
+
+def _ready_home(policy: Policy) -> None:
+    """Make the folders of a kept home that things are mounted in; a link that a command put there instead goes."""
+    assert policy.home_source is not None
+    for below in bubblewrap.kept_folders(policy):
+        path = os.path.join(policy.home_source, below)
+        if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
+            os.unlink(path)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    for path in policy.tools:
+        if path.startswith(policy.home + "/"):
+            own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
+            if os.path.islink(own):
+                os.unlink(own)
+    for path, target in policy.links:
+        own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
+        if path.startswith(policy.home + "/") and os.path.lexists(own):
+            # Made anew by every command, and it must not be there before.
+            if os.path.isdir(own) and not os.path.islink(own):
+                raise SandboxError(f"{own} stands where the link {path} -> {target} must be; remove it")
+            os.unlink(own)
+
+
+_groups: list[str | None] = []
+
+
+def control_groups() -> str | None:
+    """Where groups can be made, None where they cannot; looked for once."""
+    if not _groups:
+        _groups.append(controlgroup.find_parent())
+    return _groups[0]

@@ -1,0 +1,252 @@
+"""Limits of one command beside its wall clock: by the kernel where it offers them to us, else by a watchdog.
+
+The kernel counts processes against a user of a namespace, but never against root, and has no limit for the memory of a
+whole tree outside of control groups. Where a control group was delegated to us it is used; otherwise the watchdog adds up
+the tree from /proc, first after `FIRST` seconds, so that a short command never pays for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from cantrip_acp.core.errors import GateError, SandboxError
+from cantrip_acp.gates.files.atomic_write import MIN_FREE, least_free
+from cantrip_acp.sandbox.launch import kernel_memory
+from cantrip_acp.sandbox.policy.policy import MIB, Limits
+
+FIRST = 0.05
+INTERVAL = 0.1
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
+    """Set the kernel's limits on a sandbox's first process, before its command runs. All later ones inherit them."""
+    seconds = max(1, -(-limits.timeout_ms * cores // 1000)) + 1
+    wanted = [
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, limits.file),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_CORE, 0),
+    ]
+    if not root:
+        wanted.append((resource.RLIMIT_NPROC, limits.processes))
+    for what, value in wanted:
+        # What it has is what we have: its own limits are inherited from ours.
+        hard = resource.getrlimit(what)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.prlimit(pid, what, (bound, bound))
+    # Whatever runs inside is what the kernel should end first when memory is short.
+    try:
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, b"500")
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def bound_memory(pid: int, size: int) -> None:
+    """Bound the data of each process that comes of ``pid``: a program meets its own out-of-memory error first."""
+    hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+    bound = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.prlimit(pid, resource.RLIMIT_DATA, (bound, bound))
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a tree uses: processes, and bytes of memory (resident, and in its private file systems)."""
+
+    processes: int
+    memory: int
+
+
+def measure(pid: int, folders: Iterable[str] = ()) -> Use:
+    """What the tree of a sandbox uses. ``pid`` is its first process, seen from the host; ``folders`` are its private
+    file systems, seen from inside."""
+    processes = memory = 0
+    for name in _tree(pid):
+        processes += 1
+        try:
+            with open(f"/proc/{name}/statm", "rb") as file:
+                fields = file.read().split()
+            # Shared pages are counted once, in the file systems below, or belong to files, or are told by `shared`.
+            memory += (int(fields[1]) - int(fields[2])) * _PAGE
+        except (OSError, IndexError, ValueError):
+            continue
+    return Use(processes, memory + _file_systems(pid, folders))
+
+
+def _tree(pid: int) -> Iterator[str]:
+    """Numbers of the processes of a sandbox."""
+    try:
+        namespace = os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            if os.readlink(f"/proc/{name}/ns/pid") == namespace:
+                yield name
+        except OSError:
+            continue
+
+
+def shared(pid: int) -> int:
+    """Bytes of memory that processes of a tree may share and that no file system holds: mapped, whether used or not.
+
+    A page of it need not be in any process's own count, so what the machine has of it is the other bound (see `Watchdog`).
+    """
+    sizes: dict[bytes, int] = {}
+    for name in _tree(pid):
+        try:
+            with open(f"/proc/{name}/maps", "rb") as file:
+                for line in file:
+                    if b" /dev/zero (deleted)" in line or b" /SYSV" in line:
+                        begin, end = line.split(b" ", 1)[0].split(b"-")
+                        inode = b" ".join(line.split()[3:5])
+                        sizes[inode] = max(sizes.get(inode, 0), int(end, 16) - int(begin, 16))
+        except (OSError, ValueError):
+            continue
+    return sum(sizes.values())
+
+
+def _machine_has(*names: bytes) -> list[int]:
+    """Bytes that the whole machine has of these (lines of /proc/meminfo): Shmem is what processes share, file systems in
+    memory included."""
+    found = dict.fromkeys(names, 0)
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                words = line.split()
+                if words[0] in found:
+                    found[words[0]] = int(words[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        pass
+    return list(found.values())
+
+
+def _file_systems(pid: int, folders: Iterable[str]) -> int:
+    """Bytes in the private file systems, their files' own records included (about 1 KiB each)."""
+    used = 0
+    try:
+        # Until the sandbox has a root of its own, those names lead to the host's folders.
+        if os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/")):
+            return 0
+    except OSError:
+        return 0
+    for folder in folders:
+        try:
+            status = os.statvfs(f"/proc/{pid}/root{folder}")
+        except OSError:
+            continue
+        used += (status.f_blocks - status.f_bfree) * status.f_frsize + (status.f_files - status.f_ffree) * 1024
+    return used
+
+
+class Disks:
+    """How full the disks of writable folders become while a turn runs."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self._folders = tuple(folders)
+        self._least: dict[str, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """A turn begins: what must stay free follows from what is free now. Raises `SandboxError` for a bad setting."""
+        self._least = {}
+        seen: set[int] = set()
+        for folder in self._folders:
+            try:
+                device, disk = os.stat(folder).st_dev, os.statvfs(folder)
+            except OSError:
+                continue
+            if device not in seen:
+                seen.add(device)
+                try:
+                    self._least[folder] = least_free(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
+                except GateError as error:
+                    raise SandboxError(str(error)) from None
+
+    def full(self) -> str | None:
+        """Which disk is full by now, in words; None where none is."""
+        for folder, least in self._least.items():
+            try:
+                disk = os.statvfs(folder)
+            except OSError:
+                continue
+            free = disk.f_bavail * disk.f_frsize
+            if free < least:
+                return (
+                    f"the disk of {folder} has {free // MIB:,} MiB free, and a turn leaves at least {least // MIB:,} MiB "
+                    f"({MIN_FREE}). What was written is still there: remove what is not needed"
+                )
+        return None
+
+
+class Watchdog:
+    """Looks at a tree now and then, and says what it uses too much of. ``disks``: the folders that it can write."""
+
+    def __init__(self, limits: Limits, folders: tuple[str, ...], *, count: bool, disks: Iterable[str] = ()) -> None:
+        self._limits = limits
+        self._folders = folders
+        self._count = count
+        self.disks = Disks(disks)
+
+    def verdict(self, pid: int, times: int = 1) -> str | None:
+        """Why the tree must be ended, or None. ``count``: processes too, because the kernel does not count them. ``times``: it may
+        use so often its memory, because pages that forked processes share are counted in each."""
+        most = self._limits.memory * times
+        if (full := self.disks.full()) is not None:
+            return f"too much of a disk: {full}"
+        use = measure(pid, self._folders)
+        if self._count and use.processes > self._limits.processes + 1:
+            return f"more than {self._limits.processes} processes at once (sandbox_max_processes)"
+        memory = use.memory
+        if memory <= most:
+            shares, tables = _machine_has(b"Shmem:", b"PageTables:")
+            if most < memory + shares:
+                memory += min(shares, shared(pid))
+            if most < memory + kernel_memory.most(pid, tables):
+                memory += kernel_memory.kept(pid, _tree(pid))
+        if memory > most:
+            return f"more than {most // (1024 * 1024)} MiB of memory"
+        return None
+
+
+# --- Asking a watchdog without making others wait.
+#
+# The kernel lets whoever looks at a process wait while that process changes itself, so a look at hundreds of processes
+# that are being born can take a second. A tree that was slow to look at once is looked at in a thread from then on.
+
+_SLOW = 0.01
+"""Seconds that one look may hold up everybody else."""
+
+
+class Watching:
+    """One tree's: `ask` calls ``told`` with the verdict, at once or when it is there."""
+
+    def __init__(self) -> None:
+        self._slow = False
+
+    def ask(self, verdict: Callable[[], str | None], told: Callable[[str | None], None]) -> None:
+        """``told`` has to check whether the tree that was looked at is still there."""
+        if not self._slow:
+            told(self._timed(verdict))
+            return
+        looking = asyncio.get_running_loop().run_in_executor(None, self._timed, verdict)
+        looking.add_done_callback(lambda done: None if done.cancelled() else told(done.result()))
+
+    def _timed(self, verdict: Callable[[], str | None]) -> str | None:
+        began = time.perf_counter()
+        found = verdict()
+        self._slow = time.perf_counter() - began > _SLOW
+        return found

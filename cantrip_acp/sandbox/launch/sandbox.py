@@ -1,0 +1,366 @@
+"""One entity's sandbox: its policy kept up to date, and one command after another run in it.
+
+    sandbox = Sandbox(wards, workspace)
+    outcome = await sandbox.run("make test")
+
+What is costly is done once: looking at the machine, the prepared folders, the arguments. Before each command only what the
+workspace may have changed is looked at again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.core.wards import Wards
+from cantrip_acp.files import paths as folders
+from cantrip_acp.files import scratch_copy
+from cantrip_acp.files.scratch_copy import copied, source_of
+from cantrip_acp.sandbox.gate_ipc.server import Call, GateWire, WireSession
+from cantrip_acp.sandbox.launch import availability, bubblewrap, seccomp, task_spawn
+from cantrip_acp.sandbox.launch.command import Listener, Outcome, Prepared, Running, Tap, control_groups
+from cantrip_acp.sandbox.launch.process_tree import failed
+from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.policy import submodules
+from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.placeholders import is_standin
+from cantrip_acp.sandbox.policy.policy import Policy, check_roots, compose
+from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Survey
+from cantrip_acp.sandbox.policy.repositories import config_files, git_folders, scrubbed
+from cantrip_acp.sandbox.policy.toolchains import find_tools
+
+_SLOW_LOOK = 0.005
+"""Seconds of looking at a workspace from which on it is done in a thread."""
+
+
+class Sandbox:
+    """One entity's sandbox. Raises `DefinitionError` for wards or a workspace that cannot be kept."""
+
+    def __init__(
+        self,
+        wards: Wards,
+        workspace: Path | str | None,
+        *,
+        wire: GateWire | None = None,
+        host: Host | None = None,
+        home_source: str | None = None,
+        private: tuple[str, ...] = (),
+        more_readable: tuple[str, ...] = (),
+    ) -> None:
+        self.host = host if host is not None else machine()
+        self.workspace = _workspace(workspace)
+        self._wards = replace(
+            wards, bash_writable_paths=_writable(wards.bash_writable_paths, workspace, self.workspace)
+        )
+        self._wire = wire
+        self._home_source = home_source
+        self._private = private
+        self._more_readable = more_readable
+        self._program = availability.find_bubblewrap()
+        self._filter = seccomp.program(os.uname().machine)
+        self._surveys: dict[str, Survey] = {}
+        self._copies: dict[str, str] = {}
+        self._shared = scratch_copy.current()
+        self._prepared: Prepared | None = None
+        self._looking = anyio.Lock()
+        self._more_tools()
+        self.policy()
+
+    def _more_tools(self) -> None:
+        """Interpreters of the workspace's virtual environments, and the links on the way to the workspace."""
+        if self.workspace is None:
+            return
+        folders = [os.path.join(self.workspace, name) for name in (".venv", "venv", "env", ".env")]
+        more = find_tools((), self.host.home, [f for f in folders if os.path.isfile(os.path.join(f, "pyvenv.cfg"))])
+        self.host = replace(
+            self.host,
+            tools=tuple(sorted({*self.host.tools, *more.roots})),
+            links=tuple(sorted({*self.host.links, *more.links})),
+        )
+
+    @property
+    def _slow(self) -> bool:
+        return any(survey.seconds > _SLOW_LOOK for survey in self._surveys.values())
+
+    def policy(self) -> Policy:
+        """The policy of a command that would start now."""
+        return self._prepare().policy
+
+    def prepared(self) -> Prepared:
+        """Everything that a command would be started with now."""
+        return self._prepare()
+
+    def arguments(self) -> list[str]:
+        """Bubblewrap's options for a command that would start now."""
+        return list(self._prepare().options)
+
+    @property
+    def program(self) -> str:
+        """The back end's program."""
+        return self._program
+
+    @property
+    def filter(self) -> bytes:
+        """The system call filter."""
+        return self._filter
+
+    def write_to_copies(self, folder: str) -> bool:
+        """Copy what is writable into a folder, and let everything that starts from now on write there, at the same paths inside.
+
+        False where nothing is writable. Blocking. Raises `SandboxError` where it is more than `copies.LARGEST_COPY` or cannot
+        be read.
+        """
+        self._copies = copied(self._prepare().policy.writable, folder)
+        self._prepared = None
+        return bool(self._copies)
+
+    def _prepare(self) -> Prepared:
+        check_roots(self._wards.bash_writable_paths, self.workspace, self.host.home)
+        roots = {r for r in (self.workspace, *self._wards.bash_writable_paths, *self._more_readable) if r}
+        gone = next((r for r in sorted(roots) if not os.path.exists(r)), None)
+        if gone is not None:
+            raise SandboxError(f"{gone} is not there any more; commands cannot run without it")
+        roots = {r for r in roots if not any(r != o and r.startswith(o + "/") for o in roots)}
+        findings = {r: self._survey(r).refresh() for r in sorted(roots)}
+        writable = self._wards.bash_writable_paths
+        existing = tuple(path for root in writable for path in self._never_made(root))
+        linked = tuple(p for p in existing if os.path.islink(p))
+        closed = tuple(r for r in writable if not os.access(r, os.W_OK | os.X_OK))
+        repositories = git_folders(self.workspace) if self.workspace is not None else ()
+        own = tuple(p for f in findings.values() for p in f.protected if p.endswith("/.git"))
+        histories = [*repositories, *own]
+        configs = [path for folder in histories for path in config_files(folder)]
+        settings = tuple((path, _stamp(path)) for path in configs)
+        unfetched = submodules.unfetched(submodules.indexes(own, writable)) if writable else submodules.Unfetched()
+        private = (*self._private, *_own(roots))
+        home, instead = self._home_source, self._copies
+        if self._shared is not None:
+            self._shared.add((*writable, *((home,) if home is not None else ())))
+            instead = {**self._shared.made, **self._copies}
+            home = source_of(home, instead) if home is not None else None
+        key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()))
+        if self._prepared is not None and self._prepared.key == key:
+            return self._prepared
+        # A protected name at the top of a root that lies inside the surveyed one is found by the survey below it, too.
+        for root, found in findings.items():
+            findings[root] = replace(found, linked=tuple(sorted({*found.linked, *linked})))
+        mine = runtime()
+        policy = compose(
+            self._wards,
+            self.workspace,
+            self.host,
+            findings,
+            existing=existing,
+            gates=tuple(sorted(self._wire.commands)) if self._wire is not None else (),
+            wire=self._wire.folder if self._wire is not None else None,
+            home_source=home,
+            private=(*private, mine.folder),
+            repositories=repositories,
+            more_readable=self._more_readable,
+            replaced=[(path, mine.keep(text)) for path in configs if (text := scrubbed(path)) is not None],
+            closed=closed,
+            unfetched=unfetched,
+        )
+        places = mine.places(self.host, policy.home, network=policy.network)
+        shut = frozenset(p for p in policy.hidden if os.path.isdir(p))
+        options = bubblewrap.arguments(policy, places, folders=shut, copies=instead)
+        self._prepared = Prepared(
+            key, policy, options, bubblewrap.encode(options), self.host, self._program, self._filter
+        )
+        return self._prepared
+
+    def _survey(self, root: str) -> Survey:
+        return self._surveys.setdefault(root, Survey(root, frozenset(self._wards.allow_protected)))
+
+    def _never_made(self, root: str) -> Iterable[str]:
+        """Protected names that exist at the top of a writable folder."""
+        for survey in self._surveys.values():
+            if (found := survey.at(root)) is not None:
+                return found
+        paths = [os.path.join(root, name) for name in NEVER_MADE]
+        allowed = self._wards.allow_protected
+        return [
+            path
+            for path in paths
+            if os.path.basename(path) not in allowed and os.path.lexists(path) and not is_standin(path)
+        ]
+
+    async def run(
+        self,
+        command: str,
+        *,
+        listener: Listener | None = None,
+        environment: Mapping[str, str] | None = None,
+        call: Call | None = None,
+        tap: Tap | None = None,
+        started: Callable[[Running], None] | None = None,
+        timeout_ms: int | None = None,
+    ) -> Outcome:
+        """Run one shell command and wait until nothing of it is left.
+
+        ``listener`` hears the output as cleaned text, ``tap`` its bytes. ``environment`` adds variables; ``call`` answers
+        gate calls where there is a wire; ``started`` gets a handle to end the command early. When cancelled, the tree is
+        killed, and `Running.partial` gives what there was.
+
+        Raises `SandboxMissing` where the sandbox cannot be set up, `SandboxError` for a command that no shell can take.
+        """
+        if "\0" in command:
+            raise SandboxError("a command cannot hold a NUL character")
+        try:
+            if self._slow:
+                # A very large workspace is looked at beside the loop, not on it.
+                async with self._looking:
+                    prepared = await anyio.to_thread.run_sync(self._prepare)
+            else:
+                prepared = self._prepare()
+        except OSError as error:
+            raise failed("the sandbox cannot be prepared", error) from error
+        running = Running(prepared, command, listener, tap, environment or {}, timeout_ms)
+        if started is not None:
+            started(running)
+        wired = self._wire is not None and call is not None
+        if not wired and not prepared.policy.hosts:
+            return await running.run()
+        return await _served(self._wire, call, running)
+
+
+async def _served(wire: GateWire | None, call: Call | None, running: Running) -> Outcome:
+    """Run a command with its gates and its way out: both are served beside it, and end with it."""
+    try:
+        async with anyio.create_task_group() as group:
+            begun = False
+
+            def begin(work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
+                nonlocal begun
+                begun = True
+                task_spawn.start_soon(group, work, *args)
+
+            running.through(begin)
+            session = None
+            if wire is not None and call is not None:
+                session = WireSession(wire, call, begin, lambda: running.pid)
+                session.open()
+            try:
+                return await running.run()
+            finally:
+                if session is not None:
+                    session.close()
+                if begun:
+                    # Most commands call no gate, and a cancel costs as much as a gate call.
+                    group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        # One failure of a call or of the command: nobody outside knows that there is a group.
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+    raise SandboxError("the command ended without an outcome")
+
+
+def _own(roots: Iterable[str]) -> tuple[str, ...]:
+    """The program's own folders, which nothing inside sees: state, and configuration where nobody named it or a part of it."""
+    states, config = folders.own()
+    named = any(root == config or root.startswith(f"{config}/") for root in roots)
+    return tuple(sorted(path for path in (*states, *(() if named else (config,))) if os.path.isdir(path)))
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """What changes when a file does."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+_machine: Host | None = None
+_looking_at_machine = threading.Lock()
+
+
+def machine() -> Host:
+    """This machine, looked at once."""
+    global _machine
+    with _looking_at_machine:
+        if _machine is None:
+            _machine = Host.look()
+        return _machine
+
+
+_checked = False
+_checking = threading.Lock()
+"""One trial at a time in this process, whatever thread and event loop asks for it."""
+
+
+async def check() -> None:
+    """Raise `SandboxMissing` where this machine cannot give a sandbox that holds: one is attacked, once per process."""
+    global _checked
+    if _checked:
+        return
+    from cantrip_acp.sandbox.launch import self_test
+
+    # Not waited for in a thread: a cancel while it waits would leave the lock to nobody.
+    while not _checking.acquire(blocking=False):  # noqa: ASYNC110 - no event reaches another thread's loop
+        await anyio.sleep(0.005)
+    try:
+        if not _is_checked():
+            # A trial has folders of its own, and looks at these themselves.
+            with scratch_copy.in_force(None):
+                await self_test.require()
+            _checked = True
+    finally:
+        _checking.release()
+
+
+def _is_checked() -> bool:
+    """Asked anew: it may have become true while others were waited for."""
+    return _checked
+
+
+def _workspace(workspace: Path | str | None) -> str | None:
+    if workspace is None:
+        return None
+    real = os.path.realpath(workspace)
+    if not os.path.isdir(real):
+        what = "is not a folder" if os.path.exists(real) else "does not exist"
+        raise DefinitionError(f"the workspace {workspace} {what}")
+    if not os.access(real, os.R_OK | os.X_OK):
+        raise DefinitionError(f"the workspace {workspace} cannot be read by the user who runs this")
+    return real
+
+
+def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str | None) -> tuple[str, ...]:
+    """The wards' paths as real paths. One that was named below the workspace must not lead out of it by a link."""
+    found: list[str] = []
+    base = os.path.abspath(given) if given is not None else None
+    for path in paths:
+        if not os.path.isabs(path):
+            if base is None:
+                raise DefinitionError(f"{path} is relative, and there is no workspace", where="bash_writable_paths")
+            path = os.path.join(base, path)
+        path = os.path.normpath(path)
+        real = os.path.realpath(path)
+        if base is not None and workspace is not None and (path == base or path.startswith(base.rstrip("/") + "/")):
+            if real != workspace and not real.startswith(workspace.rstrip("/") + "/"):
+                raise DefinitionError(f"{path} leads out of the workspace, to {real}", where="bash_writable_paths")
+        if not os.path.isdir(real):
+            if os.path.exists(real):
+                raise DefinitionError(f"{path} is not a folder", where="bash_writable_paths")
+            try:
+                os.makedirs(real, exist_ok=True)
+            except OSError as error:
+                raise DefinitionError(
+                    f"{path} does not exist and cannot be made: {error.strerror}", where="bash_writable_paths"
+                ) from error
+        found.append(real)
+    return tuple(dict.fromkeys(found))
+
+
+__all__ = ["Listener", "Outcome", "Prepared", "Running", "Sandbox", "Tap", "check", "control_groups", "machine"]

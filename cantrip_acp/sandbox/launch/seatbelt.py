@@ -1,0 +1,139 @@
+"""A policy as a profile for macOS's sandbox-exec: a pure function, and its text is snapshot-tested. UNTRIED: nobody has run it.
+
+What is not allowed is denied, and of two rules that fit the later one wins, so the order is: what the system needs, what may be
+read, what may be written, and last what is taken away from those. Paths are no part of the text: they are its parameters (``-D``),
+so that no name of a file can end a string and add a rule.
+
+What has no counterpart here is kept shut instead: a file that reads as another one inside a bubblewrap sandbox cannot be read
+at all, and there is no private /tmp and home but two folders that the caller makes for each command.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cantrip_acp.sandbox.policy.policy import PROXY_PORT, Policy
+
+PROGRAM = "/usr/bin/sandbox-exec"
+
+_BASIS = """\
+(version 1)
+(deny default)
+
+; Programs: start others, and signal what runs in this same sandbox.
+(allow process-exec process-fork)
+(allow signal process-info* (target same-sandbox))
+(allow sysctl-read)
+(allow mach-lookup
+  (global-name "com.apple.system.opendirectoryd.libinfo")
+  (global-name "com.apple.system.notification_center")
+  (global-name "com.apple.system.logger"))
+
+; The system, read-only, without anybody's data.
+(allow file-read*
+  (literal "/")
+  (subpath "/usr") (subpath "/bin") (subpath "/sbin")
+  (subpath "/System") (subpath "/Library/Apple") (subpath "/Library/Developer/CommandLineTools")
+  (subpath "/private/var/db/timezone") (subpath "/private/var/db/dyld")
+  (literal "/private/etc/passwd") (literal "/private/etc/group") (literal "/private/etc/shells")
+  (literal "/private/etc/localtime") (literal "/private/etc/services") (literal "/private/etc/protocols")
+  (subpath "/private/etc/ssl"))
+(allow file-read* file-write-data file-ioctl
+  (literal "/dev/null") (literal "/dev/zero") (literal "/dev/dtracehelper"))
+(allow file-read* (literal "/dev/random") (literal "/dev/urandom") (subpath "/dev/fd"))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile's text and its parameters, name and path."""
+
+    text: str
+    parameters: tuple[tuple[str, str], ...]
+
+    def argv(self, command: Iterable[str]) -> list[str]:
+        """The whole command line, for sandbox-exec."""
+        options: list[str] = []
+        for name, path in self.parameters:
+            options += ["-D", f"{name}={path}"]
+        return [PROGRAM, *options, "-p", self.text, *command]
+
+
+def profile(policy: Policy, *, home: str, temporary: str) -> Profile:
+    """The profile of a policy. ``home`` and ``temporary`` are folders that were made for this one command.
+
+    Paths must be real: sandbox-exec looks at what a path leads to, so ``/tmp`` would be ``/private/tmp``.
+    """
+    parts = [_BASIS]
+    parameters: list[tuple[str, str]] = []
+
+    def rule(words: str, why: str, kind: str, name: str, paths: Iterable[str]) -> None:
+        filters = []
+        for number, path in enumerate(paths):
+            parameters.append((f"{name}_{number}", path))
+            filters.append(f'  ({kind} (param "{name}_{number}"))')
+        if filters:
+            parts.append("\n".join([f"; {why}", f"({words}", *filters]) + ")\n")
+
+    shown = (
+        *(p for p in (policy.wire,) if p is not None),
+        *policy.tools,
+        *policy.readable,
+        *policy.writable,
+        home,
+        temporary,
+    )
+    above = sorted({parent for path in shown for parent in _above(path)})
+    rule(
+        "allow file-read-metadata",
+        "On the way to what follows: that it is there, and no more.",
+        "literal",
+        "ABOVE",
+        above,
+    )
+    rule("allow file-read*", "Your tools.", "subpath", "TOOL", policy.tools)
+    rule(
+        "allow file-read*",
+        "What may be read.",
+        "subpath",
+        "READ",
+        (p for p in policy.readable if p not in policy.writable),
+    )
+    wire = [policy.wire] if policy.wire is not None else []
+    rule("allow file-read*", "The gates' commands.", "subpath", "WIRE", wire)
+    rule("allow file-write*", "Their requests.", "subpath", "REQUESTS", (os.path.join(w, "requests") for w in wire))
+    rule("allow file-read* file-write*", "What may be written.", "subpath", "WRITE", policy.writable)
+    rule("allow file-read* file-write*", "This command's own folders.", "subpath", "OWN", (home, temporary))
+    rule("deny file-write*", "Protected, whether it is there or not: it runs code elsewhere.", "subpath", "GUARD",
+         (*policy.protected, *policy.absent))  # fmt: skip
+    rule("deny file-write-unlink file-write-create", "On the way to those: never renamed.", "literal", "PINNED",
+         policy.pinned)  # fmt: skip
+    rule("deny file-write-unlink", "The roots themselves stay.", "literal", "ROOT", policy.writable)
+    rule("deny file-read* file-write*", "Hidden: secrets by name, and settings with credentials in them.", "subpath",
+         "HIDDEN", (*policy.hidden, *(path for path, _ in policy.replaced)))  # fmt: skip
+    parts.append(_network(policy))
+    return Profile("\n".join(parts), tuple(parameters))
+
+
+def _above(path: str) -> list[str]:
+    found = []
+    while (path := os.path.dirname(path)) != "/":
+        found.append(path)
+    return found
+
+
+def _network(policy: Policy) -> str:
+    if policy.network:
+        return (
+            "; The network, and of this machine's own sockets the name service alone.\n"
+            "(allow network-outbound network-inbound network-bind (local ip) (remote ip))\n"
+            '(allow network-outbound (literal "/private/var/run/mDNSResponder"))\n'
+        )
+    if policy.hosts:
+        return (
+            "; The filtering proxy, and nothing else of the network.\n"
+            f'(allow network-outbound (remote tcp "localhost:{PROXY_PORT}"))\n'
+        )
+    return "; No network: it is denied above.\n"

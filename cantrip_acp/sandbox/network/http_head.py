@@ -1,0 +1,128 @@
+"""The head of an HTTP/1 request that comes out of a sandbox: read strictly, written anew.
+
+What two programs could read in two ways is refused: then the proxy and the server behind it agree on which host is asked for,
+and on where a request ends.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cantrip_acp.sandbox.network.hosts import host_name, split_port
+
+LARGEST = 64 * 1024
+_MOST_FIELDS = 200
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TARGET = re.compile(r"[!-~]+")
+_VALUE = re.compile(r"[\t -~\x80-\xff]*")
+_HOP = frozenset({"connection", "proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "te",
+                  "upgrade", "http2-settings", "host"})  # fmt: skip
+_LONGEST_BODY = 18
+"""Digits of a Content-Length."""
+
+
+class BadRequest(ValueError):
+    """A request that is none, or that could be read in two ways. Its text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One request. ``host`` is as `host_name` gives it; ``path`` is what follows it, empty for CONNECT.
+
+    ``length`` is the body's length in bytes, None where it comes in chunks.
+    """
+
+    method: str
+    host: str
+    port: int
+    path: str
+    fields: tuple[tuple[str, str], ...]
+    length: int | None
+
+    def encoded(self) -> bytes:
+        """As it is sent on: in origin form, for this one host, and for one request."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        host = shown if self.port == 80 else f"{shown}:{self.port}"
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}"]
+        lines += [f"{name}: {value}" for name, value in self.fields if name.lower() not in _HOP]
+        return ("\r\n".join([*lines, "Connection: close"]) + "\r\n\r\n").encode("latin-1")
+
+
+def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
+    """Read a head, its empty line included. ``within`` is the host and port of the tunnel that it came through, where it came
+    through one; requests there have no host in their first line. Raises `BadRequest`."""
+    text = data.decode("latin-1")
+    if not text.endswith("\r\n\r\n"):
+        raise BadRequest("the head has no end")
+    first, *rest = text[:-4].split("\r\n")
+    parts = first.split(" ")
+    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _TARGET.fullmatch(parts[1]):
+        raise BadRequest("the first line is not `METHOD URL HTTP/1.1`")
+    method, target, version = parts
+    if version not in ("HTTP/1.1", "HTTP/1.0"):
+        raise BadRequest("only HTTP/1.0 and HTTP/1.1 are spoken here")
+    if len(rest) > _MOST_FIELDS:
+        raise BadRequest("too many header fields")
+    fields = tuple(_field(line) for line in rest)
+    named = [value for name, value in fields if name.lower() == "host"]
+    if len(named) > 1:
+        raise BadRequest("more than one Host")
+    if method == "CONNECT":
+        if within is not None:
+            raise BadRequest("a tunnel in a tunnel")
+        host, port = _authority(target, None)
+        path = ""
+    elif within is not None:
+        if not target.startswith("/") and not (target == "*" and method == "OPTIONS"):
+            raise BadRequest("inside a tunnel a request names a path alone")
+        (host, port), path = within, target
+        if not named:
+            raise BadRequest("no Host")
+    else:
+        scheme, found, after = target.partition("://")
+        if not found or scheme.lower() != "http":
+            raise BadRequest("a proxy takes `http://HOST/PATH`, and CONNECT for https")
+        end = min((i for i in map(after.find, "/?#") if i >= 0), default=len(after))
+        host, port = _authority(after[:end], 80)
+        path = after[end:].split("#")[0]
+        path = path if path.startswith("/") else f"/{path}"
+    if named:
+        asked, at = _authority(named[0], port)
+        # Old clients leave the port away.
+        if asked != host or at != port:
+            raise BadRequest(f"the Host field names {named[0]!r}, and the request is for {host}:{port}")
+    return Head(method, host, port, path, fields, _length(fields, version))
+
+
+def _field(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+        raise BadRequest("a header field is malformed")
+    return name, value.strip(" \t")
+
+
+def _authority(text: str, port: int | None) -> tuple[str, int]:
+    try:
+        host, found = split_port(text)
+        if found is None and port is None:
+            raise ValueError("CONNECT names a host and a port")
+        at = found if found is not None else port
+        assert at is not None
+        return host_name(host), at
+    except ValueError as error:
+        raise BadRequest(f"{text[:300]!r} is no host: {error}"[:600]) from error
+
+
+def _length(fields: tuple[tuple[str, str], ...], version: str) -> int | None:
+    lengths = [v for n, v in fields if n.lower() == "content-length"]
+    codings = [v.lower() for n, v in fields if n.lower() == "transfer-encoding"]
+    if codings:
+        if codings != ["chunked"] or lengths or version == "HTTP/1.0":
+            raise BadRequest("a body is either of a known length or chunked, and nothing else")
+        return None
+    if not lengths:
+        return 0
+    if len(lengths) > 1 or not (lengths[0].isascii() and lengths[0].isdigit()) or len(lengths[0]) > _LONGEST_BODY:
+        raise BadRequest("Content-Length is not one number")
+    return int(lengths[0])

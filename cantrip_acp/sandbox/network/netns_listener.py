@@ -1,0 +1,105 @@
+"""The one way out of a sandbox with a list of hosts: a listening socket in its own, empty network, held by us outside.
+
+Nothing has to run inside, and nothing inside has a descriptor of ours: a program there connects to `127.0.0.1`, and who accepts
+is the host's filtering proxy. It is made before the command runs. A small program (`doorway.py`) opens it, since a process
+with threads cannot enter another namespace of users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from cantrip_acp.sandbox.launch.process_tree import failed, no_room
+from cantrip_acp.sandbox.policy.policy import PROXY_PORT
+
+_PROGRAM = str(Path(__file__).with_name("netns_helper.py"))
+_LONGEST_WORDS = 400
+
+
+class Door:
+    """Make it, `start` it beside the sandbox, `open` it once there is a namespace, `close` it in any case.
+
+    ``opened`` gets the listening socket, or ``failed`` why there is none.
+    """
+
+    def __init__(self, opened: Callable[[socket.socket], None], failed: Callable[[str], None]) -> None:
+        self._opened = opened
+        self._failed = failed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Start the program; it waits. Raises `SandboxError`."""
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise failed("the way to the allow-listed network cannot be opened", error) from error
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-B", _PROGRAM, str(theirs.fileno()), str(PROXY_PORT)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={},
+                    cwd="/",
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise failed(f"cannot start {sys.executable}", error) from error
+        ours.setblocking(False)
+        self._line = ours
+
+    def open(self, pid: int) -> None:
+        """Open it in the network namespace of this process, which must not be our own. Raises OSError."""
+        assert self._line is not None
+        network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
+                raise OSError(0, "the sandbox has no network namespace of its own")
+            socket.send_fds(self._line, [b"!"], [network])
+        finally:
+            os.close(network)
+        self._loop.add_reader(self._line, self._on_answer)
+
+    def _on_answer(self) -> None:
+        assert self._line is not None
+        try:
+            data, handed, flags, _ = socket.recv_fds(self._line, _LONGEST_WORDS, 1)
+            if flags & socket.MSG_CTRUNC and not handed:
+                # What the kernel had for us found no place among our descriptors.
+                data = str(no_room(OSError(errno.EMFILE, ""))).encode()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            data, handed = str(error).encode(), []
+        self._loop.remove_reader(self._line)
+        if handed:
+            listener = socket.socket(fileno=handed[0])
+            os.set_inheritable(listener.fileno(), False)
+            listener.setblocking(False)
+            self._opened(listener)
+        else:
+            words = data.decode("utf-8", "replace") or "the program that opens it ended"
+            self._failed(f"the way to the allow-listed network cannot be opened here ({words})")
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._line is not None:
+            self._loop.remove_reader(self._line)
+            self._line.close()
+            self._line = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

@@ -1,0 +1,254 @@
+"""The filtering proxy of one command: HTTP and HTTPS to the hosts of a list, and to nothing else.
+
+It runs on the host and takes connections from inside a sandbox, so every byte of a request is hostile. Names are resolved
+here, once for each connection, and the connection is made to the very address that was judged. Redirects are the client's to
+follow, by another request. What is refused is said to the client and to whoever reads the command's output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from cantrip_acp.sandbox.network import http_head, tls_sni
+from cantrip_acp.sandbox.network.hosts import Allowed, host_name
+from cantrip_acp.sandbox.network.proxy_pipe import Broken, Passage, TooLong, forward_body
+
+MOST_CONNECTIONS = 128
+HEAD_WITHIN = 30.0
+CONNECT_WITHIN = 15.0
+_MOST_SAID = 20
+"""Different refusals that are told of in one command's output."""
+
+_REASONS = {
+    400: "Bad Request",
+    403: "Forbidden",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal(Exception):
+    """Why a request is not carried out: a status of HTTP, a short reason, and a text."""
+
+    status: int
+    reason: str
+    text: str
+
+
+class Proxy:
+    """Serves one command. ``said`` gets a line for each thing that was refused."""
+
+    def __init__(self, allowed: Allowed, said: Callable[[str], None]) -> None:
+        self._allowed = allowed
+        self._said = said
+        self._told: set[str] = set()
+        self._count = 0
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve what connects, until cancelled. Closes the socket."""
+        async with anyio.create_task_group() as group:
+
+            def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                group.start_soon(self._connection, Passage(reader, writer))
+
+            try:
+                server = await asyncio.start_server(connected, sock=listener, limit=http_head.LARGEST)
+            except BaseException:
+                listener.close()
+                raise
+            try:
+                await anyio.sleep_forever()
+            finally:
+                server.close()
+
+    async def _connection(self, client: Passage) -> None:
+        self._count += 1
+        too_many = self._count > MOST_CONNECTIONS
+        try:
+            try:
+                if too_many:
+                    raise Refusal(503, "Too many connections", f"more than {MOST_CONNECTIONS} connections at once")
+                await self._request(client)
+            except Refusal as refusal:
+                self._tell(refusal)
+                await _answer(client, refusal)
+            if not too_many:
+                await client.linger()
+        except (OSError, Broken):
+            # One of the two went away, or stopped talking: that is all there is to do about it.
+            client.abort()
+        except BaseException:
+            client.abort()
+            raise
+        finally:
+            self._count -= 1
+            client.close()
+
+    def _tell(self, refusal: Refusal) -> None:
+        if refusal.status != 403 or refusal.text in self._told:
+            return
+        if len(self._told) < _MOST_SAID:
+            self._told.add(refusal.text)
+            self._said(f"cantrip: {refusal.text}")
+
+    async def _request(
+        self, client: Passage, within: tuple[str, int] | None = None, server: Passage | None = None
+    ) -> None:
+        head = await self._head(client, within)
+        if server is not None:
+            await _exchange(client, server, head)
+            return
+        server = await self._reach(head.host, head.port)
+        try:
+            if head.method == "CONNECT":
+                await self._tunnel(client, server, head)
+            else:
+                await _exchange(client, server, head)
+        finally:
+            # The request is over, one way or another; what the host still had to say has been said.
+            server.abort()
+
+    async def _head(self, client: Passage, within: tuple[str, int] | None) -> http_head.Head:
+        try:
+            with anyio.fail_after(HEAD_WITHIN):
+                data = await client.until(b"\r\n\r\n", http_head.LARGEST)
+            return http_head.parse(data, within)
+        except TimeoutError as error:
+            raise Refusal(408, "Request Timeout", "the request did not come in time") from error
+        except TooLong as error:
+            raise Refusal(431, _REASONS[431], "the head of the request is too long") from error
+        except http_head.BadRequest as error:
+            raise Refusal(400, "Bad Request", f"the request cannot be taken: {error}") from error
+
+    async def _reach(self, host: str, port: int) -> Passage:
+        """A connection to a host that is listed. Raises `Refusal`."""
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        allowed = f"allowed: {self._allowed.shown()}"
+        if not self._allowed.admits(host, port):
+            text = f"the network refuses {shown}: the ward bash_network does not list it ({allowed})"
+            raise Refusal(403, f"{shown} is not in bash_network", text)
+        loop = asyncio.get_running_loop()
+        failure: OSError | None = None
+        try:
+            with anyio.fail_after(CONNECT_WITHIN):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError, TimeoutError) as error:
+            raise Refusal(502, f"{host} cannot be found", f"{host} cannot be found: {error or 'no answer'}") from error
+        addresses = list(dict.fromkeys(str(address[4][0]) for address in found))
+        open_ones = [a for a in addresses if self._allowed.admits_address(a, port)]
+        if not open_ones:
+            text = (
+                f"the network refuses {shown}: it leads to {addresses[0]}, which is not an address of the internet, and "
+                f"the ward bash_network does not list that address itself ({allowed})"
+            )
+            raise Refusal(403, f"{shown} leads to a private address", text)
+        for address in open_ones[:4]:
+            try:
+                with anyio.fail_after(CONNECT_WITHIN):
+                    # The address itself: nobody is asked for the name again.
+                    return Passage(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
+            except TimeoutError:
+                failure = OSError(0, "no answer")
+            except OSError as error:
+                failure = error
+        words = (failure.strerror if failure is not None else None) or "no connection"
+        raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {words}")
+
+    async def _tunnel(self, client: Passage, server: Passage, head: http_head.Head) -> None:
+        """Between a client and its host, once what the client begins with fits that host."""
+        await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        while True:
+            data = client.waiting()
+            if not data:
+                if not await client.refill():
+                    return
+                continue
+            if data[0] != tls_sni.HANDSHAKE:
+                # Some clients tunnel plain HTTP too: then each request is read as any other is.
+                await self._request(client, (head.host, head.port), server)
+                return
+            try:
+                hello = tls_sni.read(data)
+            except tls_sni.NotTls:
+                return
+            if hello is not None:
+                break
+            if not await client.refill():
+                return
+        if hello.server_name is not None and not _same(hello.server_name, head.host):
+            name = hello.server_name[:253].encode("ascii", "replace").decode()
+            refusal = Refusal(
+                403,
+                "another host in the tunnel",
+                f"the network refuses a tunnel to {head.host}:{head.port} in which TLS asks for {name!r}",
+            )
+            self._tell(refusal)
+            return
+        await _both(client.copy_to(server), server.copy_to(client))
+
+
+async def _exchange(client: Passage, server: Passage, head: http_head.Head) -> None:
+    """One request and its answer."""
+    await server.send(head.encoded())
+
+    async def answer() -> None:
+        await server.copy_to(client)
+
+    async with anyio.create_task_group() as group:
+
+        async def body() -> None:
+            try:
+                await forward_body(client, server, head.length)
+            except (OSError, Broken):
+                # The server may have answered without reading it all, and what it said counts.
+                return
+
+        group.start_soon(body)
+        try:
+            await answer()
+        except (OSError, Broken):
+            pass
+        group.cancel_scope.cancel()
+
+
+async def _both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def run(one: Coroutine[Any, Any, None]) -> None:
+            try:
+                await one
+            except (OSError, Broken):
+                group.cancel_scope.cancel()
+
+        group.start_soon(run, first)
+        group.start_soon(run, second)
+
+
+async def _answer(client: Passage, refusal: Refusal) -> None:
+    body = f"cantrip: {refusal.text}\n".encode("utf-8", "replace")
+    reason = "".join(c if " " <= c <= "~" else "?" for c in refusal.reason)
+    head = (
+        f"HTTP/1.1 {refusal.status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    try:
+        await client.send(head.encode("ascii") + body)
+        await client.finish()
+    except (OSError, Broken):
+        return
+
+
+def _same(name: str, host: str) -> bool:
+    try:
+        return host_name(name) == host
+    except ValueError:
+        return False

@@ -1,0 +1,165 @@
+"""The Python that cells run in: the one that cantrip runs on, or the one that a circle names.
+
+It is never started on the host, only looked at: an interpreter that lies in a workspace is as untrusted as the rest of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass, replace
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.toolchains import find_tools, is_python
+
+VENV = "venv"
+"""The word for the virtual environment of the workspace, whatever its folder is called."""
+_VENV_FOLDERS = (".venv", "venv", "env", ".env")
+_PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "pyvenv.cfg", "conda-meta")
+"""What an environment is made of. Of one that lies in a workspace nothing else is shown."""
+_MEND = "name a Python's program, the folder of a virtual environment, or `venv` (python3 -m venv .venv makes one)"
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """``prefix`` is its virtual environment, None where it is not of one; ``system_packages`` whether that shows the
+    packages of the Python below it too. ``foreign`` is the folder of one that lies in a workspace, and came with it."""
+
+    program: str
+    prefix: str | None = None
+    system_packages: bool = True
+    foreign: str | None = None
+
+    def _below(self) -> list[str]:
+        """The Python that an environment in a workspace stands on: what its program links to, or was copied from."""
+        assert self.foreign is not None
+        if not _within(os.path.realpath(self.program), self.foreign):
+            return [self.program]
+        home = (_settings(os.path.join(self.foreign, "pyvenv.cfg")) or {}).get("home", "")
+        copied = [os.path.join(home, name) for name in ("python3", "python")] if os.path.isabs(home) else []
+        return [p for p in copied if is_python(os.path.realpath(p))][:1]
+
+    def on(self, host: Host) -> Host:
+        """The machine with this interpreter first on PATH, and visible."""
+        folder = os.path.dirname(self.program)
+        if self.foreign is None:
+            found = find_tools([folder], host.home, [p for p in (self.prefix,) if p])
+        else:
+            parts = (os.path.join(self.foreign, part) for part in _PARTS)
+            inside = [p for p in parts if os.path.exists(p) and _within(os.path.realpath(p), self.foreign)]
+            found = find_tools((), host.home, programs=self._below())
+            links = tuple(link for link in found.links if not any(_within(link[0], p) for p in inside))
+            found = replace(found, roots=(*found.roots, *inside), links=links)
+        environment = tuple(pair for pair in host.environment if pair[0] != "VIRTUAL_ENV")
+        if self.prefix is not None:
+            environment += (("VIRTUAL_ENV", self.prefix),)
+        return replace(
+            host,
+            path=tuple(dict.fromkeys((folder, *host.path))),
+            tools=tuple(sorted({*host.tools, *found.roots})),
+            links=tuple(sorted({*host.links, *found.links})),
+            environment=environment,
+        )
+
+
+def find(chosen: str | None, host: Host, base: str | None = None) -> Interpreter:
+    """``chosen``: a program, the folder of a virtual environment, a name on PATH, or `VENV`; relative paths are below
+    ``base``, the workspace.
+
+    Raises `DefinitionError` where there is none, or where one of the workspace leads to what is no Python.
+    """
+    if chosen is None:
+        program: str | None = sys.executable or shutil.which("python3", path=":".join(host.path))
+        if program is None or not os.path.isfile(program):
+            raise DefinitionError("there is no Python for cells here: install python3, or name one with code_python")
+    else:
+        program = _program(os.path.expanduser(chosen), host, base)
+    folder = os.path.dirname(os.path.dirname(program))
+    settings = _settings(os.path.join(folder, "pyvenv.cfg"))
+    foreign = _foreign(program, folder, settings is not None, base) if chosen is not None else None
+    if foreign is not None:
+        # Whatever links led to it need not be there inside.
+        program, folder = os.path.join(foreign, os.path.relpath(program, folder)), foreign
+    if settings is None:
+        return Interpreter(program, foreign=foreign)
+    return Interpreter(program, folder, settings.get("include-system-site-packages", "").lower() == "true", foreign)
+
+
+def _foreign(program: str, folder: str, is_venv: bool, base: str | None) -> str | None:
+    """The folder of an interpreter that came with the workspace; None for one of the user's own.
+
+    What came with a repository may be a link to anything, so it has to be an environment in a folder of its own, and lead
+    to a Python.
+    """
+    if base is None:
+        return None
+    own, real = os.path.realpath(base), os.path.realpath(folder)
+    if not (_within(program, base) or _within(real, own)):
+        return None
+    if not _within(real, own):
+        raise _wrong(f"{folder} leads out of the workspace, to {real}")
+    if real == own or not (is_venv or os.path.isdir(os.path.join(folder, "conda-meta"))):
+        raise _wrong(f"{program} is in no virtual environment of its own (there is no {folder}/pyvenv.cfg)")
+    target = os.path.realpath(program)
+    if not _within(target, real) and not is_python(target):
+        raise _wrong(f"{program} is a link to {target}, which is no Python")
+    return real
+
+
+def _program(chosen: str, host: Host, base: str | None) -> str:
+    if chosen == VENV:
+        return _of_workspace(base)
+    if "/" not in chosen and not (base and os.path.isdir(os.path.join(base, chosen))):
+        found = shutil.which(chosen, path=":".join(host.path))
+        if found is None:
+            where = f", nor a folder of that name in {base}" if base else ""
+            raise _wrong(f"there is no program {chosen!r} on PATH{where}")
+        return os.path.abspath(found)
+    path = os.path.normpath(os.path.join(base or os.getcwd(), chosen))
+    if os.path.isdir(path):
+        return _of_folder(path)
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
+        what = "cannot be run" if os.path.exists(path) else "does not exist"
+        raise _wrong(f"{path} {what}")
+    return path
+
+
+def _of_workspace(base: str | None) -> str:
+    if base is None:
+        raise _wrong("`venv` is the workspace's own, and there is no workspace")
+    for name in _VENV_FOLDERS:
+        if os.path.isfile(os.path.join(base, name, "pyvenv.cfg")):
+            return _of_folder(os.path.join(base, name))
+    raise _wrong(f"there is no virtual environment in {base} (looked for {', '.join(_VENV_FOLDERS)})")
+
+
+def _of_folder(path: str) -> str:
+    for name in ("bin/python3", "bin/python"):
+        program = os.path.join(path, name)
+        if os.path.isfile(program) and os.access(program, os.X_OK):
+            return program
+        if os.path.islink(program):
+            raise _wrong(
+                f"{program} is a link to {os.readlink(program)}, which cannot be run; make the environment again"
+            )
+    raise _wrong(f"{path} is a folder without bin/python3: not a virtual environment")
+
+
+def _wrong(what: str) -> DefinitionError:
+    return DefinitionError(f"{what}; {_MEND}", where="code_python")
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _settings(path: str) -> dict[str, str] | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read(65_536).splitlines()
+    except OSError:
+        return None
+    pairs = (line.partition("=") for line in lines if "=" in line)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}

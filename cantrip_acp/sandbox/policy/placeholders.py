@@ -1,0 +1,197 @@
+"""Stand-ins: what must stand on the host while a protected name that does not exist is protected.
+
+A mount needs something to be mounted on, so for the length of a command each such name is an empty folder, which git does
+not see and which nobody can mistake for a file. Stand-ins are told apart by their mode (sticky, for their owner alone), so
+that whoever finds one after a crash may remove it; one that somebody put something into is not ours any more.
+
+Making folders is slow on some file systems (0.8 ms each on ext4), moving them is not: a `Pool` keeps them between commands
+where it lies on the same file system.
+
+The folder that they stand in is locked (shared) while commands run there: removing one would unmask the name for another
+process's command, so only the last one out, who gets the lock for itself, removes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterable
+
+from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.sandbox.launch.process_tree import NO_ROOM, failed
+
+_MODE = 0o1700
+_SETTLED_NS = 50_000_000
+"""A folder changed this recently may change again within its clock's tick, and nobody would see it."""
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+"""File systems without locks: two processes there see each other's stand-ins, and nothing worse."""
+
+
+def is_standin(path: str) -> bool:
+    """Whether this is one: an empty folder with the mode of a stand-in."""
+    try:
+        return _marked(os.lstat(path)) and not os.listdir(path)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        return False
+
+
+def _marked(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == _MODE
+
+
+class Pool:
+    """Empty folders that wait to stand in, in a folder of ours; threads share it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # As long as it is held, `cantrip gc` leaves it alone.
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        self._free: list[str] = []
+        self._empty: dict[int, int] = {}
+        self._made = 0
+        self._lock = threading.Lock()
+
+    def lend(self, name: str, target: int) -> None:
+        """Move a folder to ``name`` in the folder ``target`` (a descriptor); nothing is there."""
+        with self._lock:
+            own = self._free.pop() if self._free else self._make()
+        try:
+            os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=target)
+        except OSError:
+            self._free.append(own)
+            raise
+
+    def _make(self) -> str:
+        self._made += 1
+        own = str(self._made)
+        os.mkdir(own, _MODE, dir_fd=self._fd)
+        os.chmod(own, _MODE, dir_fd=self._fd)
+        return own
+
+    def take_back(self, name: str, source: int) -> None:
+        """Take a stand-in from there. What somebody put something into meanwhile goes back to where it was."""
+        with self._lock:
+            self._made += 1
+            own = str(self._made)
+        os.rename(name, own, src_dir_fd=source, dst_dir_fd=self._fd)
+        status = os.stat(own, dir_fd=self._fd, follow_symlinks=False)
+        changed = status.st_mtime_ns
+        known = self._empty.get(status.st_ino)
+        if known != changed:
+            # Never looked into since it was last changed. That a folder is empty is kept once its clock has ticked.
+            if os.listdir(os.path.join(self.folder, own)):
+                os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=source)
+                return
+            if time.time_ns() - changed > _SETTLED_NS:
+                self._empty[status.st_ino] = changed
+        self._free.append(own)
+
+    def close(self) -> None:
+        for own in self._free:
+            os.rmdir(own, dir_fd=self._fd)
+        self._free = []
+        os.close(self._fd)
+
+
+class Standins:
+    """The stand-ins of one command in one folder, from `make` to `remove`. ``names`` are all that may ever stand there."""
+
+    __slots__ = ("_lock", "_pool", "folder", "names")
+
+    def __init__(self, folder: str, names: Iterable[str], pool: Pool | None = None) -> None:
+        self.folder = folder
+        self.names = tuple(names)
+        self._lock = -1
+        self._pool = pool
+
+    def make(self, absent: Iterable[str]) -> list[str]:
+        """Make those that are absent, and give the names that can be mounted on. Raises `SandboxError`."""
+        try:
+            self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _take(self._lock, self.folder)
+            made = []
+            for name in absent:
+                self._stand(name)
+                made.append(name)
+            return made
+        except OSError as error:
+            self.remove()
+            raise failed(f"cannot protect {self.folder}", error) from error
+
+    def _stand(self, name: str) -> None:
+        # Looked up once more: another process's stand-in is as good, and what a user made this instant stays as it is.
+        if _exists(name, self._lock):
+            return
+        if self._pool is not None:
+            try:
+                self._pool.lend(name, self._lock)
+                return
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                # One device, two mounts: only what is made here can stand here.
+                self._pool = None
+        # Marked from its first instant: a kill between the two would leave a folder that nobody knows for ours.
+        os.mkdir(name, _MODE, dir_fd=self._lock)
+        os.chmod(name, _MODE, dir_fd=self._lock)
+
+    def remove(self) -> None:
+        """Take away what stands there, unless another process's command still needs it. Safe to call twice."""
+        if self._lock < 0:
+            return
+        lock, self._lock = self._lock, -1
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    return
+            for name in self.names:
+                try:
+                    if not _marked(os.stat(name, dir_fd=lock, follow_symlinks=False)):
+                        continue
+                    if self._pool is not None:
+                        self._pool.take_back(name, lock)
+                    else:
+                        os.rmdir(name, dir_fd=lock)
+                except OSError:
+                    # Gone already, or no longer empty: then it is not ours.
+                    continue
+        finally:
+            os.close(lock)
+
+
+def _exists(name: str, folder: int) -> bool:
+    if os.access in os.supports_follow_symlinks:
+        return os.access(name, os.F_OK, dir_fd=folder, follow_symlinks=False)
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _take(lock: int, folder: str) -> None:
+    for _ in range(100):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return
+            if not isinstance(error, BlockingIOError):
+                raise
+            # Somebody removes theirs at this moment: well below a millisecond.
+            time.sleep(0.002)
+    raise SandboxError(f"{folder} is locked by another program; commands cannot be run there until it lets go")

@@ -1,0 +1,276 @@
+"""The policy: what is visible inside, what can be written, and within which limits. One frozen value, and a pure function.
+
+Nothing is visible until it is added. What may be seen is named in ``system``, ``tools``, ``readable`` and ``writable``;
+``protected``, ``absent`` and ``hidden`` take away again from what those show.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cantrip_acp.core.errors import DefinitionError, SandboxError
+from cantrip_acp.core.wards import Wards
+from cantrip_acp.gates.protected_paths import plain, protected_by
+from cantrip_acp.sandbox.network.hosts import Allowed
+from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings
+from cantrip_acp.sandbox.policy.submodules import Unfetched
+
+WIRE = "/run/cantrip"
+"""Where the gates' commands and their wiring are inside."""
+
+PROXY_PORT = 21128
+"""Where a command finds the proxy, at 127.0.0.1, if its network is a list of hosts."""
+
+MIB = 1024 * 1024
+
+_ALL_FETCHED = Unfetched()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one command may use. Sizes in bytes, times in milliseconds; ``memory`` and ``processes`` are for the tree."""
+
+    timeout_ms: int = 120_000
+    output: int = 100_000
+    processes: int = 512
+    memory: int = 4096 * MIB
+    file: int = 4096 * MIB
+    open_files: int = 4096
+    temporary: int = 1024 * MIB
+    shared_memory: int = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """See the module's text. Paths are absolute and real, and each tuple is sorted.
+
+    ``tools``: folders and files of the user's programs, read-only. ``pinned``: folders between a writable root and
+    something guarded, which cannot be renamed. ``absent``: protected names that do not exist. ``hidden``: what reads as a
+    note. ``replaced``: files that read as another file of the host's. ``hosts``: what a filtering proxy lets through where
+    there is no other network. ``home`` is the private home's path inside and
+    ``home_source`` the host folder that it keeps, if it outlives turns. ``wire`` is the host folder with the gates' wiring.
+    """
+
+    folder: str
+    workspace: str | None
+    system: tuple[tuple[str, str | None], ...]
+    tools: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    readable: tuple[str, ...]
+    writable: tuple[str, ...]
+    protected: tuple[str, ...]
+    pinned: tuple[str, ...]
+    absent: tuple[str, ...]
+    hidden: tuple[str, ...]
+    replaced: tuple[tuple[str, str], ...]
+    home: str
+    home_source: str | None
+    gates: tuple[str, ...]
+    wire: str | None
+    network: bool
+    hosts: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    shell: str
+    limits: Limits
+
+
+def reasons(policy: Policy) -> dict[str, str]:
+    """Why each protected path, and each that cannot be made, is what it is: the reason of its row in the table."""
+    found: dict[str, str] = {}
+    for path in (*policy.protected, *policy.absent):
+        *_, folder, name = ["", *map(plain, path.split("/"))]
+        row = protected_by(name, folder)
+        if row is None and name in ("bin", "scripts"):
+            row = protected_by("python", "bin")
+        found[path] = row.reason if row is not None else "git expects a submodule there"
+    return found
+
+
+def check_roots(writable: Iterable[str], workspace: str | None, home: str) -> None:
+    """Raise `DefinitionError` for what is never written or shown. To be asked before anything is looked for in it."""
+    for root in _outermost(writable):
+        _check_root(root, home, "bash_writable_paths", writing=True)
+    if workspace is not None:
+        _check_root(workspace, home, "the workspace", writing=False)
+
+
+def compose(
+    wards: Wards,
+    workspace: str | None,
+    host: Host,
+    findings: Mapping[str, Findings],
+    *,
+    existing: Iterable[str] = (),
+    gates: tuple[str, ...] = (),
+    wire: str | None = None,
+    home_source: str | None = None,
+    private: Iterable[str] = (),
+    repositories: Iterable[str] = (),
+    more_readable: Iterable[str] = (),
+    replaced: Iterable[tuple[str, str]] = (),
+    closed: Iterable[str] = (),
+    unfetched: Unfetched = _ALL_FETCHED,
+) -> Policy:
+    """The policy of one circle, from its wards, its workspace and what was found there.
+
+    ``workspace`` and the wards' paths are real paths. ``findings`` has an entry for each root that is readable or writable;
+    ``existing`` are those of the never-made names that exist; ``private`` are folders of our own that must not be seen;
+    ``repositories`` are git folders that lie elsewhere (worktrees); ``more_readable`` are folders and files beside the
+    workspace that are shown; ``replaced`` are files that read as others; ``closed`` are those writable folders in whose top
+    the user who runs this can make nothing; ``unfetched`` are places of submodules that are not there
+    yet. Raises `DefinitionError` for wards that cannot be kept.
+    """
+    network = wards.bash_network
+    hosts = Allowed.of(network) if isinstance(network, tuple) else Allowed((), ())
+    writable = _outermost(wards.bash_writable_paths)
+    check_roots(writable, workspace, host.home)
+    readable: tuple[str, ...] = (workspace,) if workspace is not None else ()
+    for root in more_readable:
+        _check_root(root, host.home, "code_readable_paths", writing=False)
+        readable = _outermost((*readable, root))
+    for root in writable:
+        guard = next((part for part in root.split("/") if part in NEVER_MADE), None)
+        if guard is not None:
+            raise DefinitionError(f"{root} cannot be writable: {guard} is protected", where="bash_writable_paths")
+    protected: set[str] = set()
+    hidden: set[str] = set()
+    for found in findings.values():
+        protected.update(p for p in found.protected if _within_any(p, writable))
+        hidden.update(found.hidden)
+    for link in (*(link for found in findings.values() for link in found.linked), *unfetched.linked):
+        if _within_any(link, writable):
+            raise SandboxError(
+                f"{link} is a symbolic link, and a link cannot be protected in a folder that commands may write; "
+                "put the real file or folder in its place, take its folder out of bash_writable_paths, or name it in the ward "
+                "allow_protected of a recipe that you trust"
+            )
+    protected.update(p for p in unfetched.empty if _within_any(p, writable) and p not in writable)
+    hidden.update(p for p in private if _within_any(p, (*readable, *writable)))
+    protected -= hidden
+    present, shut = set(existing), set(closed)
+    absent = {
+        path
+        for root in writable
+        if root not in shut
+        for name in NEVER_MADE
+        if name not in wards.allow_protected
+        if (path := os.path.join(root, name)) not in present and path not in protected and path not in hidden
+    }
+    absent.update(p for p in unfetched.missing if _within_any(p, writable))
+    pinned = {
+        parent
+        for path in protected | hidden | absent
+        for root in writable
+        if _within(path, root)
+        for parent in _between(path, root)
+    }
+    shown = (*readable, *writable)
+    tools = tuple(t for t in host.tools if not _within_any(t, shown))
+    home = host.home if host.home and not _within_any(host.home, shown) and host.home not in _HOMELESS else "/home/user"
+    return Policy(
+        folder=workspace or "/tmp",
+        workspace=workspace,
+        system=host.system,
+        tools=tools,
+        links=tuple(link for link in host.links if not _within_any(link[0], shown)),
+        readable=tuple(sorted({*readable, *(r for r in repositories if not _within_any(r, shown))})),
+        writable=writable,
+        protected=tuple(sorted(protected)),
+        pinned=tuple(sorted(pinned - set(writable))),
+        absent=tuple(sorted(absent)),
+        hidden=tuple(sorted(hidden)),
+        replaced=tuple(sorted(replaced)),
+        home=home,
+        home_source=home_source,
+        gates=gates,
+        wire=wire,
+        network=network is True,
+        hosts=hosts.entries,
+        environment=_environment(host, home, bool(wire), hosts),
+        shell=host.shell,
+        limits=Limits(
+            timeout_ms=wards.bash_timeout_ms,
+            output=wards.bash_max_output_bytes,
+            processes=wards.sandbox_max_processes,
+        ),
+    )
+
+
+_HOMELESS = frozenset({"/", "/nonexistent", "/dev/null", "/tmp", "/var/empty", "/run", "/usr", "/etc", "/proc", "/dev"})
+_FORBIDDEN = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/boot", "/dev", "/proc", "/sys",
+              "/run/cantrip", "/nix/store")  # fmt: skip
+_TOO_WIDE = frozenset({"/", "/home", "/root", "/var", "/run", "/opt", "/srv", "/mnt", "/media", "/Users"})
+
+
+def _check_root(root: str, home: str, what: str, *, writing: bool) -> None:
+    verb = "written" if writing else "shown"
+    if any(ord(c) < 32 for c in root):
+        raise DefinitionError(
+            f"{what}: {root!r} has a control character in its name, and cannot be {verb} in a sandbox"
+        )
+    if _within_any(root, _FORBIDDEN) or root in _TOO_WIDE or (home and _within(home, root)):
+        kind = "your home folder or holds it" if home and _within(home, root) else "a folder of the system"
+        raise DefinitionError(f"{what}: {root} is {kind}, and is never {verb} in a sandbox; name a folder inside it")
+
+
+def _environment(host: Host, home: str, wired: bool, hosts: Allowed) -> tuple[tuple[str, str], ...]:
+    """Everything that a command finds in its environment, trace context apart."""
+    path = ":".join(([f"{WIRE}/bin"] if wired else []) + list(host.path))
+    values = {
+        "LANG": "C.UTF-8",
+        **dict(host.environment),
+        "HOME": home,
+        "PATH": path,
+        "USER": host.user,
+        "LOGNAME": host.user,
+        "SHELL": host.shell,
+        "TMPDIR": "/tmp",
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        # The user of the sandbox owns nothing of what another user checked out; what a repository makes git run, it runs
+        # in here.
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
+        **(_through_proxy(hosts) if hosts.entries else {}),
+    }
+    return tuple(sorted(values.items()))
+
+
+def _through_proxy(hosts: Allowed) -> dict[str, str]:
+    """How programs find the proxy. What they serve to themselves inside does not go through it, unless the list means this
+    machine's own services."""
+    outside = hosts.loopback()
+    direct = ",".join(name for name in ("localhost", "127.0.0.1", "::1") if name not in outside)
+    values = {"NO_PROXY": direct, "NODE_USE_ENV_PROXY": "1"}
+    values.update((name, f"http://127.0.0.1:{PROXY_PORT}") for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"))
+    return {**values, **{name.lower(): value for name, value in values.items() if not name.startswith("NODE_")}}
+
+
+def _between(path: str, root: str) -> list[str]:
+    """The folders strictly between a root and something below it."""
+    out = []
+    parent = os.path.dirname(path)
+    while parent != root and len(parent) > len(root):
+        out.append(parent)
+        parent = os.path.dirname(parent)
+    return out
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    unique = sorted(set(paths))
+    return tuple(p for p in unique if not any(p != o and _within(p, o) for o in unique))
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or root == "/" or path.startswith(root.rstrip("/") + "/")
+
+
+def _within_any(path: str, roots: Iterable[str]) -> bool:
+    return any(_within(path, root) for root in roots)

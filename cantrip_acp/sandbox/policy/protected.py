@@ -1,0 +1,221 @@
+"""What nobody may see or touch in a folder that commands can read or write.
+
+**Protected** names are read-only, and those that are marked ``first`` cannot be made at the top where they do not exist.
+**Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.gates.protected_paths`).
+
+`Survey` finds them in a folder and keeps what it found by each folder's change time, so that looking again before every
+command costs one `stat` a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cantrip_acp.gates.protected_paths import (
+    HIDDEN_FOLDERS,
+    KEY_SUFFIXES,
+    PROTECTED_FILES,
+    is_allowed,
+    is_secret_file,
+    plain,
+    protected_by,
+)
+from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
+from cantrip_acp.sandbox.policy.placeholders import is_standin
+
+NEVER_MADE = tuple(row.name for row in PROTECTED_FILES if row.first)
+"""Names at the top of a writable folder that are read-only where they exist and cannot be made where they do not."""
+
+_HISTORIES = frozenset({".git", ".hg", ".svn", ".jj"})
+"""Not looked into; what git keeps of credentials there is told by `repositories.scrubbed`."""
+
+_PASSED_BY = frozenset(
+    {"node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", "site-packages"}
+)
+"""Folders that are not looked into: large, and made by tools from what is public."""
+
+_PROGRAMS = frozenset({"bin", "scripts"})
+"""Where a virtual environment has its interpreters."""
+_TOLD_BY_MODE = (*KEY_SUFFIXES, ".bak", ".old", ".orig", ".save")
+
+_SETTLED_NS = 50_000_000
+"""A folder changed this recently may change again within its clock's tick, so it is read anew next time."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    changed: int
+    read: int
+    folders: list[str]
+    protected: list[str]
+    hidden: list[str]
+    readable: bool = True
+    mode: int = 0
+    environment: bool = False
+    """Whether it is a virtual environment of Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Absolute paths, sorted. ``linked``: protected names at the top that are symbolic links."""
+
+    protected: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    linked: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Survey:
+    """What is guarded below ``root``, a real path. Symbolic links are never followed.
+
+    ``allowed`` is what the ward ``allow_protected`` names.
+    """
+
+    root: str
+    allowed: frozenset[str] = frozenset()
+    _folders: dict[str, _Folder] = field(default_factory=dict)
+    _findings: Findings = field(default_factory=Findings)
+    _environments: set[str] | None = None
+    """Virtual environments that were there at first: a command may make one of its own, and then change it."""
+    seconds: float = 0.0
+    """How long the last look took."""
+
+    def refresh(self) -> Findings:
+        """Look again: one `stat` a folder, and those that changed are read anew."""
+        began = time.monotonic()
+        seen: dict[str, _Folder] = {}
+        protected: list[str] = []
+        hidden: list[str] = []
+        stack = [self.root]
+        changed = False
+        while stack:
+            path = stack.pop()
+            known = self._folders.get(path)
+            try:
+                status = os.stat(path, follow_symlinks=False)
+            except OSError as error:
+                if error.errno in NO_ROOM:
+                    raise
+                changed = True
+                continue
+            if (
+                known is None
+                or known.changed != status.st_mtime_ns
+                or known.mode != status.st_mode
+                or known.read - known.changed < _SETTLED_NS
+            ):
+                known = self._read(path, status)
+                changed = True
+            seen[path] = known
+            protected += known.protected
+            hidden += known.hidden
+            stack += known.folders
+        environments = {path for path, folder in seen.items() if folder.environment}
+        if self._environments is None:
+            self._environments = environments
+        for path in environments & self._environments:
+            protected += _interpreters(path)
+        if changed or len(seen) != len(self._folders):
+            self._findings = Findings(
+                protected=tuple(sorted(p for p in protected if not os.path.islink(p))),
+                hidden=tuple(sorted({real for p in hidden if (real := _hidden_real(p, self.root))})),
+                linked=tuple(sorted(p for p in protected if os.path.dirname(p) == self.root and os.path.islink(p))),
+            )
+        self._folders = seen
+        self.seconds = time.monotonic() - began
+        return self._findings
+
+    def _read(self, path: str, status: os.stat_result) -> _Folder:
+        folders: list[str] = []
+        protected: list[str] = []
+        hidden: list[str] = []
+        environment = False
+        here = plain(os.path.basename(path))
+        found = _Folder(status.st_mtime_ns, time.time_ns(), folders, protected, hidden, mode=status.st_mode)
+        if path != self.root and _can_be_opened_later(status):
+            # Nothing of it can be read now, and a command could change that: so it is hidden as a whole.
+            hidden.append(path)
+            return found
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    name = plain(entry.name)
+                    row = protected_by(name, here)
+                    if row is not None and is_allowed(row, self.allowed):
+                        row = None
+                    if entry.is_dir(follow_symlinks=False):
+                        if row is not None:
+                            if not is_standin(entry.path):
+                                protected.append(entry.path)
+                            if entry.name not in _HISTORIES:
+                                folders.append(entry.path)
+                        elif name in HIDDEN_FOLDERS:
+                            hidden.append(entry.path)
+                        elif entry.name not in _PASSED_BY:
+                            folders.append(entry.path)
+                        continue
+                    environment = environment or (entry.name == "pyvenv.cfg" and row is not None)
+                    if row is not None and here not in _PROGRAMS and name != "pyvenv.cfg":
+                        protected.append(entry.path)
+                    if is_secret_file(name, _mode(entry)):
+                        hidden.append(entry.path)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
+            # Not readable for us, so not readable inside: the sandbox runs as the same user.
+            found.readable = False
+            folders.clear()
+            protected.clear()
+            hidden.clear()
+        found.environment = environment
+        return found
+
+    def at(self, path: str) -> tuple[str, ...] | None:
+        """The `NEVER_MADE` names that stood in a folder when it was last looked at, as paths; None for one that is not
+        looked into. Stand-ins are not among them."""
+        folder = self._folders.get(path)
+        if folder is None or not folder.readable:
+            return None
+        return tuple(sorted(p for p in folder.protected if p.rpartition("/")[2] in NEVER_MADE))
+
+
+def places(writable: Iterable[str], absent: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
+    """Where stand-ins must stand for what is absent: each folder, all names that may ever stand there, and those of now."""
+    here: dict[str, list[str]] = {root: [] for root in writable}
+    for path in absent:
+        here.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
+    for folder, names in here.items():
+        yield folder, tuple(dict.fromkeys((*NEVER_MADE, *names))), names
+
+
+def _mode(entry: os.DirEntry[str]) -> int | None:
+    """The mode of a file, where it matters for whether it is hidden."""
+    if not entry.name.lower().rstrip("~").endswith(_TOLD_BY_MODE):
+        return None
+    try:
+        return entry.stat().st_mode
+    except OSError:
+        return None
+
+
+def _interpreters(environment: str) -> list[str]:
+    """What must stay as it is of a virtual environment: its settings, and the folder with its interpreters, which are links
+    and so cannot be protected one by one."""
+    names = ("pyvenv.cfg", *sorted(_PROGRAMS))
+    return [path for name in names if os.path.lexists(path := os.path.join(environment, name))]
+
+
+def _can_be_opened_later(status: os.stat_result) -> bool:
+    """Whether its owner, as whom commands run, has shut a folder: they could open it again and look inside."""
+    return bool(os.geteuid()) and status.st_uid == os.geteuid() and status.st_mode & 0o500 != 0o500
+
+
+def _hidden_real(path: str, root: str) -> str | None:
+    """What to cover so that ``path`` cannot be read: itself, or what it links to inside the same folder."""
+    real = os.path.realpath(path)
+    if real != root and real.startswith(root.rstrip("/") + "/") and os.path.exists(real):
+        return real
+    return None

@@ -1,0 +1,75 @@
+"""Where Monty is installed, and the worker that runs it: the package is looked at here and imported in the sandbox alone."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import signal
+import sysconfig
+from dataclasses import dataclass, replace
+
+from cantrip_acp.core.errors import SandboxMissing
+from cantrip_acp.sandbox.policy.host import Host
+from cantrip_acp.sandbox.policy.toolchains import find_tools
+from cantrip_acp.sandbox.worker.worker import Worker
+
+INSTALL = "pip install 'cantrip-acp[monty]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Monty:
+    """``packages`` is the folder that its Python part lies in, ``binary`` its interpreter."""
+
+    packages: str
+    binary: str
+
+    def on(self, host: Host) -> Host:
+        """The machine with both visible."""
+        found = find_tools([os.path.dirname(self.binary)], host.home, [self.packages])
+        return replace(
+            host,
+            tools=tuple(sorted({*host.tools, *found.roots})),
+            links=tuple(sorted({*host.links, *found.links})),
+        )
+
+
+def find() -> Monty:
+    """Raises `SandboxMissing` that says how it is installed."""
+    found = importlib.util.find_spec("pydantic_monty")
+    if found is None or not found.submodule_search_locations:
+        raise SandboxMissing(f"the monty medium needs pydantic-monty, which is not installed here: {INSTALL}")
+    packages = os.path.dirname(next(iter(found.submodule_search_locations)))
+    binary = _binary()
+    if binary is None:
+        raise SandboxMissing(f"pydantic-monty is installed, but its interpreter (monty) is not: {INSTALL}")
+    return Monty(packages, binary)
+
+
+def _binary() -> str | None:
+    places = [os.path.join(sysconfig.get_path("scripts"), "monty")]
+    try:
+        files = importlib.metadata.files("pydantic-monty-runtime") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    places[:0] = [str(f.locate()) for f in files if f.name == "monty"]
+    for place in places:
+        if os.access(place, os.X_OK):
+            return os.path.realpath(place)
+    return shutil.which("monty")
+
+
+class MontyWorker(Worker):
+    """A code worker whose Python only passes on what Monty's interpreter does, which it stops between cells itself."""
+
+    program = "monty_worker"
+
+    async def freeze(self) -> bool:
+        """Stop it. Nothing can have been started that would have to be ended: the language cannot."""
+        self._signal(signal.SIGSTOP)
+        self.frozen = True
+        if self.tree.exited or self.broken is not None:
+            return False
+        self.tree.read_now()
+        return self.broken is None

@@ -1,0 +1,459 @@
+"""A code worker: a Python that lives in its sandbox from cell to cell, frozen between them.
+
+It is one `Tree` like a command's, with a pair of pipes for frames beside its output. Between cells it is stopped by the
+kernel and whatever it started is gone, so nothing of an entity runs while no cell does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import py_compile
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cantrip_acp.core.errors import SandboxError
+from cantrip_acp.sandbox.gate_ipc.server import LARGEST_REQUEST
+from cantrip_acp.sandbox.launch import availability, bubblewrap, limits
+from cantrip_acp.sandbox.launch import control_groups as controlgroup
+from cantrip_acp.sandbox.launch.control_groups import ControlGroup
+from cantrip_acp.sandbox.launch.process_tree import Hooks, Launch, Tree, failed, in_memory
+from cantrip_acp.sandbox.launch.runtime_dir import runtime
+from cantrip_acp.sandbox.launch.sandbox import Sandbox, control_groups
+from cantrip_acp.sandbox.policy.interpreter import Interpreter
+from cantrip_acp.sandbox.policy.placeholders import Standins
+from cantrip_acp.sandbox.policy.policy import MIB, Policy
+from cantrip_acp.sandbox.policy.protected import places
+from cantrip_acp.sandbox.worker import messages, orphans
+from cantrip_acp.sandbox.worker.frames import BYTES, JSON, FrameError, Frames
+
+INSIDE = "/run/cantrip-python"
+_OLDEST = (3, 10)
+# What is before the import is read by any Python that knows the options: it has to say what is wrong with itself.
+_BOOT = (
+    f"import sys; sys.version_info >= {_OLDEST} or sys.exit('it is Python %%s; cells need {_OLDEST[0]}.{_OLDEST[1]} or newer'"
+    f" %% sys.version.split()[0]); sys.path.insert(0, {INSIDE!r}); "
+    "from _cantrip.%s import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+LARGEST_ANSWER = 64 * MIB
+_MOST_QUEUED = 128 * MIB
+_NONSENSE = 1_000
+"""Messages of one cell that are none, after which the worker has to go."""
+STARTS_WITHIN = 20.0
+_SWEEP = 0.25
+_GRACE = 32 * MIB
+"""What a tree may use over its ward before it is killed: so that a cell meets MemoryError first, and its state survives."""
+
+
+@dataclass(slots=True)
+class Listening:
+    """Who hears of a worker. ``output`` gets 1 or 2 and bytes; ``said`` each message that is one."""
+
+    output: Callable[[int, bytes], None]
+    said: Callable[[messages.Message], None]
+
+
+class Worker:
+    """Make it, `start` it, let it run with `thaw`, stop it with `freeze`, and `close` it in any case.
+
+    ``broken`` says why it can be used no more; None while it can. ``program`` is the module of ours that runs in it.
+    """
+
+    program = "worker"
+
+    def __init__(self, sandbox: Sandbox, interpreter: Interpreter, memory_mb: int, listening: Listening) -> None:
+        prepared = sandbox.policy()
+        self._sandbox = sandbox
+        self._interpreter = interpreter
+        self._policy: Policy = replace(prepared, limits=replace(prepared.limits, memory=memory_mb * MIB + _GRACE))
+        self._memory = memory_mb * MIB
+        self._listening = listening
+        self._frames: Frames | None = None
+        self._tree: Tree | None = None
+        self._held = -1
+        self._pair: orphans.Pair | None = None
+        self._group: ControlGroup | None = None
+        self._standins: list[Standins] = []
+        self._nonsense = 0
+        self._ready: messages.Ready | None = None
+        self._blobs: list[bytes] | None = None
+        self._most_bytes = 0
+        self._watchdog = limits.Watchdog(
+            self._policy.limits,
+            ("/tmp", "/dev/shm", prepared.home),
+            count=sandbox.host.uid == 0,
+            disks=prepared.writable,
+        )
+        self.pid = 0
+        self.broken: str | None = None
+        self.frozen = False
+
+    @property
+    def tree(self) -> Tree:
+        assert self._tree is not None
+        return self._tree
+
+    @property
+    def python(self) -> str:
+        """The version that it says it is."""
+        return self._ready.python if self._ready is not None else ""
+
+    @property
+    def first(self) -> int:
+        """The sandbox's first process, seen from the host."""
+        return self._tree.pid if self._tree is not None else 0
+
+    async def start(self, settings: Mapping[str, object], environment: Mapping[str, str]) -> None:
+        """Start it and wait until it can take a cell. Raises `SandboxError`, `SandboxMissing`."""
+        self._start(environment)
+        self.send({"t": "start", **settings})
+        with anyio.move_on_after(STARTS_WITHIN):
+            while self._ready is None and self.broken is None and self.tree.running:
+                await self.tree.changed()
+        if self._ready is None:
+            await self._explain()
+        self._hold()
+
+    async def _explain(self) -> None:
+        tree = self.tree
+        with anyio.move_on_after(1):
+            while tree.running and not tree.exited:
+                await tree.changed()
+        status = tree.finish()
+        if status.exit_code is None and status.ended_because is None:
+            raise availability.explain(self._words()).error()
+        raise SandboxError(
+            f"{self._interpreter.program} could not be started as the Python of cells in the sandbox "
+            f"({status.ended_because or f'exit status {status.exit_code}'}): {self._words().strip() or 'it said nothing'}. "
+            "Nothing in a cell can mend that: the circle's code_python must name a Python that works"
+        )
+
+    def _words(self) -> str:
+        return bytes(self._early).decode("utf-8", "replace")[-2000:]
+
+    def _start(self, environment: Mapping[str, str]) -> None:
+        self._early = bytearray()
+        inherited: list[int] = []
+        ours: list[int] = []
+        try:
+            their_in, our_out = os.pipe()
+            inherited.append(their_in)
+            ours.append(our_out)
+            our_in, their_out = os.pipe()
+            inherited.append(their_out)
+            ours.append(our_in)
+            for folder, names, absent in places(self._policy.writable, self._policy.absent):
+                standing = Standins(folder, names, runtime().pool(folder))
+                self._standins.append(standing)
+                runtime().holds(folder)
+                standing.make(absent)
+            extra: list[str] = []
+            for name, value in environment.items():
+                extra += ["--setenv", name, value]
+            options = bubblewrap.encode(["--ro-bind", inside(), INSIDE, *self._sandbox.arguments(), *extra])
+            args = in_memory(options)
+            inherited.append(args)
+            calls = in_memory(self._sandbox.filter)
+            inherited.append(calls)
+            argv = [
+                *(runtime().token, "--seccomp", str(calls), "--args", str(args), "--"),
+                *(
+                    self._interpreter.program,
+                    "-I",
+                    "-S",
+                    "-B",
+                    "-X",
+                    "utf8",
+                    "-c",
+                    _BOOT % self.program,
+                    str(their_in),
+                    str(their_out),
+                ),
+            ]
+            launch = Launch(program=self._sandbox.program, argv=argv, inherited=inherited)
+            bounds = self._policy.limits
+            if (parent := control_groups()) is not None:
+                self._group = controlgroup.make(
+                    parent, runtime().group_name(parent), memory=bounds.memory, processes=bounds.processes
+                )
+            if self._group is not None:
+                launch.within = self._group.entered
+            self._tree = Tree(
+                launch,
+                Hooks(output=self._on_output, prepared=self._on_prepared),
+            )
+            inherited = []
+            self._tree.start()
+        except BaseException as error:
+            for fd in (*inherited, *ours):
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise failed("the Python of cells cannot be started in the sandbox", error) from error
+            raise
+        self._frames = Frames(
+            our_in,
+            our_out,
+            self._on_frame,
+            self._on_end,
+            largest=LARGEST_REQUEST + 65_536,
+            most_queued=_MOST_QUEUED,
+        )
+
+    def _on_prepared(self, pid: int) -> None:
+        bounds = self._policy.limits
+        if self._group is not None:
+            self._group = self._group.placed(pid)
+        # Processor time adds up over a worker's life; each cell has its wall clock.
+        limits.apply(
+            pid, replace(bounds, timeout_ms=10**12), cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0
+        )
+        limits.bound_memory(pid, self._memory)
+
+    def _hold(self) -> None:
+        """Take hold of the interpreter's process while nothing of an entity's has run in it."""
+        try:
+            with open(f"/proc/{self.first}/task/{self.first}/children", "rb") as file:
+                self.pid = int(file.read().split()[0])
+            self._held = os.pidfd_open(self.pid)
+            self._pair = orphans.Pair(self.first, self.pid)
+        except OSError as error:
+            raise failed("the code worker's process cannot be watched", error) from error
+        except IndexError as error:
+            raise SandboxError("the code worker's process cannot be found") from error
+
+    # What comes from it
+
+    def _on_output(self, stream: int, data: bytes) -> None:
+        if self._ready is None:
+            self._early += data[: max(0, 65_536 - len(self._early))]
+            return
+        self._listening.output(stream, data)
+
+    def _on_frame(self, kind: bytes, body: bytes) -> None:
+        if kind == BYTES:
+            self._take(body)
+            return
+        said = messages.decode(body)
+        if said is None:
+            self._nonsense += 1
+            if self._nonsense > _NONSENSE:
+                self.end("it sent nothing but nonsense to the host")
+        elif isinstance(said, messages.Ready):
+            if self._ready is None:
+                self._ready = said
+        elif self._ready is not None:
+            self._listening.said(said)
+        self.tree.wake()
+
+    def _take(self, body: bytes) -> None:
+        """A piece of a snapshot, where one was asked for; nothing otherwise."""
+        if self._blobs is not None:
+            self._most_bytes -= len(body)
+            if self._most_bytes < 0:
+                self.end("its state is larger than a snapshot may be")
+                return
+            self._blobs.append(body)
+
+    def _on_end(self, why: str) -> None:
+        if self.broken is None:
+            self.broken = why
+        if not self.tree.exited:
+            # What closed its pipe may still run, and nobody could talk to it.
+            asyncio.get_running_loop().call_later(0.05, self._end_if_alive)
+        self.tree.wake()
+
+    def _end_if_alive(self) -> None:
+        if self._tree is not None and not self._tree.exited:
+            self._tree.end(self.broken or "it was stopped")
+
+    # What is done with it
+
+    def send(self, data: Mapping[str, object]) -> None:
+        """Send a command or an answer. One that cannot be sent ends the worker."""
+        self._send(JSON, msgspec.json.encode(data))
+
+    def send_answer(self, data: Mapping[str, object], most: int) -> None:
+        """Send an answer; in the place of one that is too large, that it is."""
+        body = msgspec.json.encode(data)
+        if len(body) > most:
+            body = msgspec.json.encode(
+                {
+                    "id": data["id"],
+                    "error": True,
+                    "result": f"the gate's result is too large: {len(body)} bytes of JSON",
+                }
+            )
+        self._send(JSON, body)
+
+    def _send(self, kind: bytes, body: bytes) -> None:
+        if self._frames is None or self.broken is not None:
+            return
+        try:
+            self._frames.send(kind, body)
+        except FrameError as error:
+            self.end(str(error))
+
+    def collect(self, most: int) -> list[bytes]:
+        """From now on pieces of a snapshot are kept, in the list given, up to that many bytes."""
+        self._blobs, self._most_bytes = [], most
+        return self._blobs
+
+    def collected(self) -> None:
+        self._blobs = None
+
+    def feed(self, data: bytes) -> None:
+        """A piece of a snapshot to open."""
+        self._send(BYTES, data)
+
+    def thaw(self) -> None:
+        """Let it run."""
+        self._nonsense = 0
+        self._watchdog.disks.begin()
+        self.frozen = False
+        self._signal(signal.SIGCONT)
+
+    def go_on(self) -> None:
+        """Let it run on where a cell has stopped it (SIGSTOP to itself): nobody inside could wake it."""
+        self._signal(signal.SIGCONT)
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt, where it listens."""
+        self._signal(signal.SIGINT)
+
+    def _signal(self, number: int) -> None:
+        if self._held < 0:
+            return
+        try:
+            signal.pidfd_send_signal(self._held, number)
+        except ProcessLookupError:
+            return
+
+    def watch(self, times: int = 1) -> str | None:
+        """What its tree uses too much of, None where it keeps its limits. Any thread may ask; it holds for a tree that is
+        alive after that."""
+        first = self.first
+        return self._watchdog.verdict(first, times) if first else None
+
+    def disk_full(self) -> str | None:
+        """Which disk it has filled since it was last let run, in words."""
+        return self._watchdog.disks.full()
+
+    def end(self, because: str) -> None:
+        """Kill it and all that it started, at once."""
+        if self.broken is None:
+            self.broken = because
+        if self._tree is not None:
+            self._tree.end(because)
+
+    async def freeze(self) -> bool:
+        """Stop it, and end what it started. False where that could not be done, and it was killed instead."""
+        self._signal(signal.SIGSTOP)
+        self.frozen = True
+        if self.tree.exited or self.broken is not None:
+            return False
+        self.tree.read_now()
+        assert self._pair is not None
+        for _ in range(20):
+            if self._pair.rest:
+                return self.broken is None
+        end = time.monotonic() + _SWEEP
+        pause = 0.0002
+        while not self._pair.still():
+            if time.monotonic() > end:
+                self.end("what it had started could not be ended")
+                return False
+            if self._pair.stopped():
+                self._pair.kill_others()
+            await anyio.sleep(pause)
+            pause = min(pause * 2, 0.01)
+        return self.broken is None
+
+    def stop(self) -> None:
+        """Stop its first process alone: what it has forked goes on."""
+        self._signal(signal.SIGSTOP)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything of it runs, where its first process was stopped."""
+        return self._pair is not None and not self._pair.still()
+
+    def drop_torn(self) -> None:
+        """Forget a message that was not sent to its end, by what is gone now."""
+        if self._frames is not None:
+            self._frames.drop_torn()
+
+    async def gone(self) -> None:
+        """Wait until its end is known whole: status and all output."""
+        while self.tree.running:
+            await self.tree.changed()
+
+    def close(self) -> None:
+        """End it and give back what it held. Safe to call twice."""
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
+        if self._tree is not None:
+            self._tree.finish()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+        if self._pair is not None:
+            self._pair.close()
+            self._pair = None
+        if self._group is not None:
+            self._group.remove()
+            self._group = None
+        for standing in self._standins:
+            standing.remove()
+            runtime().released(standing.folder)
+        self._standins = []
+        if self.broken is None:
+            self.broken = "it was closed"
+
+
+_prepared: dict[str, str] = {}
+_preparing = threading.Lock()
+
+
+def inside() -> str:
+    """The host folder with what the worker is made of: our package and cloudpickle, as files, compiled where our own
+    Python is the one that will read them. Neither is imported here. Made once, whatever thread asks first."""
+    with _preparing:
+        base = runtime().folder
+        folder = _prepared.get(base)
+        if folder is None or not os.path.isdir(folder):
+            folder = _prepare_inside()
+            _prepared.clear()
+            _prepared[base] = folder
+        return folder
+
+
+def _prepare_inside() -> str:
+    folder = runtime().make_folder("python")
+    package = os.path.join(folder, "_cantrip")
+    os.mkdir(package, 0o755)
+    for source in files("cantrip_acp.sandbox.inside").joinpath("python").iterdir():
+        if source.name.endswith(".py"):
+            Path(package, source.name).write_bytes(source.read_bytes())
+    found = importlib.util.find_spec("cloudpickle")
+    if found is None or not found.submodule_search_locations:
+        raise SandboxError("cloudpickle is not installed beside cantrip-acp: pip install cloudpickle")
+    with as_file(Path(next(iter(found.submodule_search_locations)))) as pickler:
+        shutil.copytree(pickler, os.path.join(package, "cloudpickle"), ignore=shutil.ignore_patterns("__pycache__"))
+    for path in Path(package).rglob("*.py"):
+        shown = str(path).replace(folder, INSIDE, 1)
+        py_compile.compile(
+            str(path), dfile=shown, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+        )
+    os.chmod(folder, 0o755)
+    return folder

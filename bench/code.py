@@ -21,7 +21,7 @@ from bench.options import Options
 from bench.shell import Turn
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.turn import Output
+from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.sandbox.launch.bubblewrap import encode
 

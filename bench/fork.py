@@ -20,7 +20,7 @@ from cantrip_acp.core.circle import Circle
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.snapshots import LoomPieces
+from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.mediums.code.session import CodeSession
 from cantrip_acp.mediums.code.snapshot import Snapshot
 

@@ -17,8 +17,8 @@ from bench.append import turns
 from bench.measure import Table, row
 from bench.options import Options
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.stores import sidecar
-from cantrip_acp.loom.turn import Record
+from cantrip_acp.loom.records.turn import Record
+from cantrip_acp.loom.stores import index_file
 
 TURNS = 100_000
 THREAD = 500
@@ -48,7 +48,7 @@ def run(options: Options) -> Table:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=Path(__file__).parent / "results") as folder:
         path = Path(folder) / "x.loom.jsonl"
         _filled(path)
-        index = sidecar.path_of(path)
+        index = index_file.path_of(path)
         kept = index.read_bytes()
         for _ in range(options.rounds(3)):
             began = time.perf_counter()

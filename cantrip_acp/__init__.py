@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.contract import GateContext as GateContext
     from cantrip_acp.gates.contract import GateReply as GateReply
     from cantrip_acp.loom.loom import Loom as Loom
-    from cantrip_acp.loom.thread import Thread as Thread
-    from cantrip_acp.loom.turn import Turn as Turn
+    from cantrip_acp.loom.query.thread import Thread as Thread
+    from cantrip_acp.loom.records.turn import Turn as Turn
 
 _HOMES = {
     "Call": "core.call",
@@ -84,10 +84,10 @@ _HOMES = {
     "RetryPolicy": "crystals.retry",
     "Scorer": "core.scoring",
     "ScriptedCrystal": "crystals.scripted",
-    "Thread": "loom.thread",
+    "Thread": "loom.query.thread",
     "ToolCall": "crystals.contract",
     "ToolDefinition": "crystals.contract",
-    "Turn": "loom.turn",
+    "Turn": "loom.records.turn",
     "Usage": "crystals.contract",
     "Wards": "core.wards",
 }

@@ -17,7 +17,7 @@ from cantrip_acp import Loom
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.contract import as_text
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.recipes import build, load
 
 

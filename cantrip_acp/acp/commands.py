@@ -19,8 +19,8 @@ from cantrip_acp.acp.asking import visible
 from cantrip_acp.acp.envelope import RpcError
 from cantrip_acp.acp.opening import turn_named
 from cantrip_acp.core.errors import CantripError
-from cantrip_acp.loom.history import lived, spoken
-from cantrip_acp.loom.turn import ConfigRecord, new_id, now
+from cantrip_acp.loom.query.history import lived, spoken
+from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:

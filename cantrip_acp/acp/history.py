@@ -39,12 +39,12 @@ from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.files.file_changes import diffs_of
 from cantrip_acp.gates.interaction.ask_user import in_chat
 from cantrip_acp.gates.interaction.plan import entries_of
-from cantrip_acp.loom.history import CastPart, lived
+from cantrip_acp.loom.query.history import CastPart, lived
 from cantrip_acp.mediums.program_events import signal_name
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
-    from cantrip_acp.loom.turn import ContextRecord, GateRecord, Turn, Utterance, VoidedAttempt
+    from cantrip_acp.loom.records.turn import ContextRecord, GateRecord, Turn, Utterance, VoidedAttempt
 
 _EDITED = re.compile(r"(?: at line|, at lines) (\d{1,9})")
 

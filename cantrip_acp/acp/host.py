@@ -22,7 +22,7 @@ from cantrip_acp.acp.services import services
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import Granted, NoSession
 from cantrip_acp.core.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
-from cantrip_acp.loom.turn import ConfigRecord, new_id, now
+from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from cantrip_acp.acp.refusals import SignedOut
 from cantrip_acp.acp.store import FORK, Granted, NoSession, Note, SessionStore
 from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.stores.address import is_address, shown
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
     ConfigRecord,
@@ -34,6 +33,7 @@ from cantrip_acp.loom.turn import (
     new_id,
     now,
 )
+from cantrip_acp.loom.stores.address import is_address, shown
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal
     from cantrip_acp.gates.contract import Interceptor
     from cantrip_acp.gates.gate_source import GateSource
-    from cantrip_acp.loom.history import CastPart
-    from cantrip_acp.loom.turn import Record
+    from cantrip_acp.loom.query.history import CastPart
+    from cantrip_acp.loom.records.turn import Record
     from cantrip_acp.recipes.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -417,7 +417,7 @@ def turn_named(entity: Entity, named: object) -> str | None:
     """
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return None
-    from cantrip_acp.loom.history import lived, spoken
+    from cantrip_acp.loom.query.history import lived, spoken
 
     own = [turn.id for _, turn in spoken(lived(entity.loom, entity.last_turn))]
     if isinstance(named, int) and not isinstance(named, bool):

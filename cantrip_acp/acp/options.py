@@ -20,7 +20,7 @@ from cantrip_acp.acp.opening import Opening, hold
 from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
 from cantrip_acp.crystals import clients
-from cantrip_acp.loom.turn import ConfigRecord, ForkRecord, new_id, now
+from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import GateRecord, Output, Turn
+    from cantrip_acp.loom.records.turn import GateRecord, Output, Turn
     from cantrip_acp.mediums.contract import Medium
 
 

@@ -15,13 +15,13 @@ from cantrip_acp.acp.family import CHILDREN, Family
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.gates.files.file_changes import diffs_of
-from cantrip_acp.loom.turn import Output
+from cantrip_acp.loom.records.turn import Output
 
 if TYPE_CHECKING:
     from cantrip_acp.acp import protocol as acp
     from cantrip_acp.acp.pastcalls import PastGate
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import CastRecord, GateRecord, Turn
+    from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Turn
 
 SPAWNING = frozenset({"call_agent", "call_agent_batch", "cantrip.cast", "cantrip.cast_batch", "cantrip.send"})
 MOST_TURNS = 400

@@ -36,7 +36,7 @@ from cantrip_acp.acp.refusals import busy, unknown
 from cantrip_acp.acp.session import Session
 from cantrip_acp.acp.store import BadCursor
 from cantrip_acp.core.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
-from cantrip_acp.loom.turn import new_id
+from cantrip_acp.loom.records.turn import new_id
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Sessions:
             return
         # What forks need is not loaded for sessions that begin.
         from cantrip_acp.core.forking.fork import restore
-        from cantrip_acp.loom.history import lived
+        from cantrip_acp.loom.query.history import lived
 
         revive, entity.revive = entity.revive, None
         parts = await anyio.to_thread.run_sync(lived, entity.loom, turn_id)

@@ -26,8 +26,8 @@ from cantrip_acp.acp import modes
 from cantrip_acp.core.errors import CantripError, DefinitionError, LoomLocked
 from cantrip_acp.files import paths
 from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.records.turn import CastRecord, ConfigRecord
 from cantrip_acp.loom.stores.address import is_address
-from cantrip_acp.loom.turn import CastRecord, ConfigRecord
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
 

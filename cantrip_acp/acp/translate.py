@@ -34,7 +34,7 @@ from cantrip_acp.acp.shown import (
     shortened,
 )
 from cantrip_acp.core import events
-from cantrip_acp.loom.turn import new_id
+from cantrip_acp.loom.records.turn import new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.acp.permissions import Question

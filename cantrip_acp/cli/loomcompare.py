@@ -13,9 +13,9 @@ from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
     from cantrip_acp.cli.screen import Screen
-    from cantrip_acp.loom.comparing import Difference, Pair
-    from cantrip_acp.loom.listing import Listing, ThreadLine
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.query.diff import Difference, Pair
+    from cantrip_acp.loom.query.listing import Listing, ThreadLine
     from cantrip_acp.loom.rewards import Group, Standing
 
 _PAIRS = 200
@@ -68,8 +68,8 @@ def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bo
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.files import paths
-    from cantrip_acp.loom.comparing import difference
-    from cantrip_acp.loom.listing import Listing
+    from cantrip_acp.loom.query.diff import difference
+    from cantrip_acp.loom.query.listing import Listing
 
     with opened(name, paths.state_dir(state_dir)) as held:
         listing = Listing(held)
@@ -253,7 +253,7 @@ _Compared = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
 def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: bool) -> list[_Compared]:
     from cantrip_acp.cli.loomfile import leaf
     from cantrip_acp.loom import rewards
-    from cantrip_acp.loom.listing import Listing
+    from cantrip_acp.loom.query.listing import Listing
 
     listing = Listing(loom)
     at: str | None = None
@@ -272,7 +272,7 @@ def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: b
 
 def _facts(loom: Loom, listing: Listing, group: Group, leaf_id: str) -> dict[str, Any]:
     """What a thread did from where its group parts."""
-    from cantrip_acp.loom.comparing import gates_used
+    from cantrip_acp.loom.query.diff import gates_used
 
     line = listing.line(leaf_id)
     path = listing.outline.path(leaf_id)

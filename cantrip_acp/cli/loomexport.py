@@ -150,7 +150,7 @@ def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
     from typing import get_args
 
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.loom.turn import Reason
+    from cantrip_acp.loom.records.turn import Reason
 
     known = (*_OUTCOMES, *get_args(Reason))
     for outcome in outcomes:

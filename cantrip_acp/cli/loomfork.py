@@ -112,7 +112,7 @@ def fork(
     from cantrip_acp.cli.opening import open_recipe
     from cantrip_acp.core.errors import IntentRequired
     from cantrip_acp.files import paths
-    from cantrip_acp.loom.turn import new_id
+    from cantrip_acp.loom.records.turn import new_id
 
     if resume and intent is not None:
         raise click.UsageError("--resume goes on without a new intent: leave INTENT out, or leave --resume out")

@@ -13,8 +13,8 @@ from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.listing import ThreadLine
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.query.listing import ThreadLine
 
 SORTS = ("when", "reward", "relative", "turns", "tokens", "cost", "seconds")
 files_argument = click.argument("names", metavar="[FILE]...", nargs=-1)
@@ -111,8 +111,8 @@ def list_threads(
     FILE is a loom as of the other commands; without it, all looms of the state folder. Each filter that is given must
     hold; texts are found in any case of letters. A thread is named by its last turn, which the other commands take.
     """
-    from cantrip_acp.loom.listing import Listing
-    from cantrip_acp.loom.wanted import Wanted, rewarded, when
+    from cantrip_acp.loom.query.filters import Wanted, rewarded, when
+    from cantrip_acp.loom.query.listing import Listing
 
     wanted = Wanted(
         intent=intent,
@@ -235,7 +235,7 @@ def stats(names: tuple[str, ...], as_json: bool, state_dir: Path | None) -> None
 
     FILE is a loom as of the other commands; without it, all looms of the state folder.
     """
-    from cantrip_acp.loom.statistics import Statistics
+    from cantrip_acp.loom.query.statistics import Statistics
 
     looms = Looms(names, state_dir)
     counted = Statistics()

@@ -13,7 +13,7 @@ from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import cwd_option, state_option
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.turn import RewardRecord
+    from cantrip_acp.loom.records.turn import RewardRecord
     from cantrip_acp.verifying import Verdict
 
 _RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")

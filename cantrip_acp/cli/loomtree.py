@@ -11,8 +11,8 @@ from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.outline import Outline
-    from cantrip_acp.loom.turn import Turn
+    from cantrip_acp.loom.query.outline import Outline
+    from cantrip_acp.loom.records.turn import Turn
 
 _WORDS = 80
 
@@ -22,9 +22,9 @@ def draw(screen: Screen, loom: Loom) -> None:
 
     Where an entity begins, its line says how: as a fork, or as a child with its intent. Rewards follow, the relative ones too.
     """
-    from cantrip_acp.loom.outline import Outline
+    from cantrip_acp.loom.query.outline import Outline
+    from cantrip_acp.loom.query.thread import Endings
     from cantrip_acp.loom.rewards import relative_of
-    from cantrip_acp.loom.thread import Endings
 
     outline = Outline(loom)
     children: dict[str | None, list[str]] = {}

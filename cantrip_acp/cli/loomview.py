@@ -9,13 +9,13 @@ from cantrip_acp.cli.screen import Block, Flow, Screen
 from cantrip_acp.cli.transcript import duration
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.gates.contract import as_text
-from cantrip_acp.loom.thread import Endings
+from cantrip_acp.loom.query.thread import Endings
 from cantrip_acp.text.sanitize import clean_line
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.thread import Thread
-    from cantrip_acp.loom.turn import CastRecord, GateRecord, Output, Turn
+    from cantrip_acp.loom.query.thread import Thread
+    from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Output, Turn
 
 _INTENT = 200
 _DAMAGE = 20

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.context import ContextBlock
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.loom.turn import GateRecord, Output
+    from cantrip_acp.loom.records.turn import GateRecord, Output
 
 
 def program(words: tuple[str, ...], folder: Path) -> str:

@@ -13,8 +13,8 @@ from cantrip_acp.conformance.actions import Performance
 from cantrip_acp.conformance.matchers import Scope
 from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.gates.contract import as_text
-from cantrip_acp.loom.thread import Thread, answer
-from cantrip_acp.loom.turn import CastRecord, Output, Turn
+from cantrip_acp.loom.query.thread import Thread, answer
+from cantrip_acp.loom.records.turn import CastRecord, Output, Turn
 
 
 class Evidence:

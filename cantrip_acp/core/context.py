@@ -25,12 +25,12 @@ from cantrip_acp.core.folding.policy import (
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import observed
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.loom.turn import ContextRecord, GateRecord, Output, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn import ContextRecord, GateRecord, Output, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.core.call import Call
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.loom.history import CastPart
+    from cantrip_acp.loom.query.history import CastPart
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."
 """The circle's answer to prose where only done may end the cast (LOOP-6): the crystal must not speak twice in a row (LOOP-1)."""

@@ -37,8 +37,8 @@ from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.gates.contract import GateReply, ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
 from cantrip_acp.gates.gate_source import Reached
-from cantrip_acp.loom.snapshots import LoomPieces
-from cantrip_acp.loom.turn import Output, new_id
+from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.records.turn import Output, new_id
 from cantrip_acp.mediums.text_program import writes_calls
 from cantrip_acp.text.redaction import shared
 
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal, ToolCall, ToolDefinition
     from cantrip_acp.crystals.retry import RetryPolicy
     from cantrip_acp.delegation.child_tracker import Children
-    from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import Turn
+    from cantrip_acp.loom.query.history import CastPart
+    from cantrip_acp.loom.records.turn import Turn
     from cantrip_acp.mediums.contract import MediumSession
 
 log = logging.getLogger(__name__)

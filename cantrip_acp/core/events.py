@@ -19,8 +19,8 @@ import anyio
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.loom.turn import Location as Location
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Location as Location
+from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.text.json_data import freeze_record
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from cantrip_acp.core.turn_builder import TurnState
 from cantrip_acp.crystals.ahead import prepared
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
 from cantrip_acp.crystals.retry import ask
-from cantrip_acp.loom.thread import answer
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.query.thread import answer
+from cantrip_acp.loom.records.turn import (
     TERMINATIONS,
     CastRecord,
     ContextRecord,
@@ -44,7 +44,7 @@ from cantrip_acp.loom.turn import (
     new_id,
     now,
 )
-from cantrip_acp.loom.utterances import joined
+from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.mediums.program_events import Report
 from cantrip_acp.mediums.text_program import MOST_PROBLEMS, TextPrograms
 from cantrip_acp.text.json_data import thaw

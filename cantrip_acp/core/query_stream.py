@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core import events
-from cantrip_acp.loom.turn import Utterance, VoidedAttempt, new_id
+from cantrip_acp.loom.records.turn import Utterance, VoidedAttempt, new_id
 from cantrip_acp.text.redaction import Pieces
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ import anyio.to_thread
 import msgspec
 
 from cantrip_acp.core.errors import DefinitionError, describe, interrupts
-from cantrip_acp.loom.thread import Endings, Thread
-from cantrip_acp.loom.turn import RewardRecord, now
+from cantrip_acp.loom.query.thread import Endings, Thread
+from cantrip_acp.loom.records.turn import RewardRecord, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import Turn
+    from cantrip_acp.loom.records.turn import Turn
 
 log = logging.getLogger(__name__)
 

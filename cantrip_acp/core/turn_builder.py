@@ -13,7 +13,7 @@ import msgspec
 from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import NO_USAGE, RequestParameters, Response, ToolCall
 from cantrip_acp.gates.registry import ALIASES, CONSTRUCTED, DELEGATION
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records.turn import (
     TERMINATIONS,
     GateRecord,
     Observation,
@@ -27,7 +27,7 @@ from cantrip_acp.loom.turn import (
     new_id,
     now,
 )
-from cantrip_acp.loom.utterances import together
+from cantrip_acp.loom.records.turn_parts import together
 from cantrip_acp.text.json_data import freeze, freeze_record
 
 if TYPE_CHECKING:

@@ -335,7 +335,7 @@ def _is_loom(descriptor: int) -> bool:
     """Whether a file begins as a loom does. One readable record near the start is enough: the header may be damaged."""
     import msgspec
 
-    from cantrip_acp.loom import heads
+    from cantrip_acp.loom.records import record_heads
 
     data = os.pread(descriptor, _HEAD, 0)
     if data.startswith(_SQLITE_MAGIC):
@@ -344,6 +344,6 @@ def _is_loom(descriptor: int) -> bool:
     lines = data.split(b"\n")
     for line in lines:
         with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-            heads.decoder.decode(line)
+            record_heads.decoder.decode(line)
             return True
     return b'{"type":"loom"' in lines[0][:64]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import Attachment
     from cantrip_acp.gates.dynamic_gates import Overlay
-    from cantrip_acp.loom.turn import GateRecord
+    from cantrip_acp.loom.records.turn import GateRecord
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other")
 """What editors tell apart when they show a call."""

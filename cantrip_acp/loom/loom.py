@@ -16,12 +16,10 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from cantrip_acp.core.errors import EntityExists, LoomAppendOnly, LoomError, TurnNotFound
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.stores.contract import Problem, Store, readable
-from cantrip_acp.loom.stores.memory import MemoryStore
-from cantrip_acp.loom.thread import Endings, Thread
-from cantrip_acp.loom.tree import Place, Tree, unreadable
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.query.thread import Endings, Thread
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.tree import Place, Tree, unreadable
+from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
     ContextRecord,
@@ -38,7 +36,9 @@ from cantrip_acp.loom.turn import (
     new_id,
     now,
 )
-from cantrip_acp.loom.utterances import joined
+from cantrip_acp.loom.records.turn_parts import joined
+from cantrip_acp.loom.stores.contract import Problem, Store, readable
+from cantrip_acp.loom.stores.memory import MemoryStore
 from cantrip_acp.text.json_data import freeze_record
 from cantrip_acp.text.redaction import shared
 
@@ -80,12 +80,12 @@ class Loom:
         store = open_store(path, fsync=fsync, readonly=readonly)
         try:
             if readonly:
-                from cantrip_acp.loom.completed import completed
+                from cantrip_acp.loom.query.completed import completed
 
                 return cls(completed(store, path))
             loom = cls(store)
             if loom._tree.unfinished or loom.open_casts:
-                from cantrip_acp.loom.interrupted import settle
+                from cantrip_acp.loom.recovery import settle
 
                 settle(loom)
             return loom
@@ -122,7 +122,7 @@ class Loom:
         """Everything that is wrong with it, found by reading all of it; opening reads heads alone, and tells less."""
         known = list(self._store.problems)
         places = {each.offset for each in known} - {None}
-        from cantrip_acp.loom.checking import lacking
+        from cantrip_acp.loom.fsck import lacking
 
         damaged = [each for each in self._store.damaged() if each.offset not in places]
         return list(map(_told, [*known, *damaged, *lacking(self)]))
@@ -163,7 +163,9 @@ class Loom:
             # In the order of the store, this one among them.
             self.refresh()
         else:
-            self._tree.take(position, heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record)
+            self._tree.take(
+                position, record_heads.decode(record.data, sealed=True) if type(record) is LaterRecord else record
+            )
 
     def _begin_file(self) -> None:
         self.refresh()

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 
 from cantrip_acp.core.errors import LoomError, TurnNotFound
-from cantrip_acp.loom.outline import Outline
-from cantrip_acp.loom.turn import Output, RewardKind, RewardRecord, Turn
+from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.loom.records.turn import Output, RewardKind, RewardRecord, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.thread import Thread
+    from cantrip_acp.loom.query.thread import Thread
 
 Method = Literal["grpo", "centered", "rank"]
 METHODS: tuple[str, ...] = get_args(Method)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
-    from cantrip_acp.loom.turn import GateRecord, Output
+    from cantrip_acp.loom.records.turn import GateRecord, Output
 
 
 class TurnContext(Protocol):

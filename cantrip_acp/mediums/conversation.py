@@ -9,7 +9,7 @@ from cantrip_acp.core.errors import DefinitionError
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.crystals.contract import ToolCall, ToolDefinition
-    from cantrip_acp.loom.turn import Output
+    from cantrip_acp.loom.records.turn import Output
     from cantrip_acp.mediums.contract import TurnContext
 
 

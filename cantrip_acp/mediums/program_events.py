@@ -13,7 +13,7 @@ from cantrip_acp.text.redaction import shared
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.crystals.contract import ToolCall
-    from cantrip_acp.loom.turn import Output
+    from cantrip_acp.loom.records.turn import Output
     from cantrip_acp.mediums.contract import TurnContext
 
 _MOST_PIECES = 1000

@@ -18,7 +18,7 @@ import anyio.to_thread
 from cantrip_acp.core.context import CastInfo, ContextBlock
 from cantrip_acp.core.errors import CantripError
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import CastRecord
+from cantrip_acp.loom.records.turn import CastRecord
 
 MOST_LOOMS = 60
 """Of all folders, the last ones first: looking must not hold up a first answer."""

@@ -19,8 +19,8 @@ def open_loom(settings: Mapping[str, Any], file: Path | str | None, state: Path)
     """
     from cantrip_acp.files.paths import private
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.records.turn import new_id
     from cantrip_acp.loom.stores.address import is_address
-    from cantrip_acp.loom.turn import new_id
 
     fsync = bool(settings.get("fsync", False))
     if file is not None and is_address(file):

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from cantrip_acp.core.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.files.paths import private
-from cantrip_acp.loom.turn import now
+from cantrip_acp.loom.records.turn import now
 from cantrip_acp.recipes import crystals, names
 from cantrip_acp.recipes.files import Files
 from cantrip_acp.recipes.places import KeyPath

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from cantrip_acp.core.errors import LoomLocked
-from cantrip_acp.loom.stores import sole
+from cantrip_acp.loom.stores import lock
 from cantrip_acp.retention.folder import Entry, Folder
 from cantrip_acp.retention.item import Item, Stays
 from cantrip_acp.retention.rules import DAY, Rules
@@ -133,7 +133,7 @@ def days(seconds: float) -> str:
 def held(folder: Folder, loom: Shelved) -> bool:
     """Whether somebody works with it; of a database that is only known when it is removed."""
     locks = [e.name for e in loom.beside if e.name.endswith(LOCK)]
-    return any(sole.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
+    return any(lock.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
 
 
 def item(folder: Folder, loom: Shelved, why: str, stays: str | None, before: Callable[[], None] = lambda: None) -> Item:
@@ -164,12 +164,12 @@ def alone(folder: Folder, loom: Shelved) -> Iterator[None]:
         try:
             for entry in loom.beside:
                 if entry.name.endswith(LOCK):
-                    held.enter_context(sole.lines(entry.name, folder.fd))
+                    held.enter_context(lock.lines(entry.name, folder.fd))
             if loom.name.endswith(LINES):
-                held.enter_context(sole.lines(loom.name, folder.fd))
+                held.enter_context(lock.lines(loom.name, folder.fd))
                 _unchanged(folder, loom)
             else:
-                held.enter_context(sole.database(folder.path / loom.name))
+                held.enter_context(lock.database(folder.path / loom.name))
         except LoomLocked:
             raise Stays(IN_USE) from None
         yield

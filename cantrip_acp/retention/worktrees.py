@@ -15,7 +15,7 @@ from cantrip_acp.core.forking.checkpoint import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import FilesRecord, ForkRecord, LoomHeader
+from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, LoomHeader
 from cantrip_acp.retention.folder import Folder
 from cantrip_acp.retention.item import Item, Stays
 from cantrip_acp.retention.looms import Shelved, days

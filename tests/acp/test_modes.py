@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import ConfigRecord, ContextRecord
+from cantrip_acp.loom.records.turn import ConfigRecord, ContextRecord
 from tests.acp.rawclient import RawClient
 
 Start = Callable[..., RawClient]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.turn import ForkRecord, RewardRecord
+from cantrip_acp.loom.records.turn import ForkRecord, RewardRecord
 from tests.cli.command import recipe, run
 
 COUNTER = """

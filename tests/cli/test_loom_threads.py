@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.loom import rewards
-from cantrip_acp.loom.turn import RewardRecord
+from cantrip_acp.loom.records.turn import RewardRecord
 from tests.cli.command import recipe, run
 from tests.loom.forest import EVIL, grow
 

@@ -18,7 +18,7 @@ from cantrip_acp.core.events import Event
 from cantrip_acp.core.wards import Wards
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.turn import GateRecord, Output
+from cantrip_acp.loom.records.turn import GateRecord, Output
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.mediums.code.session import CodeSession
 

@@ -15,7 +15,7 @@ from cantrip_acp.core.errors import EntityBusy, SandboxError
 from cantrip_acp.core.events import Noticed
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.turn import ForkRecord, SnapshotRecord
+from cantrip_acp.loom.records.turn import ForkRecord, SnapshotRecord
 from cantrip_acp.sandbox.launch.runtime_dir import runtime
 
 COUNTED: list[str] = []

@@ -359,7 +359,7 @@ slow = Slow()
 async def test_a_turn_does_not_wait_until_its_snapshot_is_checked() -> None:
     from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
     from cantrip_acp.core.events import TurnEnded
-    from cantrip_acp.loom.turn import SnapshotRecord
+    from cantrip_acp.loom.records.turn import SnapshotRecord
 
     loom = Loom.memory()
     crystal = ScriptedCrystal(
@@ -403,7 +403,7 @@ async def test_a_cell_waits_for_the_snapshot_before_it(make) -> None:
 
 async def test_a_cast_that_is_stopped_gives_up_its_snapshot_and_keeps_its_state() -> None:
     from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
-    from cantrip_acp.loom.turn import SnapshotRecord
+    from cantrip_acp.loom.records.turn import SnapshotRecord
 
     loom = Loom.memory()
     hangs = SLOW.replace("1.5", "1000")
@@ -427,7 +427,7 @@ async def test_a_cast_that_is_stopped_gives_up_its_snapshot_and_keeps_its_state(
 
 
 def loom_pieces(loom, turn_id: str):
-    from cantrip_acp.loom.snapshots import LoomPieces
+    from cantrip_acp.loom.records.snapshots import LoomPieces
 
     return LoomPieces(loom).of(turn_id)
 

@@ -14,7 +14,7 @@ import pytest
 
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import SandboxError
-from cantrip_acp.loom.snapshots import LoomPieces
+from cantrip_acp.loom.records.snapshots import LoomPieces
 
 pytestmark = pytest.mark.anyio
 

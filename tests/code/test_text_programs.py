@@ -13,7 +13,7 @@ from cantrip_acp.core.events import Noticed
 from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.mediums.code.prompt import program
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from cantrip_acp.core.events import Folded
 from cantrip_acp.core.folding.policy import Folding, tokens_of
 from cantrip_acp.crystals.contract import Emit, Message, Query, Response, ToolCall, Usage
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.turn import FoldRecord, Turn
+from cantrip_acp.loom.records.turn import FoldRecord, Turn
 
 PROMPT = "You are the keeper of the lighthouse."
 

@@ -11,7 +11,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import CrystalError, DefinitionError, IntentRequired, TurnNotFound
 from cantrip_acp.crystals.contract import Emit, Query, Response, ToolCall
-from cantrip_acp.loom.turn import ForkRecord
+from cantrip_acp.loom.records.turn import ForkRecord
 from tests.git.places import repository, users_state
 
 

@@ -13,7 +13,7 @@ from cantrip_acp.core.forking import worktree
 from cantrip_acp.core.forking.checkpoint import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.loom.turn import ForkRecord
+from cantrip_acp.loom.records.turn import ForkRecord
 from tests.git.places import git, plant, repository, users_state
 
 

@@ -12,7 +12,7 @@ from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.core.errors import DefinitionError, LoomError, TurnNotFound
 from cantrip_acp.crystals.contract import Attachment
-from cantrip_acp.loom.turn import ForkRecord
+from cantrip_acp.loom.records.turn import ForkRecord
 from tests.core.conftest import INSTANT, done, echo, make
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.stores import sidecar
-from cantrip_acp.loom.turn import GateRecord, Observation, Turn, TurnMetadata, Utterance, now
+from cantrip_acp.loom.records.turn import GateRecord, Observation, Turn, TurnMetadata, Utterance, now
+from cantrip_acp.loom.stores import index_file
 
 BODY = "word " * 400
 
 
 @pytest.fixture(autouse=True)
 def _small_looms_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "WORTH", 100_000)
+    monkeypatch.setattr(index_file, "WORTH", 100_000)
 
 
 def grow(loom: Loom, count: int, start: int = 0) -> None:
@@ -59,13 +59,13 @@ def whole(path: Path) -> tuple[list[str], list[str], int, float | None]:
 def from_index(path: Path) -> bool:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return sidecar.read(path, fd) is not None
+        return index_file.read(path, fd) is not None
     finally:
         os.close(fd)
 
 
 def test_it_tells_the_same_as_the_file(path: Path) -> None:
-    index = sidecar.path_of(path)
+    index = index_file.path_of(path)
     assert index.stat().st_mode & 0o777 == 0o600
     assert from_index(path)
     told = whole(path)
@@ -76,7 +76,7 @@ def test_it_tells_the_same_as_the_file(path: Path) -> None:
 
 
 def test_what_was_written_since_is_seen(path: Path) -> None:
-    index = sidecar.path_of(path)
+    index = index_file.path_of(path)
     old = index.read_bytes()
     with Loom.open(path) as loom:
         grow(loom, 3, 200)
@@ -90,7 +90,7 @@ def test_what_was_written_since_is_seen(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["", "garbage", "half", "flip", "other version"])
 def test_a_damaged_index_is_passed_over(path: Path, damage: str) -> None:
-    index = sidecar.path_of(path)
+    index = index_file.path_of(path)
     told, good = whole(path), index.read_bytes()
     match damage:
         case "half":
@@ -159,6 +159,6 @@ def test_a_kill_while_it_is_written_loses_nothing(path: Path) -> None:
             time.sleep(0.003 * attempt)
             process.send_signal(signal.SIGKILL)
         told = whole(path)
-        sidecar.path_of(path).unlink(missing_ok=True)
+        index_file.path_of(path).unlink(missing_ok=True)
         assert whole(path) == told
         assert len(told[0]) == 201

@@ -15,7 +15,7 @@ from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.google_messages import contents_of
 from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.responses_messages import render_input
-from cantrip_acp.loom.turn import GateRecord, Observation, Turn, Utterance
+from cantrip_acp.loom.records.turn import GateRecord, Observation, Turn, Utterance
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomAppendOnly, LoomLocked, LoomWriteError, TurnNotFound
-from cantrip_acp.loom.turn import Utterance, new_id
+from cantrip_acp.loom.records.turn import Utterance, new_id
 from tests.core.conftest import done, echo, make
 
 pytestmark = pytest.mark.anyio
@@ -252,7 +252,7 @@ def test_half_a_surrogate_pair_does_not_lose_the_turn(tmp_path: Path) -> None:
 WRITER = """
 import sys, random
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.turn import Utterance
+from cantrip_acp.loom.records.turn import Utterance
 loom = Loom.open(sys.argv[1])
 parent, n = None, len(loom)
 if n: parent = list(loom.turns())[-1].id
@@ -288,7 +288,7 @@ FULL = """
 import resource, signal, sys
 from cantrip_acp import Loom, Turn
 from cantrip_acp.core.errors import LoomWriteError
-from cantrip_acp.loom.turn import Utterance
+from cantrip_acp.loom.records.turn import Utterance
 loom = Loom.open(sys.argv[1])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))

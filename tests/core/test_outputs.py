@@ -15,7 +15,7 @@ import pytest
 from cantrip_acp import Loom, Turn
 from cantrip_acp.core.errors import OutputError
 from cantrip_acp.files.output_file import output_file
-from cantrip_acp.loom.turn import CantripRecord, CastRecord
+from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.view import write_html
 from tests.cli.command import run
 from tests.loom.conftest import small_disk as small_disk

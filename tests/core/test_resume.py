@@ -16,7 +16,7 @@ from cantrip_acp.core.forking.replay import replay
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.loom import rewards
 from cantrip_acp.loom.export.source import Source, Wanted
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 from tests.core.conftest import INSTANT, done, echo, make
 from tests.loom.export.looms import GATES, asked, lived, saw
 from tests.loom.export.test_children import delegated

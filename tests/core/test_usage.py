@@ -13,8 +13,8 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import CastEnded, Noticed, UsageReported
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.crystals.contract import NO_USAGE, UNKNOWN_USAGE, Emit, Query, Response, ToolCall
-from cantrip_acp.loom.listing import Listing
-from cantrip_acp.loom.statistics import Statistics
+from cantrip_acp.loom.query.listing import Listing
+from cantrip_acp.loom.query.statistics import Statistics
 from tests.core.conftest import INSTANT, done, echo, make
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from cantrip_acp import Cantrip, DefinitionError, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import TurnNotFound, VerdictError
 from cantrip_acp.loom import rewards
-from cantrip_acp.loom.statistics import Statistics
+from cantrip_acp.loom.query.statistics import Statistics
 from cantrip_acp.verifying import read, rendered, verify
 from tests.core.conftest import done, echo, make
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantrip_acp import Cantrip
-from cantrip_acp.loom.history import lived
+from cantrip_acp.loom.query.history import lived
 from tests.delegation.family import call, calls, done, of_root, parent, results, turns
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.forking.resume import reopen
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 from tests.delegation.family import call, calls, done, parent
 
 TWO = calls(("echo", {"text": "a"}), ("call_agent", {"intent": "one"}), ("call_agent", {"intent": "two"}))

@@ -18,7 +18,7 @@ import pytest
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Subscription
-from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, Turn
+from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
 from tests.delegation.family import GATES, call, calls, done
 
 REASONS = {*TERMINATIONS, "cancelled", "parent_terminated", "error", "max_turns"}

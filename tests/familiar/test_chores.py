@@ -12,7 +12,7 @@ from cantrip_acp import Loom
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.events import GateFinished, PlanChanged
 from cantrip_acp.core.forking.resume import reopen
-from cantrip_acp.loom.turn import ContextRecord
+from cantrip_acp.loom.records.turn import ContextRecord
 from tests.familiar.conftest import git
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(300)]

@@ -23,7 +23,7 @@ from cantrip_acp.gates.images import LARGEST_IMAGE, image_of
 from cantrip_acp.loom.export.graph import shaped
 from cantrip_acp.loom.export.messages import rendered
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import GateRecord
+from cantrip_acp.loom.records.turn import GateRecord
 from tests.gates.conftest import call_in, context_of
 from tests.gates.images import png
 
@@ -166,7 +166,7 @@ async def test_an_ephemeral_image_is_seen_as_long_as_its_result(ephemeral: Any) 
 
 
 def test_a_summarizer_is_told_that_there_were_images() -> None:
-    from cantrip_acp.loom.turn import Observation, Turn, TurnMetadata, Utterance
+    from cantrip_acp.loom.records.turn import Observation, Turn, TurnMetadata, Utterance
 
     record = GateRecord("shoot", {}, "taken", attachments=(IMAGE,))
     turn = msgspec.convert(

@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp import Cantrip, ScriptedCrystal
 from cantrip_acp.crystals.contract import Query, Response
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.mediums.monty.medium import MontyMedium
 from cantrip_acp.telemetry import trace_from
 from tests.hot.conftest import KIT, cantrip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records.turn import (
     CastRecord,
     ForkRecord,
     GateRecord,

@@ -19,10 +19,10 @@ import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.loom.importing.looms import merge
-from cantrip_acp.loom.stores import seal, sqlite
+from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
+from cantrip_acp.loom.stores import checksum, sqlite
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.turn import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
-from cantrip_acp.loom.view.reading import Reading
+from cantrip_acp.loom.view.reader import Reading
 from tests.cli.command import run
 from tests.loom.places import Place
 
@@ -175,9 +175,9 @@ def reseal(rows: list[Row], dice: random.Random) -> list[Row]:
     at = dice.choice([n for n, row in enumerate(rows) if b"words" in _text(row)])
     text = _text(rows[at]).replace(b"words", b"wards", 1)
     ended = text.endswith(b"\n")
-    body, before = text.rstrip(b"\n"), seal.sums(text.rstrip(b"\n"))[0]
-    buffer = bytearray(seal.bare(body))
-    own = seal.close(buffer, before or "", seal.place_of(body))
+    body, before = text.rstrip(b"\n"), checksum.sums(text.rstrip(b"\n"))[0]
+    buffer = bytearray(checksum.bare(body))
+    own = checksum.close(buffer, before or "", checksum.place_of(body))
     row = _with(rows[at], bytes(buffer if ended else buffer[:-1]))
     return [*rows[:at], {**row, "sum": own} if "sum" in row else row, *rows[at + 1 :]]
 
@@ -221,7 +221,7 @@ def unseal(rows: list[Row], dice: random.Random) -> list[Row]:
     """A record without its chain, as if it were an old one."""
     at = dice.randrange(1, len(rows))
     text = _text(rows[at])
-    bare = seal.bare(text.rstrip(b"\n")) + (b"\n" if text.endswith(b"\n") else b"")
+    bare = checksum.bare(text.rstrip(b"\n")) + (b"\n" if text.endswith(b"\n") else b"")
     row = _with(rows[at], bare)
     return [*rows[:at], {**row, "sum": None, "entity": None} if "sum" in row else row, *rows[at + 1 :]]
 
@@ -333,11 +333,11 @@ def old(place: Place) -> None:
             fill(loom, 3)
         rows = stored(place)
         Path(place.where).unlink()
-        store(place, [{"body": seal.bare(row["body"].rstrip()) + b"\n"} for row in rows])
+        store(place, [{"body": checksum.bare(row["body"].rstrip()) + b"\n"} for row in rows])
         return
     with place.open() as loom:
         fill(loom, 3)
-    rows = [{**row, "body": _with(row, seal.bare(_text(row)))["body"]} for row in stored(place)]
+    rows = [{**row, "body": _with(row, checksum.bare(_text(row)))["body"]} for row in stored(place)]
     later = ("entity", "sum", "writer")
     if place.kind == "sqlite":
         path = Path(place.where.removeprefix("sqlite:"))
@@ -373,7 +373,7 @@ def test_an_old_loom_is_whole_and_goes_on_with_a_chain(alone: Place) -> None:
     assert found(alone) == []
     whole = stored(alone)
     bodies = [_text(row).rstrip(b"\n") for row in whole]
-    assert [seal.sums(body)[0] is not None for body in bodies].count(True) == 3
+    assert [checksum.sums(body)[0] is not None for body in bodies].count(True) == 3
     # The last old record, the first chained one, and the chain of a chained one.
     for hurt in (whole[:-4] + whole[-3:], whole[:-3] + whole[-2:], unseal(whole[-3:], random.Random(1))):
         store(alone, hurt if len(hurt) > 3 else [*whole[:-3], *hurt])
@@ -385,7 +385,7 @@ def test_records_name_the_one_before(filled: Place) -> None:
     for row in stored(filled):
         data = json.loads(_text(row))
         chain = "" if filled.kind == "jsonl" else data.get("entity_id", "")
-        assert data["prev"] == last.get(chain, seal.START)
+        assert data["prev"] == last.get(chain, checksum.START)
         last[chain] = data["sum"]
 
 
@@ -450,10 +450,10 @@ def test_records_of_a_later_version_are_kept_named_and_copied(tmp_path: Path) ->
         },
         {"type": "reward", "turn_id": "a1", "reward": 0.25, "by": "me", "certainty": 0.5},
     ]
-    before = seal.sums(lines[-1])[1]
+    before = checksum.sums(lines[-1])[1]
     for each in later:
         buffer = bytearray(json.dumps(each).encode())
-        before = seal.close(buffer, before)
+        before = checksum.close(buffer, before)
         lines.append(bytes(buffer[:-1]))
     by_hand = json.dumps({"type": "mood", "id": "m1", "entity_id": "a"}).encode()
     path.write_bytes(b"\n".join([*lines, by_hand]) + b"\n")
@@ -468,7 +468,7 @@ def test_records_of_a_later_version_are_kept_named_and_copied(tmp_path: Path) ->
         with Loom.open(where, readonly=True) as copy:
             assert dict(copy.later) == {"dream": 1, "mood": 1}
             assert copy.check() == []
-            kept = [json.loads(seal.bare(body)) for _, body in copy.stored() if body is not None]
+            kept = [json.loads(checksum.bare(body)) for _, body in copy.stored() if body is not None]
         assert [each for each in kept if each in later] == later
     with Loom.open(path, readonly=True) as loom, Loom.open(f"sqlite:{tmp_path}/all.db") as into:
         into.append(Turn("mine", None, "c", "me", None, role="call"))

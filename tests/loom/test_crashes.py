@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, Turn
+from cantrip_acp.loom.records.turn import ForkRecord, Utterance
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.turn import ForkRecord, Utterance
 from tests.core.conftest import done, echo, make
 from tests.loom.pgserver import Server
 from tests.loom.places import Place

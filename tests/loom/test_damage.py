@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.snapshots import LoomPieces
-from cantrip_acp.loom.stores import seal
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
     LoomHeader,
@@ -27,6 +26,7 @@ from cantrip_acp.loom.turn import (
     SnapshotRecord,
     Utterance,
 )
+from cantrip_acp.loom.stores import checksum
 from cantrip_acp.mediums.code.snapshot import Snapshot, keep
 from tests.cli.command import run
 
@@ -92,21 +92,21 @@ def damaged(draw: st.DrawFn) -> bytes:
     return data
 
 
-def expected(data: bytes) -> tuple[dict[str, heads.TurnHead], list[int], list[int]]:
+def expected(data: bytes) -> tuple[dict[str, record_heads.TurnHead], list[int], list[int]]:
     """What an independent look finds: turns by id, lines that are no records, lines that do not fit what is above them."""
-    turns: dict[str, heads.TurnHead] = {}
+    turns: dict[str, record_heads.TurnHead] = {}
     bad, odd, headed = [], [], False
     lines = data.split(b"\n")
     for number, line in enumerate(lines if lines[-1] else lines[:-1], 1):
         try:
-            head = heads.decode(line)
+            head = record_heads.decode(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             bad.append(number)
             continue
         if isinstance(head, LoomHeader):
             odd += [number] if headed else []
             headed = True
-        if isinstance(head, heads.TurnHead):
+        if isinstance(head, record_heads.TurnHead):
             if head.id in turns:
                 odd.append(number)
                 continue
@@ -172,7 +172,7 @@ def _starts(data: bytes) -> list[int]:
     return starts
 
 
-def _reads(loom: Loom, number: int, line: bytes, named: Any, turns: dict[str, heads.TurnHead]) -> None:
+def _reads(loom: Loom, number: int, line: bytes, named: Any, turns: dict[str, record_heads.TurnHead]) -> None:
     """A line that nothing happened to is read as it was, or is named (a second one of its id)."""
     if line not in LINES or number in named:
         return
@@ -270,7 +270,7 @@ def test_the_check_says_which_states_are_lost_and_which_cantrips(tmp_path: Path)
     at = whole[6].index(b'":"', whole[6].index(b'"pieces"')) + 50
     flipped = whole[6][:at] + (b"A" if whole[6][at : at + 1] != b"A" else b"B") + whole[6][at + 1 :]
     line, first, second, third = told([*whole[:6], flipped, *whole[7:]])
-    assert line == seal.CHANGED
+    assert line == checksum.CHANGED
     assert first == "the snapshot after turn 't2': 1 piece is not as written"
     assert [second.partition(":")[0], third.partition(":")[0]] == [
         f"the state after turn 't{n}' cannot be restored" for n in (2, 3)

@@ -19,9 +19,9 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.loom.export.source import Source
-from cantrip_acp.loom.listing import Listing
-from cantrip_acp.loom.statistics import Statistics
-from cantrip_acp.loom.thread import Endings
+from cantrip_acp.loom.query.listing import Listing
+from cantrip_acp.loom.query.statistics import Statistics
+from cantrip_acp.loom.query.thread import Endings
 from tests.core.conftest import INSTANT
 from tests.loom.places import Place
 
@@ -122,7 +122,7 @@ def test_a_cast_is_active_while_its_process_lives_and_interrupted_after(kept: Pl
 
 def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> None:
     """A kill writes no record, so the page's version changes for it by itself."""
-    from cantrip_acp.loom.view.reading import Reading
+    from cantrip_acp.loom.view.reader import Reading
 
     process = subprocess.Popen([sys.executable, "-c", KILLED, kept.where], stdout=subprocess.PIPE)
     try:
@@ -142,7 +142,7 @@ def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> 
 
 
 def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
-    from cantrip_acp.loom.view.reading import Reading
+    from cantrip_acp.loom.view.reader import Reading
     from cantrip_acp.lsp.looms import words
     from cantrip_acp.lsp.looms.book import Book
 

@@ -14,13 +14,13 @@ import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomChanged
-from cantrip_acp.loom.stores import sidecar
-from cantrip_acp.loom.turn import Utterance
+from cantrip_acp.loom.records.turn import Utterance
+from cantrip_acp.loom.stores import index_file
 
 WRITER = """
 import sys, time
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.turn import Utterance
+from cantrip_acp.loom.records.turn import Utterance
 loom = Loom.open(sys.argv[1])
 for n in range(int(sys.argv[2])):
     loom.append(Turn(f"t{n}", f"t{n - 1}" if n else None, "c", "e", "k", sequence=n, utterance=Utterance("x" * (n * 37 % 9000))))
@@ -139,10 +139,10 @@ def test_a_whole_record_without_its_newline_counts_once(path: Path) -> None:
 
 
 def test_damage_is_told_by_its_line_wherever_the_reader_began(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "WORTH", 100)
+    monkeypatch.setattr(index_file, "WORTH", 100)
     with Loom.open(path) as writer:
         writer.append(turn(3))
-    assert sidecar.path_of(path).exists()
+    assert index_file.path_of(path).exists()
     for _ in ("by its index", "by its heads"):
         with Loom.open(path, readonly=True) as reader:
             before = path.read_bytes()
@@ -151,7 +151,7 @@ def test_damage_is_told_by_its_line_wherever_the_reader_began(path: Path, monkey
             assert [(p.line, p.offset) for p in reader.problems] == [(6, len(before)), (7, len(before) + 9)]
             assert "t4" in reader
         path.write_bytes(before)
-        sidecar.path_of(path).unlink(missing_ok=True)
+        index_file.path_of(path).unlink(missing_ok=True)
 
 
 def _replaced(path: Path) -> None:

@@ -17,7 +17,7 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.forking.checkpoint import forget
 from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.loom.turn import ForkRecord
+from cantrip_acp.loom.records.turn import ForkRecord
 from tests.git.places import git, repository, users_state
 from tests.loom.places import Place
 

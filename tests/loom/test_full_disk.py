@@ -10,8 +10,8 @@ import pytest
 
 from cantrip_acp import Loom, Turn
 from cantrip_acp.core.errors import LoomWriteError
-from cantrip_acp.loom.stores import sidecar
-from cantrip_acp.loom.turn import Utterance
+from cantrip_acp.loom.records.turn import Utterance
+from cantrip_acp.loom.stores import index_file
 from tests.loom.pgserver import Server
 from tests.loom.places import Place
 
@@ -52,7 +52,7 @@ def test_a_full_disk_is_an_error_and_hurts_nothing(kind: str, small_disk: Path) 
 
 
 def test_an_index_that_has_no_room_is_none(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "WORTH", 1000)
+    monkeypatch.setattr(index_file, "WORTH", 1000)
     path = small_disk / "a.loom.jsonl"
     loom = Loom.open(path)
     grown(loom, 300)
@@ -63,7 +63,7 @@ def test_an_index_that_has_no_room_is_none(small_disk: Path, monkeypatch: pytest
     with Loom.open(path) as loom:
         assert (len(loom), loom.problems) == (300, ())
         loom.append(Turn("after", "t299", "c", "e", "k"))
-    assert sidecar.path_of(path).exists()
+    assert index_file.path_of(path).exists()
 
 
 def test_a_torn_line_that_cannot_be_set_aside_stays_where_it_is(small_disk: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 from cantrip_acp import GateReply, Loom, Turn
 from cantrip_acp.core.forking.resume import reopen
 from cantrip_acp.crystals.contract import ToolCall, Usage
-from cantrip_acp.loom.interrupted import CUT_OFF, ENDED, settle
+from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
+from cantrip_acp.loom.recovery import CUT_OFF, ENDED, settle
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.turn import CastRecord, GateRecord, Observation, Utterance, UtteranceRecord
 from tests.core.conftest import done, echo, make
 from tests.loom.places import Place
 

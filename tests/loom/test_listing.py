@@ -10,11 +10,11 @@ import pytest
 
 from cantrip_acp import DefinitionError, Loom, Turn, Usage
 from cantrip_acp.core.errors import TurnNotFound
-from cantrip_acp.loom.comparing import difference, gates_used
-from cantrip_acp.loom.listing import Listing, Spent
-from cantrip_acp.loom.outline import Outline
-from cantrip_acp.loom.statistics import Statistics, percentile
-from cantrip_acp.loom.wanted import Wanted, rewarded, when
+from cantrip_acp.loom.query.diff import difference, gates_used
+from cantrip_acp.loom.query.filters import Wanted, rewarded, when
+from cantrip_acp.loom.query.listing import Listing, Spent
+from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.loom.query.statistics import Statistics, percentile
 from tests.loom.forest import end, grow, moment, start, turn
 from tests.loom.places import Place
 

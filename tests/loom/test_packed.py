@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cantrip_acp.loom.stores.packed import Packed, pack, unpack
-from cantrip_acp.loom.tree import Place
+from cantrip_acp.loom.records.tree import Place
+from cantrip_acp.loom.stores.tree_codec import Packed, pack, unpack
 
 _names = st.text(max_size=4)
 _some = st.none() | _names

@@ -11,8 +11,8 @@ import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomWriteError
-from cantrip_acp.loom.stores.pgurl import PgUrl
 from cantrip_acp.loom.stores.postgres import PostgresStore
+from cantrip_acp.loom.stores.postgres_url import PgUrl
 from tests.cli.command import run
 from tests.loom.pgserver import PASSWORD, QUOTED, Server
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_hexdigest
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.stores import seal, sidecar
-from cantrip_acp.loom.turn import CantripRecord, Utterance, UtteranceRecord
+from cantrip_acp.loom.records.turn import CantripRecord, Utterance, UtteranceRecord
+from cantrip_acp.loom.stores import checksum, index_file
 
 LONG = "long words that a head is not made of; " * 40
 ODD = 'quotes "utterance":{ and ,"reward":1 and \\ \ud83d\ude00 é\n'.encode("utf-16", "surrogatepass").decode("utf-16")
@@ -40,7 +40,7 @@ def test_a_line_ends_with_its_checksum(tmp_path: Path) -> None:
     for line in path.read_bytes().splitlines():
         body, _, rest = line.rpartition(b',"sum":"')
         assert rest.decode() == f'{xxh3_64_hexdigest(body)}"}}'
-        assert seal.holds(line) is True
+        assert checksum.holds(line) is True
         record = json.loads(line)
         assert list(record)[-1] == "sum"
     with Loom.open(path, readonly=True) as loom:
@@ -73,7 +73,7 @@ def test_a_line_that_was_edited_is_told_and_kept(tmp_path: Path) -> None:
     lines[at] = lines[at].replace(b'"content":"x"', b'"content":"y"')
     path.write_bytes(b"".join(lines))
     with Loom.open(path) as loom:
-        assert [(p.message, p.line) for p in loom.problems] == [(seal.CHANGED, at + 1)]
+        assert [(p.message, p.line) for p in loom.problems] == [(checksum.CHANGED, at + 1)]
         assert loom.turn("t4").utterance.content == "y"
         loom.append(Turn("t5", "t4", "c", "e", "k"))
     with Loom.open(path, readonly=True) as loom:
@@ -82,7 +82,7 @@ def test_a_line_that_was_edited_is_told_and_kept(tmp_path: Path) -> None:
 
 
 def test_what_rots_below_an_index_is_told_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "WORTH", 0)
+    monkeypatch.setattr(index_file, "WORTH", 0)
     path = tmp_path / "s.loom.jsonl"
     filled(path)
     before = path.stat()
@@ -93,7 +93,7 @@ def test_what_rots_below_an_index_is_told_when_it_is_read(tmp_path: Path, monkey
     with Loom.open(path, readonly=True) as loom:
         assert loom.problems == ()
         found = [loom.check() for _ in range(2)]
-        assert [[p.message for p in each] for each in found] == [[seal.CHANGED], [seal.CHANGED]]
+        assert [[p.message for p in each] for each in found] == [[checksum.CHANGED], [checksum.CHANGED]]
         for turn in ("t2", "t2", "t3"):
             loom.turn(turn)
         assert len({p.offset for p in loom.check()}) == 1

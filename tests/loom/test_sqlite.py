@@ -12,9 +12,9 @@ import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomLocked
+from cantrip_acp.loom.records.turn import Utterance
 from cantrip_acp.loom.stores import sqlite as store
 from cantrip_acp.loom.stores.address import is_sqlite
-from cantrip_acp.loom.turn import Utterance
 from cantrip_acp.recipes import load_for_session
 from tests.recipes.writing import write
 

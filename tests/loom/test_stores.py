@@ -15,9 +15,8 @@ import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
 from cantrip_acp.core.errors import LoomAppendOnly, TurnNotFound
-from cantrip_acp.loom.snapshots import LoomPieces
-from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
     ConfigRecord,
@@ -29,6 +28,7 @@ from cantrip_acp.loom.turn import (
     SnapshotRecord,
     Utterance,
 )
+from cantrip_acp.loom.stores.address import open_store
 from tests.core.conftest import done, echo, make
 from tests.loom.places import Place
 
@@ -222,7 +222,7 @@ def test_two_writers_see_each_other(shared: Place) -> None:
 WRITER = """
 import sys
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.turn import Utterance
+from cantrip_acp.loom.records.turn import Utterance
 where, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 loom = Loom.open(where)
 mine = [t for t in loom.turns() if t.id.startswith(name)]

@@ -17,9 +17,9 @@ import pytest
 
 from cantrip_acp import Loom, Turn
 from cantrip_acp.core.errors import LoomLocked
+from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.turn import CantripRecord, CastRecord
-from cantrip_acp.loom.view.reading import Reading
+from cantrip_acp.loom.view.reader import Reading
 from cantrip_acp.lsp.looms import words
 from cantrip_acp.lsp.looms.book import Book
 from tests.cli.command import run
@@ -145,7 +145,7 @@ def test_a_reader_that_follows_sees_a_kill(kept: Place) -> None:
 
 FORKS = """
 import os, sys, time
-from cantrip_acp.loom.turn import CantripRecord
+from cantrip_acp.loom.records.turn import CantripRecord
 {program}
 loom = Loom.open({where!r})
 def fork():

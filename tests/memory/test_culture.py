@@ -12,7 +12,7 @@ from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.context import CastInfo, ContextBlock
 from cantrip_acp.core.folding.policy import Folding
 from cantrip_acp.core.forking.resume import reopen
-from cantrip_acp.loom.turn import ContextRecord
+from cantrip_acp.loom.records.turn import ContextRecord
 from cantrip_acp.memory.project_docs import LARGEST, LARGEST_ALL, MOST_FILES, Culture
 
 

@@ -26,7 +26,7 @@ from cantrip_acp.crystals.models import ModelInfo
 from cantrip_acp.crystals.openai import OpenAICrystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import FoldRecord
+from cantrip_acp.loom.records.turn import FoldRecord
 from tests.providers import anthropic, google, openai
 from tests.providers.wire import Reply, Request, Wire
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, RetryPolicy
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 from tests.providers.test_usage import KINDS, crystal, whole
 from tests.providers.wire import Reply, Wire, json_reply
 

@@ -18,7 +18,7 @@ from cantrip_acp.cli.castview import TextFace
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Event, RetryScheduled, Text, Voided
-from cantrip_acp.loom.turn import VoidedAttempt
+from cantrip_acp.loom.records.turn import VoidedAttempt
 from tests.providers import openai
 from tests.providers.test_usage import KINDS, begun, crystal, whole
 from tests.providers.wire import Cut, Piece, Reply, Wire, json_reply, sse_reply

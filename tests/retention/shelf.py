@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from cantrip_acp import Loom, Turn
-from cantrip_acp.loom.turn import CastRecord, ForkRecord, Utterance
+from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, Utterance
 from cantrip_acp.retention.rules import DAY
 
 

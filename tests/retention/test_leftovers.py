@@ -17,7 +17,7 @@ from cantrip_acp.files import temporary
 from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.git.safe_config import Plain
-from cantrip_acp.loom.turn import FilesRecord
+from cantrip_acp.loom.records.turn import FilesRecord
 from cantrip_acp.retention.plan import make
 from cantrip_acp.retention.rules import DAY, Rules
 from tests.cli.command import run

@@ -13,7 +13,7 @@ from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import DefinitionError, SandboxMissing
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.turn import Output, Turn
+from cantrip_acp.loom.records.turn import Output, Turn
 from cantrip_acp.mediums.bash import BashMedium
 from cantrip_acp.sandbox.launch import availability
 from cantrip_acp.text.redaction import shared

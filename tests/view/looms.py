@@ -13,7 +13,7 @@ import msgspec
 
 from cantrip_acp import Loom
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records.turn import (
     CastRecord,
     ContextRecord,
     FilesRecord,

@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records.turn import (
     CastRecord,
     ContextRecord,
     FilesRecord,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.turn import Turn, Utterance
+from cantrip_acp.loom.records.turn import Turn, Utterance
 from cantrip_acp.loom.view import serve, write_html
 from tests.cli.command import recipe, start
 from tests.view import looms

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp.loom.view import assets
-from cantrip_acp.loom.view.onefile import escaped
+from cantrip_acp.loom.view.html_export import escaped
 
 MODULES = sorted(name for name in assets.names() if name.endswith(".js"))
 

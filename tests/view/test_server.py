@@ -16,7 +16,7 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.loom.turn import Observation, Output, Turn, Utterance
+from cantrip_acp.loom.records.turn import Observation, Output, Turn, Utterance
 from cantrip_acp.loom.view import View, serve
 from tests.loom.places import Place
 from tests.view import looms

@@ -17,7 +17,7 @@ from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.core.folding.policy import CHARS_PER_TOKEN, REQUEST, largest, transcript
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Message, Query, Usage, input_limit
 from cantrip_acp.crystals.retry import metered
-from cantrip_acp.loom.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
+from cantrip_acp.loom.records.turn import ConfigRecord, FoldRecord, Turn, Utterance, metadata_of, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

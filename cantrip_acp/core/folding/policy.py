@@ -15,7 +15,7 @@ from typing import Any
 from cantrip_acp.core.definition import check_keys, check_mapping, check_number, check_whole, shown
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal, Message
-from cantrip_acp.loom.turn import GateRecord, Turn
+from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 CHARS_PER_TOKEN = 3
 """Characters that are taken for one token where no provider counted: on the safe side for prose and code."""

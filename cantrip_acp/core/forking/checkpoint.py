@@ -17,13 +17,13 @@ from cantrip_acp.core.errors import GitError
 from cantrip_acp.gates.protected_paths import why_hidden
 from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.loom.turn import FilesRecord, ForkRecord, new_id, now
+from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, new_id, now
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.gates.contract import Gate
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import Turn
+    from cantrip_acp.loom.records.turn import Turn
 
 _READS = frozenset({"read", "search", "think", "fetch"})
 _PATIENCE = 3

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cantrip_acp.core.errors import IntentRequired, LoomError, TurnNotFound
-from cantrip_acp.loom.outline import Outline
+from cantrip_acp.loom.query.outline import Outline
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context import Context, ContextBlock
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import CastRecord
+    from cantrip_acp.loom.records.turn import CastRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def take_context(entity: Entity, where: Point) -> Context:
     """The context of an entity that goes on from a point as the original entity's was; of another cantrip, as a fork's."""
     from cantrip_acp.core.context import Context, block_of
     from cantrip_acp.loom.export.seen import Seen
-    from cantrip_acp.loom.history import lived
+    from cantrip_acp.loom.query.history import lived
     from cantrip_acp.mediums.text_program import writes_calls
 
     loom, last = entity.loom, where.turn_id

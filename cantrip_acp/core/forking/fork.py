@@ -26,9 +26,9 @@ from cantrip_acp.core.forking.modules import GATE as MODULES
 from cantrip_acp.core.forking.modules import load_again, not_loaded
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.gates.registry import DELEGATION
-from cantrip_acp.loom.history import CastPart, lived, spoken
-from cantrip_acp.loom.snapshots import LoomPieces
-from cantrip_acp.loom.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
+from cantrip_acp.loom.query.history import CastPart, lived, spoken
+from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.records.turn import ForkRecord, GateRecord, Output, Turn, new_id, now
 from cantrip_acp.mediums.code.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired
-from cantrip_acp.loom.turn import ForkRecord, new_id
+from cantrip_acp.loom.records.turn import ForkRecord, new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -69,7 +69,7 @@ async def fork_group(
     """
     from cantrip_acp.core.forking.continuation import point
     from cantrip_acp.core.forking.fork import fork
-    from cantrip_acp.loom.history import lived
+    from cantrip_acp.loom.query.history import lived
 
     if not cantrips or (intents is not None and len(cantrips) != len(intents)):
         raise DefinitionError(

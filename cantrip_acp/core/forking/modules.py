@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp import telemetry
-from cantrip_acp.loom.history import CastPart, spoken
-from cantrip_acp.loom.turn import GateRecord, new_id
+from cantrip_acp.loom.query.history import CastPart, spoken
+from cantrip_acp.loom.records.turn import GateRecord, new_id
 
 if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity

@@ -24,9 +24,9 @@ from cantrip_acp.core.forking.modules import GATE as MODULES
 from cantrip_acp.crystals.contract import Emit, Query, Response
 from cantrip_acp.gates import registry
 from cantrip_acp.gates.contract import Gate, GateInvocation, GateReply, Proceed
-from cantrip_acp.loom.history import CastPart, lived
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.query.history import CastPart, lived
+from cantrip_acp.loom.records.turn import Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from cantrip_acp.core.entity import Entity
 from cantrip_acp.core.errors import LoomError, SandboxError, SandboxMissing
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.loom.history import lived, spoken
-from cantrip_acp.loom.interrupted import settle
-from cantrip_acp.loom.snapshots import LoomPieces
+from cantrip_acp.loom.query.history import lived, spoken
+from cantrip_acp.loom.records.snapshots import LoomPieces
+from cantrip_acp.loom.recovery import settle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cantrip_acp.core.cantrip import Cantrip
-    from cantrip_acp.loom.history import CastPart
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.query.history import CastPart
 
 Kept = Literal["none", "snapshot", "replay", "lost"]
 """How a code medium's variables come back; none where there were none to come back."""

@@ -14,7 +14,7 @@ from cantrip_acp.core.events import Diff, Location
 from cantrip_acp.gates.confinement import Root
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.path_handle import one_line, valid
-from cantrip_acp.loom.turn import FileChange
+from cantrip_acp.loom.records.turn import FileChange
 
 LIMIT = 256 * 1024
 """Characters that the diffs of one call keep in the loom."""

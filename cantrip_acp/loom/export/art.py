@@ -22,7 +22,7 @@ from cantrip_acp.loom.export.messages import rendered, tools
 from cantrip_acp.loom.export.seen import Uttered, Window
 from cantrip_acp.loom.export.source import Episode, Source
 from cantrip_acp.loom.export.tokens import Prompts, entries
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 
 _FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 

@@ -11,7 +11,7 @@ import msgspec
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.errors import CantripError, DefinitionError, LoomError
 from cantrip_acp.crystals.contract import ToolDefinition
-from cantrip_acp.loom.turn import CantripRecord
+from cantrip_acp.loom.records.turn import CantripRecord
 from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.text import codecs
 

@@ -20,7 +20,7 @@ from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import RequestParameters
 from cantrip_acp.loom.export.source import Episode, Source
 from cantrip_acp.loom.export.times import nanoseconds
-from cantrip_acp.loom.turn import CastRecord, Turn, TurnMetadata
+from cantrip_acp.loom.records.turn import CastRecord, Turn, TurnMetadata
 from cantrip_acp.version import __version__
 
 _MOST = 4_000

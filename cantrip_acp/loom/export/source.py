@@ -12,8 +12,8 @@ from cantrip_acp.loom import rewards
 from cantrip_acp.loom.export.contract import Report
 from cantrip_acp.loom.export.seen import Seen, Window
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.outline import Outline
-from cantrip_acp.loom.thread import INTERRUPTED, Endings, State
+from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.loom.query.thread import INTERRUPTED, Endings, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from cantrip_acp.loom.export.graph import Graph, tool
 from cantrip_acp.loom.export.source import Episode, Source
 from cantrip_acp.loom.export.times import seconds
 from cantrip_acp.loom.export.tokens import Prompts
-from cantrip_acp.loom.thread import INTERRUPTED, answer
+from cantrip_acp.loom.query.thread import INTERRUPTED, answer
 from cantrip_acp.version import __version__
 
 _STOPS = {

@@ -22,7 +22,15 @@ from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.loom.importing.contract import ImportProblem, Report, stable
 from cantrip_acp.loom.importing.lines import objects
 from cantrip_acp.loom.importing.weaver import Weaver
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, GateRecord, Observation, Turn, TurnMetadata, Utterance
+from cantrip_acp.loom.records.turn import (
+    CastRecord,
+    ContextRecord,
+    GateRecord,
+    Observation,
+    Turn,
+    TurnMetadata,
+    Utterance,
+)
 
 _REASONS = {
     "end_turn": "text",

@@ -22,7 +22,7 @@ from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.importing.lines import objects
 from cantrip_acp.loom.importing.traces import Message, ModelCall, Node, Trace, read
 from cantrip_acp.loom.importing.weaver import Weaver
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records.turn import (
     CastRecord,
     ContextRecord,
     GateRecord,

@@ -11,7 +11,7 @@ import msgspec
 
 from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import Redactor, shared
 

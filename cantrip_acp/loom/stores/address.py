@@ -37,7 +37,7 @@ def shown(where: str) -> str:
     """An address for people: without a password."""
     if not where.startswith(POSTGRES):
         return where
-    from cantrip_acp.loom.stores.pgurl import PgUrl
+    from cantrip_acp.loom.stores.postgres_url import PgUrl
 
     try:
         return PgUrl.of(where).shown

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from cantrip_acp.core.errors import LoomDamaged
-from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.turn import LaterRecord, Record
+from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.tree import Tree
+    from cantrip_acp.loom.records.tree import Tree
 
 
 class Problem(msgspec.Struct, frozen=True):

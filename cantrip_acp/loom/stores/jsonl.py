@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomChanged, LoomDamaged, LoomError, LoomLocked, LoomWriteError
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.stores import cast_locks, rows, seal, sidecar, sole
+from cantrip_acp.loom.records import record_heads as heads
+from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, LoomHeader, Record
+from cantrip_acp.loom.stores import cast_locks, checksum, index_file, lock, rows
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import FORMAT, LaterRecord, LoomHeader, Record
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.tree import Tree
+    from cantrip_acp.loom.records.tree import Tree
 
 _encoder = msgspec.json.Encoder()
 _LINE = 1 << 13
@@ -51,7 +51,7 @@ _END = "user.cantrip.loom.end"
 
 
 def _whole(line: memoryview) -> tuple[Record | LaterRecord, bool]:
-    return rows.record_of(line), seal.holds(line) is False
+    return rows.record_of(line), checksum.holds(line) is False
 
 
 class JsonlStore:
@@ -115,7 +115,7 @@ class JsonlStore:
         if self.readonly:
             return True
         try:
-            sole.lock(self._fd)
+            lock.lock(self._fd)
         except OSError as error:
             os.close(self._fd)
             self._fd = -1
@@ -144,7 +144,7 @@ class JsonlStore:
                 buffer[:] = rows.encoded(record)
         if self._prev is None:
             self._prev = self._last_sum()
-        own = seal.close(buffer, self._prev)
+        own = checksum.close(buffer, self._prev)
         position = self._end
         try:
             written = os.write(self._fd, buffer)
@@ -177,7 +177,7 @@ class JsonlStore:
             begin = max(0, self._end - size)
             lines = [line for line in os.pread(self._fd, self._end - begin, begin).split(b"\n") if line.strip()]
             if len(lines) > 1 or begin == 0:
-                return seal.sums(lines[-1])[1] if lines else seal.START
+                return checksum.sums(lines[-1])[1] if lines else checksum.START
             size *= 16
 
     def _cut(self) -> tuple[int, str] | None:
@@ -210,9 +210,9 @@ class JsonlStore:
             record = rows.record_of(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise LoomDamaged(f"loom {self.path}: no record at byte {position}: {error}") from error
-        if seal.holds(line) is False and all(problem.offset != position for problem in self.problems):
+        if checksum.holds(line) is False and all(problem.offset != position for problem in self.problems):
             # By its index a loom opens without a look at its lines.
-            self.problems.append(Problem(seal.CHANGED, None, position, len(line)))
+            self.problems.append(Problem(checksum.CHANGED, None, position, len(line)))
         return record
 
     def read_all(self, positions: Iterable[int]) -> list[Record | LaterRecord]:
@@ -254,10 +254,10 @@ class JsonlStore:
         return self._scan(_whole)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        return (each for _, each in self._scan(lambda line: ((rows.record_of(line), seal.bare(line)), False)))
+        return (each for _, each in self._scan(lambda line: ((rows.record_of(line), checksum.bare(line)), False)))
 
     def tree(self) -> Tree | None:
-        found = sidecar.read(self.path, self._fd)
+        found = index_file.read(self.path, self._fd)
         if found is None:
             return None
         self.problems, self._number, self._end = found.problems, found.lines, found.stamp.size
@@ -267,7 +267,7 @@ class JsonlStore:
         return found.tree
 
     def heads(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        return self._scan(seal.head)
+        return self._scan(checksum.head)
 
     def note(self, position: int, message: str, rule: str = "changed-line") -> None:
         self.problems.append(Problem(message, self._given_line, position, self._given_length, rule=rule))
@@ -293,12 +293,12 @@ class JsonlStore:
             self._end += length + 1
             self._number += 1
             try:
-                head, changed = seal.head(line)
+                head, changed = checksum.head(line)
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 self.problems.append(_unread(error, bytes(line), self._number, start))
                 continue
             if changed:
-                self.problems.append(Problem(seal.CHANGED, self._number, start, length))
+                self.problems.append(Problem(checksum.CHANGED, self._number, start, length))
             self._readable(head)
             self._given_line, self._given_length = self._number, length
             yield start, head
@@ -340,7 +340,7 @@ class JsonlStore:
 
     def _unchained(self, damaged: Container[int | None]) -> Iterator[Problem]:
         """Lines that do not follow the one before them, and what the file should end with."""
-        chains, number, offset = seal.Chains(), 0, 0
+        chains, number, offset = checksum.Chains(), 0, 0
         try:
             count, size, last = os.getxattr(self._fd, _END).decode().split()
             end = (int(count), int(size), last)
@@ -349,8 +349,8 @@ class JsonlStore:
         for line, whole in self._lines():
             number += 1
             start, offset = offset, offset + len(line) + (1 if whole else 0)
-            if bytes(line[:64]).strip() and (whole or seal.holds(line)):
-                chained = seal.sums(line)[0] is not None
+            if bytes(line[:64]).strip() and (whole or checksum.holds(line)):
+                chained = checksum.sums(line)[0] is not None
                 wrong = chains.follow("", f"line {number}", line, ours=chained or _is_ours(line))
                 if wrong is not None and number not in damaged:
                     yield Problem(wrong, number, start, len(line))
@@ -392,7 +392,7 @@ class JsonlStore:
                 continue
             good += 1
             if changed:
-                noted.append(Problem(seal.CHANGED, number, start, len(line)))
+                noted.append(Problem(checksum.CHANGED, number, start, len(line)))
             if not whole:
                 # A record without its newline is whole all the same; give it the newline, or the next would be glued to it.
                 if not self.readonly:
@@ -477,7 +477,7 @@ class JsonlStore:
     def _is_written(self) -> bool:
         """Whether another process has the file open for writing."""
         try:
-            return sole.locked(self._fd)
+            return lock.locked(self._fd)
         except OSError:
             return False
 
@@ -513,7 +513,7 @@ class JsonlStore:
         if self._prev is not None and not self.readonly:
             self._keep_end()
         if tree is not None and not self.readonly and not self._indexed:
-            sidecar.write(self.path, self._fd, tree, self.problems, self._number)
+            index_file.write(self.path, self._fd, tree, self.problems, self._number)
         fd, self._fd = self._fd, -1
         if not self.readonly and self._end == 0:
             # Nothing was ever written: leave no empty file behind. We still hold the lock here.

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomWriteError
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.stores import cast_locks, pgtables, rows, seal
+from cantrip_acp.loom.records import record_heads as heads
+from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.turn import CastRecord, LaterRecord, Record
+from cantrip_acp.loom.stores import cast_locks, checksum, postgres_tables, rows
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.stores.pgtables import LOCK, TABLES
-from cantrip_acp.loom.stores.pgurl import PgUrl
-from cantrip_acp.loom.turn import CastRecord, LaterRecord, Record
+from cantrip_acp.loom.stores.postgres_tables import LOCK, TABLES
+from cantrip_acp.loom.stores.postgres_url import PgUrl
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.tree import Tree
+    from cantrip_acp.loom.records.tree import Tree
 
 try:
     import psycopg
@@ -34,7 +34,7 @@ except ImportError as error:
         f"a loom in PostgreSQL needs psycopg ({error}); pip install 'cantrip-acp[postgres]', or keep it in sqlite:FILE"
     ) from None
 
-from cantrip_acp.loom.stores.pglocks import RUNNING, PgCastLocks, leave
+from cantrip_acp.loom.stores.postgres_locks import RUNNING, PgCastLocks, leave
 
 _DEFAULTS = {"connect_timeout": "10", "application_name": "cantrip-acp", "tcp_user_timeout": "30000"}
 _SERVER = "Look after the server (is it up, has it room?) and go on"
@@ -129,18 +129,18 @@ class PostgresStore:
         try:
             with base.transaction():
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0), pg_advisory_xact_lock(%s, %s)", (LOCK, LOCK, loom))
-                base.execute(pgtables.CHAINS + pgtables.GUARDS)
+                base.execute(postgres_tables.CHAINS + postgres_tables.GUARDS)
                 if base.execute("SELECT tables FROM cantrip_looms WHERE id = %s", (loom,)).fetchone() == (1,):
                     with base.cursor("bodies", binary=True) as bodies:
                         bodies.execute("SELECT body FROM cantrip_records WHERE loom = %s ORDER BY n", (loom,))
                         for (body,) in bodies:
                             with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
                                 entity = rows.row_of(rows.record_of(body)).entity
-                                ends[entity] = ends.get(entity, (0, ""))[0] + 1, seal.sums(body)[1]
+                                ends[entity] = ends.get(entity, (0, ""))[0] + 1, checksum.sums(body)[1]
                     for entity, (count, own) in ends.items():
                         add = "INSERT INTO cantrip_chains (loom, entity, records, sum) VALUES (%s, %s, %s, %s)"
                         base.execute(add, (loom, entity, count, own))
-                    base.execute(pgtables.UPGRADE.format(tables=TABLES, loom=loom))
+                    base.execute(postgres_tables.UPGRADE.format(tables=TABLES, loom=loom))
         except psycopg.errors.InsufficientPrivilege:
             raise LoomError(
                 f"cannot write loom {self._url.shown}: its tables are of an earlier version; "
@@ -150,7 +150,7 @@ class PostgresStore:
 
     def _look_after_guards(self, base: psycopg.Connection[Any]) -> None:
         """Whoever owns the tables may take their triggers away; that is told, and a writer puts them back."""
-        gone = pgtables.gone(base.execute(pgtables.LOOK).fetchall(), chained=self._chained)
+        gone = postgres_tables.gone(base.execute(postgres_tables.LOOK).fetchall(), chained=self._chained)
         if not gone:
             return
         what = f"the database's guards were removed, changed or disabled ({', '.join(gone)})"
@@ -158,7 +158,7 @@ class PostgresStore:
             try:
                 with base.transaction():
                     base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
-                    base.execute(pgtables.GUARDS)
+                    base.execute(postgres_tables.GUARDS)
             except psycopg.errors.InsufficientPrivilege:
                 raise LoomError(
                     f"cannot write loom {self._url.shown}: {what}; open it once as the owner of its tables, which puts them back"
@@ -177,7 +177,7 @@ class PostgresStore:
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
                 # Another process may have been faster.
                 if not self._exists(base):
-                    base.execute(pgtables.SCHEMA + pgtables.CHAINS + pgtables.GUARDS)
+                    base.execute(postgres_tables.SCHEMA + postgres_tables.CHAINS + postgres_tables.GUARDS)
         name = self._url.loom
         known = base.execute("SELECT 1 FROM cantrip_looms WHERE name = %s", (name,)).fetchone()
         if known is None:
@@ -270,7 +270,7 @@ class PostgresStore:
 
     def _insert_at(self, base: psycopg.Connection[Any], row: rows.Row, n: int, prev: str) -> str:
         body = bytearray(row.body)
-        own = seal.close(body, prev, n)
+        own = checksum.close(body, prev, n)
         body.pop()
         add = (
             "INSERT INTO cantrip_records (loom, n, kind, turn_id, parent_id, head, body, entity, sum) "
@@ -283,7 +283,7 @@ class PostgresStore:
     def _chain_end(self, base: psycopg.Connection[Any], entity: str) -> str:
         query = "SELECT sum FROM cantrip_chains WHERE loom = %s AND entity = %s"
         found = base.execute(query, (self._loom, entity), prepare=True).fetchone()
-        return seal.START if found is None else str(found[0])
+        return checksum.START if found is None else str(found[0])
 
     def _refused(self, error: psycopg.Error, row: rows.Row) -> LoomError:
         why = str(error)
@@ -323,8 +323,8 @@ class PostgresStore:
                     found.append(rows.record_of(bodies[position]))
                 except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                     raise LoomDamaged(f"loom {self._url.shown}: record {position} is damaged: {error}") from error
-                if seal.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
-                    self.note(position, seal.CHANGED)
+                if checksum.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
+                    self.note(position, checksum.CHANGED)
         return found
 
     def tree(self) -> Tree | None:
@@ -354,7 +354,7 @@ class PostgresStore:
         yield from self._decoded("body", rows.record_of, [], 0)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        for _, each in self._decoded("body", lambda body: (rows.record_of(body), seal.bare(body)), [], 0):
+        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.bare(body)), [], 0):
             yield each
 
     def _decoded(self, column: str, decode: Any, noted: list[Problem], after: int) -> Iterator[tuple[int, Any]]:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.stores import seal
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.turn import FORMAT, LaterRecord, Record, Turn
+from cantrip_acp.loom.stores import checksum
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import FORMAT, LaterRecord, Record, Turn
 from cantrip_acp.text import codecs
 
 _encode = msgspec.json.Encoder().encode
@@ -59,15 +59,15 @@ def row_of(record: Record | LaterRecord, body: bytes | None = None) -> Row:
             record = _decoder.decode(body)
     entity = getattr(record, "entity_id", "")
     if isinstance(record, Turn):
-        turn = heads.TurnHead(*(getattr(record, name) for name in heads.TurnHead.__struct_fields__))
+        turn = record_heads.TurnHead(*(getattr(record, name) for name in record_heads.TurnHead.__struct_fields__))
         return Row("turn", record.id, record.parent_id, _encode(turn), body, entity)
-    kind = heads.kind(record)
+    kind = record_heads.kind(record)
     if kind in ("loom", "cantrip"):
         # Small and few, and needed whole.
         return Row(kind, None, None, body, body)
     head = msgspec.to_builtins(record)
     if kind == "snapshot":
-        head = {**head, "data": {"pieces": dict.fromkeys(heads.pieces_of(record))}}
+        head = {**head, "data": {"pieces": dict.fromkeys(record_heads.pieces_of(record))}}
     fields = {"type", *_FIELDS[kind]}
     return Row(kind, None, None, _encode({k: v for k, v in head.items() if k in fields}), body, entity)
 
@@ -84,15 +84,15 @@ def _later_row(record: LaterRecord, body: bytes) -> Row:
 _FIELDS = {
     str(head.__struct_config__.tag): head.__struct_fields__
     for head in (
-        heads.UtteranceHead,
-        heads.CastHead,
-        heads.ContextHead,
-        heads.RewardHead,
-        heads.SnapshotHead,
-        heads.FoldHead,
-        heads.ForkHead,
-        heads.FilesHead,
-        heads.ConfigHead,
+        record_heads.UtteranceHead,
+        record_heads.CastHead,
+        record_heads.ContextHead,
+        record_heads.RewardHead,
+        record_heads.SnapshotHead,
+        record_heads.FoldHead,
+        record_heads.ForkHead,
+        record_heads.FilesHead,
+        record_heads.ConfigHead,
     )
 }
 
@@ -102,10 +102,10 @@ def record_of(body: bytes | memoryview) -> Record | LaterRecord:
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError:
-        name = heads.later(body, sealed=seal.holds(body) is True)
+        name = record_heads.later(body, sealed=checksum.holds(body) is True)
         if name is None:
             raise
-        return LaterRecord(name, msgspec.Raw(seal.bare(body)))
+        return LaterRecord(name, msgspec.Raw(checksum.bare(body)))
 
 
 def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -> bool:
@@ -114,7 +114,7 @@ def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -
     made = row_of(record).head
     try:
         kept = msgspec.json.decode(head)
-        if chained and heads.decode(head) != heads.decode(made):
+        if chained and record_heads.decode(head) != record_heads.decode(made):
             return False
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
@@ -138,7 +138,7 @@ class Stored(NamedTuple):
 def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None) -> Iterator[Problem]:
     """What is wrong with rows, first to last. ``ends`` says how many records each chain has and the last one's checksum; it is
     None in tables of an earlier version."""
-    chains, told, last = seal.Chains(), set(), 0
+    chains, told, last = checksum.Chains(), set(), 0
     for row in stored:
         if row.n > last + 1:
             yield missing(last + 1, row.n - 1)
@@ -149,7 +149,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
             wrong: str | None = f"is damaged: {error}"
             entity = row.entity
         else:
-            made = row_of(record, seal.bare(row.body))
+            made = row_of(record, checksum.bare(row.body))
             entity = row.entity if row.entity is not None else made.entity
             wrong = _differs(row, record, made)
         if entity is not None:
@@ -173,14 +173,14 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
 
 def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None:
     """What in a row is not as it was written."""
-    if seal.holds(row.body) is False:
-        return f"was {seal.CHANGED}"
-    place = seal.place_of(row.body)
+    if checksum.holds(row.body) is False:
+        return f"was {checksum.CHANGED}"
+    place = checksum.place_of(row.body)
     if place is not None and place != row.n:
         return f"was written as record {place}: it was copied or moved"
     if (row.kind, row.turn_id, row.parent_id) != (made.kind, made.turn_id, made.parent_id):
         return "is not as it was written: its columns and its body differ"
-    before, own = seal.sums(row.body)
+    before, own = checksum.sums(row.body)
     if row.head is not None and not agree(row.head, record, chained=before is not None):
         return "is not as it was written: its head and its body differ"
     if (before is not None or row.sum is not None) and (row.sum, row.entity) != (own, made.entity):
@@ -203,7 +203,7 @@ def missing(first: int, last: int) -> Problem:
 
 def too_new(head: Any) -> str | None:
     """What is wrong with a header of a later version; None for all that this version reads."""
-    written = getattr(head, "format", FORMAT) if heads.kind(head) == "loom" else FORMAT
+    written = getattr(head, "format", FORMAT) if record_heads.kind(head) == "loom" else FORMAT
     return f"format {written}; this version reads up to {FORMAT}" if written > FORMAT else None
 
 

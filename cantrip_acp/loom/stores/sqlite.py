@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomAppendOnly, LoomDamaged, LoomError, LoomLocked, LoomWriteError
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.stores import cast_locks, rows, seal
+from cantrip_acp.loom.records import record_heads as heads
+from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.turn import LaterRecord, Record
+from cantrip_acp.loom.stores import cast_locks, checksum, rows
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import LaterRecord, Record
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.tree import Tree
+    from cantrip_acp.loom.records.tree import Tree
 
 APPLICATION = 0x43414E54
 """The database's ``application_id``: CANT."""
@@ -203,7 +203,7 @@ class SqliteStore:
                 for (body,) in base.execute("SELECT body FROM record ORDER BY n"):
                     with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
                         entity = rows.row_of(rows.record_of(body)).entity
-                        ends[entity] = ends.get(entity, (0, ""))[0] + 1, seal.sums(body)[1]
+                        ends[entity] = ends.get(entity, (0, ""))[0] + 1, checksum.sums(body)[1]
                 filled = ((entity, *end) for entity, end in ends.items())
                 base.executemany("INSERT INTO chain (entity, records, sum) VALUES (?, ?, ?)", filled)
                 base.execute(f"PRAGMA user_version = {TABLES}")
@@ -326,7 +326,7 @@ class SqliteStore:
 
     def _insert_at(self, base: sqlite3.Connection, row: rows.Row, n: int, prev: str) -> str:
         body = bytearray(row.body)
-        own = seal.close(body, prev, n)
+        own = checksum.close(body, prev, n)
         body.pop()
         add = (
             "INSERT INTO record (n, kind, turn_id, parent_id, head, body, entity, sum) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -338,7 +338,7 @@ class SqliteStore:
     @staticmethod
     def _chain_end(base: sqlite3.Connection, entity: str) -> str:
         found = base.execute("SELECT sum FROM chain WHERE entity = ?", (entity,)).fetchone()
-        return seal.START if found is None else _text(found[0])
+        return checksum.START if found is None else _text(found[0])
 
     def _refused(self, why: str, row: rows.Row) -> LoomError:
         if rows.ORPHAN in why:
@@ -365,8 +365,8 @@ class SqliteStore:
                     found.append(rows.record_of(bodies[position]))
                 except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                     raise LoomDamaged(f"loom {self.path}: record {position} is damaged: {error}") from error
-                if seal.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
-                    self.note(position, seal.CHANGED)
+                if checksum.holds(bodies[position]) is False and all(p.offset != position for p in self.problems):
+                    self.note(position, checksum.CHANGED)
         return found
 
     def _bodies(self, positions: list[int]) -> dict[int, bytes]:
@@ -410,7 +410,7 @@ class SqliteStore:
         yield from self._decoded("body", rows.record_of, [], after=0)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        for _, each in self._decoded("body", lambda body: (rows.record_of(body), seal.bare(body)), [], after=0):
+        for _, each in self._decoded("body", lambda body: (rows.record_of(body), checksum.bare(body)), [], after=0):
             yield each
 
     def _known(self, head: Any) -> None:

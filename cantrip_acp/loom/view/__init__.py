@@ -13,20 +13,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.view.onefile import write_html as write_html
-    from cantrip_acp.loom.view.serving import View as View
-    from cantrip_acp.loom.view.serving import serve as serve
+    from cantrip_acp.loom.view.html_export import write_html as write_html
+    from cantrip_acp.loom.view.server import View as View
+    from cantrip_acp.loom.view.server import serve as serve
 
 __all__ = ["View", "serve", "write_html"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "write_html":
-        from cantrip_acp.loom.view.onefile import write_html
+        from cantrip_acp.loom.view.html_export import write_html
 
         return write_html
     if name in ("View", "serve"):
-        from cantrip_acp.loom.view import serving
+        from cantrip_acp.loom.view import server
 
-        return getattr(serving, name)
+        return getattr(server, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

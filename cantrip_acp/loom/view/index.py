@@ -10,10 +10,10 @@ from array import array
 from dataclasses import dataclass, field
 from typing import cast as typed
 
-from cantrip_acp.loom import heads
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.tree import Place
+from cantrip_acp.loom.records.turn import CantripRecord, LoomHeader, Record
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.tree import Place
-from cantrip_acp.loom.turn import CantripRecord, LoomHeader, Record
 
 ROLES = ("call", "crystal", "fold")
 """A turn's role by its number in the column ``roles``."""
@@ -65,17 +65,17 @@ class Index:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, position: int, record: Record | heads.Head) -> None:
+    def take(self, position: int, record: Record | record_heads.Head) -> None:
         """Take one record's head in."""
-        if type(record) is heads.TurnHead:
+        if type(record) is record_heads.TurnHead:
             # By far the most.
             self._turn(position, record)
             return
-        match heads.kind(record):
+        match record_heads.kind(record):
             case "turn":
-                self._turn(position, typed("heads.TurnHead", record))
+                self._turn(position, typed("record_heads.TurnHead", record))
             case "cast":
-                event = typed("heads.CastHead", record)
+                event = typed("record_heads.CastHead", record)
                 cast = self._cast(event.id, event.entity_id)
                 places = self.casts[cast]
                 if event.event == "start" and places.start is None:
@@ -84,25 +84,25 @@ class Index:
                     places.end = position
                 self.cast_events.append((cast, event.event, position))
             case "context":
-                pinned = typed("heads.ContextHead", record)
+                pinned = typed("record_heads.ContextHead", record)
                 if pinned.cast_id is not None:
                     self.casts[self._cast(pinned.cast_id, pinned.entity_id)].context.append(position)
             case "reward":
-                turn = self.numbers.get(typed("heads.RewardHead", record).turn_id)
+                turn = self.numbers.get(typed("record_heads.RewardHead", record).turn_id)
                 if turn is not None:
                     self.rewards.append((turn, position))
             case "fork":
-                fork = typed("heads.ForkHead", record)
+                fork = typed("record_heads.ForkHead", record)
                 self.forked.add(self._entity(fork.entity_id))
                 came = self.numbers.get(fork.from_turn or "")
                 if came is not None:
                     self.forks.setdefault(came, []).append(position)
             case "snapshot":
-                of = self.numbers.get(typed("heads.SnapshotHead", record).turn_id)
+                of = self.numbers.get(typed("record_heads.SnapshotHead", record).turn_id)
                 if of is not None:
                     self.snapshots[of] = position
             case "files":
-                of = self.numbers.get(typed("heads.FilesHead", record).turn_id)
+                of = self.numbers.get(typed("record_heads.FilesHead", record).turn_id)
                 if of is not None:
                     self.files[of] = position
             case "cantrip":
@@ -114,10 +114,10 @@ class Index:
                 else:
                     self.problems.append(Problem("a second loom header", rule="second-header"))
             case "later":
-                name = typed("heads.LaterHead", record).name
+                name = typed("record_heads.LaterHead", record).name
                 self.later[name] = self.later.get(name, 0) + 1
 
-    def _turn(self, position: int, turn: heads.TurnHead) -> None:
+    def _turn(self, position: int, turn: record_heads.TurnHead) -> None:
         if turn.id in self.numbers:
             self.problems.append(Problem(f"a second turn {turn.id!r}; the first one counts", rule="second-turn"))
             return

@@ -18,11 +18,11 @@ import msgspec
 
 from cantrip_acp.core.errors import LoomChanged, LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.completed import Completed
+from cantrip_acp.loom.query.completed import Completed
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
 from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.loom.stores.jsonl import JsonlStore
-from cantrip_acp.loom.turn import CastRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn, Utterance
 from cantrip_acp.loom.view.index import Index
 from cantrip_acp.text.redaction import shared
 
@@ -183,7 +183,7 @@ class Book:
             self._lengths.append(length)
         else:
             self._added[position] = said
-        kind = heads.kind(head)
+        kind = record_heads.kind(head)
         turns, flaws, rewards = len(index), len(index.problems), len(index.rewards)
         index.take(position, head)
         if len(index) > turns:

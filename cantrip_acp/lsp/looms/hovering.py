@@ -9,8 +9,8 @@ import json
 import re
 from typing import Any
 
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.turn import (
     CantripRecord,
     CastRecord,
     ContextRecord,
@@ -49,7 +49,7 @@ def record(book: Book, position: int) -> str:
         case CastRecord():
             number = next((n for n, places in enumerate(book.index.casts) if places.id == found.id), None)
             return cast(book, number) if number is not None else ""
-        case _ if heads.kind(found) == "utterance":
+        case _ if record_heads.kind(found) == "utterance":
             return _utterance(book, found)
         case _:
             return _other(book, found)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cantrip_acp.loom.turn import CastRecord, ForkRecord, RewardRecord, Turn
+from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, RewardRecord, Turn
 from cantrip_acp.lsp.looms.book import Book
 from cantrip_acp.lsp.looms.outline import span
 from cantrip_acp.lsp.text import Encoding, Text

@@ -195,7 +195,7 @@ def _list(found: list[tuple[float, int, Path]], page: slice) -> dict[str, Any]:
 
 def _title(path: Path) -> str:
     """What was wanted first in a loom; empty where that does not stand near its beginning."""
-    from cantrip_acp.loom.turn import CastRecord
+    from cantrip_acp.loom.records.turn import CastRecord
 
     try:
         with path.open("rb") as file:

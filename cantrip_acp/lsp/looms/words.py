@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.loom.thread import cast_ending
-from cantrip_acp.loom.turn import Turn
-from cantrip_acp.loom.view import digest
+from cantrip_acp.loom.query.thread import cast_ending
+from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.loom.view import summary
 from cantrip_acp.lsp.looms.book import Book
 from cantrip_acp.text.sanitize import clean_line
 
@@ -24,7 +24,7 @@ def plain(text: object, most: int = _SHOWN) -> str:
 def turn(book: Book, number: int, of: Turn) -> dict[str, Any]:
     """A turn as data. ``line`` counts from 0; ``kind`` says what ``text`` is: code, calls, text, fold or call."""
     told, index = of.metadata, book.index
-    row = digest.row(of)
+    row = summary.row(of)
     cast = index.cast_of[number]
     return {
         "n": number,
@@ -46,7 +46,7 @@ def turn(book: Book, number: int, of: Turn) -> dict[str, Any]:
         "timestamp": told.timestamp,
         "model": told.model,
         "reward": of.reward,
-        "failed": bool(digest.flags(of) & digest.ERROR),
+        "failed": bool(summary.flags(of) & summary.ERROR),
         "state": "terminated" if of.terminated else "truncated" if of.truncated else None,
         "reason": of.reason,
         "children": len(book.spawned(number)),

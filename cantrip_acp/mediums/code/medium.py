@@ -17,7 +17,7 @@ from cantrip_acp.mediums.code import prompt
 
 if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
-    from cantrip_acp.loom.turn import Output
+    from cantrip_acp.loom.records.turn import Output
     from cantrip_acp.mediums.code.session import CodeSession
     from cantrip_acp.mediums.code.snapshot import ChunkStore
 

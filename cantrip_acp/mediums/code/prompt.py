@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.circle import Circle
     from cantrip_acp.core.wards import Wards
     from cantrip_acp.gates.contract import Gate
-    from cantrip_acp.loom.turn import Output
+    from cantrip_acp.loom.records.turn import Output
 
 TOOL = "python"
 PARAMETERS: Mapping[str, Any] = {

@@ -16,7 +16,7 @@ import msgspec
 
 from cantrip_acp.core.circle import NOTHING
 from cantrip_acp.core.errors import SandboxError, SandboxMissing
-from cantrip_acp.loom.turn import Output
+from cantrip_acp.loom.records.turn import Output
 from cantrip_acp.mediums.code import snapshot as snapshots
 from cantrip_acp.mediums.code.cell import CANCEL, LEFT_BEHIND, Cell
 from cantrip_acp.mediums.code.prompt import program, seconds

@@ -17,7 +17,7 @@ from cantrip_acp.loom.importing.acp import take
 from cantrip_acp.loom.importing.contract import ImportProblem, Report
 from cantrip_acp.loom.importing.taking import kind_of
 from cantrip_acp.loom.importing.weaver import Weaver
-from cantrip_acp.loom.turn import Turn
+from cantrip_acp.loom.records.turn import Turn
 from tests.loom.places import Place
 
 RECIPE = """

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.loom.view import assets
-from cantrip_acp.loom.view.answering import Answers
-from cantrip_acp.loom.view.guarding import Guard, Refused
-from cantrip_acp.loom.view.reading import Reading
+from cantrip_acp.loom.view.auth import Guard, Refused
+from cantrip_acp.loom.view.reader import Reading
+from cantrip_acp.loom.view.routes import Answers
 
 AT_ONCE = 64
 """Connections at a time; one more is closed at once."""

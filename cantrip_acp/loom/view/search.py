@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cantrip_acp.loom.turn import Turn
-from cantrip_acp.loom.view import digest
+from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.loom.view import summary
 
 AROUND = 60
 """Characters shown on either side of what was found."""
@@ -16,7 +16,7 @@ AROUND = 60
 
 def matches(turn: Turn, wanted: str) -> dict[str, Any] | None:
     """Where a turn holds the words, which are in lower case; None where it does not."""
-    for place, text in digest.texts(turn):
+    for place, text in summary.texts(turn):
         found = found_in(text, wanted)
         if found is not None:
             return {"in": place, **found}

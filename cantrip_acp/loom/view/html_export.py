@@ -18,8 +18,8 @@ import msgspec
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.files.output_file import output_file
 from cantrip_acp.loom.view import assets
-from cantrip_acp.loom.view.guarding import POLICY
-from cantrip_acp.loom.view.reading import CHUNK, MOST_NODES, Reading
+from cantrip_acp.loom.view.auth import POLICY
+from cantrip_acp.loom.view.reader import CHUNK, MOST_NODES, Reading
 from cantrip_acp.text.redaction import ShapeMask, shared
 
 BLOCK = 100

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from cantrip_acp.loom.turn import GateRecord, Output, Turn
+from cantrip_acp.loom.records.turn import GateRecord, Output, Turn
 
 ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
 """Bits of the column ``flags``: something failed; the cast ended, or was cut off, here; the turn goes on with an earlier

@@ -14,8 +14,8 @@ import msgspec
 from cantrip_acp.core.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.listing import ThreadLine
-    from cantrip_acp.loom.turn import Turn
+    from cantrip_acp.loom.query.listing import ThreadLine
+    from cantrip_acp.loom.records.turn import Turn
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _COMPARISON = re.compile(rf"(>=|<=|!=|==|=|>|<)?\s*({_NUMBER})")

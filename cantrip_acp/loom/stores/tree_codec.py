@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from cantrip_acp.loom.tree import Place
+from cantrip_acp.loom.records.tree import Place
 
 _SHARED = tuple(name for name in Place.__struct_fields__ if name not in ("parent_id", "position"))
 

@@ -17,13 +17,13 @@ import msgspec
 from cantrip_acp.core.errors import TurnNotFound
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom import rewards
-from cantrip_acp.loom.outline import Outline
-from cantrip_acp.loom.thread import Endings, State
-from cantrip_acp.loom.wanted import Wanted, moment, words
+from cantrip_acp.loom.query.filters import Wanted, moment, words
+from cantrip_acp.loom.query.outline import Outline
+from cantrip_acp.loom.query.thread import Endings, State
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.turn import CastRecord, Turn
+    from cantrip_acp.loom.records.turn import CastRecord, Turn
 
 
 class Spent(msgspec.Struct, frozen=True):

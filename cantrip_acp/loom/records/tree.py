@@ -11,9 +11,9 @@ from typing import cast as typed
 
 import msgspec
 
-from cantrip_acp.loom import heads
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.turn import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.turn import CantripRecord, LaterRecord, LoomHeader, Record, Turn, UtteranceRecord
 from cantrip_acp.text import codecs
 from cantrip_acp.text.json_data import freeze_record
 
@@ -76,44 +76,46 @@ class Tree(msgspec.Struct, array_like=True):
     partials: dict[str, list[int]] = {}
     later: dict[str, int] = {}
 
-    def take(self, position: int, record: Record | heads.Head | LaterRecord | heads.LaterHead) -> Problem | None:
+    def take(
+        self, position: int, record: Record | record_heads.Head | LaterRecord | record_heads.LaterHead
+    ) -> Problem | None:
         """Take a record into the tree; says what is wrong with one that does not fit."""
         kind = type(record)
-        if kind is Turn or kind is heads.TurnHead:
+        if kind is Turn or kind is record_heads.TurnHead:
             # By far the most; an append waits for this.
-            return self._take_turn(position, typed("heads.TurnHead", record))
-        if kind is UtteranceRecord or kind is heads.UtteranceHead:
-            said = typed("heads.UtteranceHead", record)
+            return self._take_turn(position, typed("record_heads.TurnHead", record))
+        if kind is UtteranceRecord or kind is record_heads.UtteranceHead:
+            said = typed("record_heads.UtteranceHead", record)
             if said.partial:
                 self.partials.setdefault(said.parent_id, []).append(position)
             elif said.id not in self.turns:
                 self.unfinished[said.entity_id] = position
             return None
-        match heads.kind(record):
+        match record_heads.kind(record):
             case "reward":
-                reward = typed("heads.RewardHead", record)
+                reward = typed("record_heads.RewardHead", record)
                 self.assigned.setdefault(reward.turn_id, []).append(position)
                 if reward.reward is not None and reward.kind != "relative":
                     self.rewards[reward.turn_id] = reward.reward
             case "cast":
-                cast = typed("heads.CastHead", record)
+                cast = typed("record_heads.CastHead", record)
                 if cast.event == "start":
                     self.casts.setdefault(cast.id, []).append(position)
                 else:
                     self.ends[cast.id] = position
             case "fork":
-                self.forks[typed("heads.ForkHead", record).entity_id] = position
+                self.forks[typed("record_heads.ForkHead", record).entity_id] = position
             case "context":
-                context = typed("heads.ContextHead", record)
+                context = typed("record_heads.ContextHead", record)
                 if context.cast_id is not None:
                     self.casts.setdefault(context.cast_id, []).append(position)
             case "snapshot":
-                snapshot = typed("heads.SnapshotHead", record)
+                snapshot = typed("record_heads.SnapshotHead", record)
                 self.snapshots[snapshot.turn_id] = position
-                for key in heads.pieces_of(record):
+                for key in record_heads.pieces_of(record):
                     self.pieces.setdefault(key, position)
             case "files":
-                self.files[typed("heads.FilesHead", record).turn_id] = position
+                self.files[typed("record_heads.FilesHead", record).turn_id] = position
             case "cantrip":
                 cantrip = typed("CantripRecord", record)
                 self.cantrips[cantrip.id] = freeze_record(cantrip)
@@ -122,11 +124,11 @@ class Tree(msgspec.Struct, array_like=True):
                     return Problem("a second loom header", rule="second-header")
                 self.header = typed("LoomHeader", record)
             case "later":
-                name = typed("heads.LaterHead", record).name
+                name = typed("record_heads.LaterHead", record).name
                 self.later[name] = self.later.get(name, 0) + 1
         return None
 
-    def _take_turn(self, position: int, turn: heads.TurnHead) -> Problem | None:
+    def _take_turn(self, position: int, turn: record_heads.TurnHead) -> Problem | None:
         if turn.id in self.turns:
             return Problem(f"a second turn {turn.id!r}; the first one counts", rule="second-turn")
         parent = turn.parent_id

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from cantrip_acp.loom.turn import TERMINATIONS, CastRecord, Turn
+from cantrip_acp.loom.records.turn import TERMINATIONS, CastRecord, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom

@@ -18,8 +18,8 @@ import msgspec
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.thread import PROCESS_ENDED
-from cantrip_acp.loom.turn import (
+from cantrip_acp.loom.query.thread import PROCESS_ENDED
+from cantrip_acp.loom.records.turn import (
     CastRecord,
     GateRecord,
     Observation,
@@ -32,7 +32,7 @@ from cantrip_acp.loom.turn import (
     metadata_of,
     now,
 )
-from cantrip_acp.loom.utterances import together
+from cantrip_acp.loom.records.turn_parts import together
 
 log = logging.getLogger(__name__)
 

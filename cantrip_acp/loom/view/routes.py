@@ -10,8 +10,8 @@ import msgspec
 
 from cantrip_acp.core.errors import LoomError, LoomLocked, TurnNotFound
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.view.guarding import Refused
-from cantrip_acp.loom.view.reading import Reading
+from cantrip_acp.loom.view.auth import Refused
+from cantrip_acp.loom.view.reader import Reading
 from cantrip_acp.text import codecs
 
 WAIT_S = 20.0

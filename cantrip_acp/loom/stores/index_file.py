@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from cantrip_acp.loom.stores import packed
+from cantrip_acp.loom.records.tree import Place, Tree
+from cantrip_acp.loom.stores import tree_codec
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.loom.tree import Place, Tree
 from cantrip_acp.text import codecs
 
 WORTH = 4_000_000
@@ -44,7 +44,7 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
 
     stamp: Stamp
     shape: tuple[str, ...]
-    turns: packed.Packed
+    turns: tree_codec.Packed
     tree: Tree
     problems: list[Problem]
     lines: int
@@ -75,7 +75,7 @@ def read(loom: Path, fd: int) -> Index | None:
         index = _decoder.decode(body)
         if index.stamp != _stamp(fd) or index.shape != _SHAPE:
             return None
-        index.tree.turns = packed.unpack(index.turns)
+        index.tree.turns = tree_codec.unpack(index.turns)
     except (msgspec.DecodeError, LookupError, ValueError):
         return None
     return index
@@ -86,7 +86,7 @@ def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) 
     if os.fstat(fd).st_size < WORTH:
         return
     rest = msgspec.structs.replace(tree, turns={})
-    body = msgspec.msgpack.encode(Index(_stamp(fd), _SHAPE, packed.pack(tree.turns), rest, problems, lines))
+    body = msgspec.msgpack.encode(Index(_stamp(fd), _SHAPE, tree_codec.pack(tree.turns), rest, problems, lines))
     target = path_of(loom)
     # A name of its own until it is whole: a crash leaves the old index, which then agrees with no file, or none.
     # One name is enough, since the loom has one writer, and what a crash leaves is overwritten the next time.

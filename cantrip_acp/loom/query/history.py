@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from cantrip_acp.core.errors import LoomError
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, Turn, UtteranceRecord
-from cantrip_acp.loom.utterances import whole
+from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, Turn, UtteranceRecord
+from cantrip_acp.loom.records.turn_parts import whole
 
 
 @dataclass(frozen=True, slots=True)

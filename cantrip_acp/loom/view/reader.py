@@ -17,13 +17,14 @@ from typing import cast as typed
 import msgspec
 
 from cantrip_acp.core.errors import LoomError, TurnNotFound
-from cantrip_acp.loom.completed import completed
+from cantrip_acp.loom.query.completed import completed
+from cantrip_acp.loom.query.thread import cast_ending
+from cantrip_acp.loom.records.tree import unreadable
+from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.stores.contract import readable
-from cantrip_acp.loom.thread import cast_ending
-from cantrip_acp.loom.tree import unreadable
-from cantrip_acp.loom.turn import CastRecord, ContextRecord, ForkRecord, LaterRecord, Record, RewardRecord, Turn
-from cantrip_acp.loom.view import digest, finding
+from cantrip_acp.loom.view import search as finding
+from cantrip_acp.loom.view import summary
 from cantrip_acp.loom.view.index import Index
 
 CHUNK = 2_000
@@ -182,7 +183,7 @@ class Reading:
             full = len(index) >= piece + CHUNK
             begin = piece if full else start
             positions = index.positions[begin : piece + CHUNK]
-            answer = msgspec.json.encode({"from": begin, **digest.numbers(self._turns(positions))})
+            answer = msgspec.json.encode({"from": begin, **summary.numbers(self._turns(positions))})
             if full:
                 self._kept[piece] = answer
             return answer
@@ -193,7 +194,7 @@ class Reading:
             known = [n for n in numbers[:MOST_ROWS] if 0 <= n < len(index)]
             turns = self._turns([index.positions[n] for n in known])
             return [
-                {"n": n, "id": turn.id, "seq": turn.sequence, **digest.row(turn)}
+                {"n": n, "id": turn.id, "seq": turn.sequence, **summary.row(turn)}
                 for n, turn in zip(known, turns, strict=True)
             ]
 
@@ -308,16 +309,16 @@ class Reading:
 
 def _brief(record: CastRecord) -> dict[str, Any]:
     """What a line of the list tells of a cast."""
-    time_ms = digest.moment(record.timestamp)
+    time_ms = summary.moment(record.timestamp)
     if record.event == "start":
-        return {"id": record.id, "intent": digest.line(record.intent or ""), "time": time_ms}
+        return {"id": record.id, "intent": summary.line(record.intent or ""), "time": time_ms}
     told = record.error or (record.result if isinstance(record.result, str) else "") or record.summary or ""
     end = {
         "reason": cast_ending(record, running=False).reason,
         "terminated": record.terminated,
         "truncated": record.truncated,
     }
-    return {**end, "told": digest.line(told), "time": time_ms}
+    return {**end, "told": summary.line(told), "time": time_ms}
 
 
 def _cut(data: dict[str, Any], whole: bool) -> dict[str, Any]:

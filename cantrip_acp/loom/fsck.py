@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.loom.snapshots import LoomPieces
+from cantrip_acp.loom.records.snapshots import LoomPieces
 from cantrip_acp.loom.stores.contract import Problem
 
 if TYPE_CHECKING:

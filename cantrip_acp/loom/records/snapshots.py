@@ -11,7 +11,7 @@ from typing import Any
 
 from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.loom import Loom
-from cantrip_acp.loom.turn import SnapshotRecord, new_id, now
+from cantrip_acp.loom.records.turn import SnapshotRecord, new_id, now
 
 _READ_AT_ONCE = 16
 """Records that are held: the pieces of a state lie in the turns that changed them, now in this one and now in that."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
-from cantrip_acp.loom import heads
+from cantrip_acp.loom.records import record_heads as heads
+from cantrip_acp.loom.records.turn import CastRecord, LaterRecord, Record, Turn, UtteranceRecord
 from cantrip_acp.loom.stores.address import open_store
-from cantrip_acp.loom.turn import CastRecord, LaterRecord, Record, Turn, UtteranceRecord
 
 if TYPE_CHECKING:
+    from cantrip_acp.loom.records.tree import Tree
     from cantrip_acp.loom.stores.contract import Store
-    from cantrip_acp.loom.tree import Tree
 
 PLACE = 1 << 61
 """The first place of what is not in the store."""
@@ -107,8 +107,8 @@ class Completed:
         lost = {cast_id: position for cast_id, position in self._unfinished().items() if cast_id not in running}
         if not lost:
             return
-        from cantrip_acp.loom.interrupted import missing
         from cantrip_acp.loom.loom import Loom
+        from cantrip_acp.loom.recovery import missing
 
         self._said = {entity: at for entity, at in self._said.items() if at not in lost.values()}
         with Loom(open_store(self._where, readonly=True)) as loom:

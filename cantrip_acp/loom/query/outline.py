@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cantrip_acp.loom.turn import CastRecord
+from cantrip_acp.loom.records.turn import CastRecord
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
-    from cantrip_acp.loom.tree import Place
+    from cantrip_acp.loom.records.tree import Place
 
 
 class Outline:

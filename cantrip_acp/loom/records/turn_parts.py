@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from cantrip_acp.loom.turn import Observation, Output, Turn
+from cantrip_acp.loom.records.turn import Observation, Output, Turn
 
 
 def whole(turns: Iterable[Turn]) -> list[Turn]:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from cantrip_acp.loom.turn import CantripRecord, LaterRecord, LoomHeader, Record
+from cantrip_acp.loom.records.turn import CantripRecord, LaterRecord, LoomHeader, Record
 from cantrip_acp.text import codecs
 
 

@@ -17,9 +17,9 @@ import re
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from cantrip_acp.loom import heads
-from cantrip_acp.loom.heads import Head, LaterHead
-from cantrip_acp.loom.turn import Record
+from cantrip_acp.loom.records import record_heads
+from cantrip_acp.loom.records.record_heads import Head, LaterHead
+from cantrip_acp.loom.records.turn import Record
 from cantrip_acp.text import codecs
 
 CHANGED = "changed since it was written: its checksum is another"
@@ -105,20 +105,20 @@ def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
     """
     end = bytes(line[-_NEAR:])
     if end[-_LENGTH:_FROM] != _KEY:
-        return heads.decode(line), False
+        return record_heads.decode(line), False
     if xxh3_64_hexdigest(line[:-_LENGTH]) != end[_FROM:-2].decode("latin-1"):
         # The rest of it must be readable, too.
         _record.decode(line)
-        return heads.decoder.decode(line), True
+        return record_heads.decoder.decode(line), True
     start = bytes(line[:_NEAR])
     said, rest = start.find(b',"utterance":{'), end.rfind(b',"reward":')
     # No text can hold these keys, for its quotes are escaped. The first stands before all that was said, the last behind it.
     if 0 < said < len(line) + rest - len(end) and rest >= 0 and start.startswith(b'{"type":"turn",'):
         try:
-            return heads.decoder.decode(start[:said] + end[rest:]), False
+            return record_heads.decoder.decode(start[:said] + end[rest:]), False
         except msgspec.ValidationError:
             pass
-    return heads.decode(line, sealed=True), False
+    return record_heads.decode(line, sealed=True), False
 
 
 class Chains:

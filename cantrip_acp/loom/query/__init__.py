@@ -1,0 +1,1 @@
+"""Reading a loom: threads, lists with filters, differences and statistics."""

@@ -1,0 +1,3 @@
+"""The records of a loom and the tree that they make.
+
+`turn.py` has every record's shape."""

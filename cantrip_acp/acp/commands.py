@@ -241,7 +241,7 @@ async def _recipe(session: Session, rest: str, forker: Forker) -> str:
 
 
 async def _export(session: Session, rest: str, forker: Forker) -> str:
-    from cantrip_acp.loom.export import registry
+    from cantrip_acp.training.export import registry
 
     words = rest.split()
     if len(words) != 1:
@@ -251,9 +251,9 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
     if loom.location is None:
         raise Mistake("This session's loom is in memory; only one that is kept can be exported.")
     from cantrip_acp.files.output_file import output_file
-    from cantrip_acp.loom.export.source import Source, Wanted
-    from cantrip_acp.loom.export.writing import write
     from cantrip_acp.loom.stores.address import is_address
+    from cantrip_acp.training.export.rows import write
+    from cantrip_acp.training.export.selection import Source, Wanted
 
     target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
     # A database holds the threads of other sessions, too; a session's own file holds its forks and children.

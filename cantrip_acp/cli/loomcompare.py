@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.query.diff import Difference, Pair
     from cantrip_acp.loom.query.listing import Listing, ThreadLine
-    from cantrip_acp.loom.rewards import Group, Standing
+    from cantrip_acp.training.rewards import Group, Standing
 
 _PAIRS = 200
 _LINES = 40
@@ -223,8 +223,8 @@ def rank(
     """
     from cantrip_acp.cli.loomfile import find, opened
     from cantrip_acp.files import paths
-    from cantrip_acp.loom import rewards
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.training import rewards
 
     state = paths.state_dir(state_dir)
     with Loom.open(find(name, state)) if write else opened(name, state) as held:
@@ -252,8 +252,8 @@ _Compared = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
 
 def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: bool) -> list[_Compared]:
     from cantrip_acp.cli.loomfile import leaf
-    from cantrip_acp.loom import rewards
     from cantrip_acp.loom.query.listing import Listing
+    from cantrip_acp.training import rewards
 
     listing = Listing(loom)
     at: str | None = None

@@ -14,8 +14,8 @@ from cantrip_acp.cli.opening import state_option
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cantrip_acp.loom.export.contract import Report
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.training.export.registry import Report
 
 _OUTCOMES = ("terminated", "truncated", "active")
 _PROGRESS_FROM = 200
@@ -27,14 +27,14 @@ class _Formats(click.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
-        from cantrip_acp.loom.export import registry
+        from cantrip_acp.training.export import registry
 
         with formatter.section("Formats"):
             formatter.write_dl([(name, _summary(name)) for name in registry.names()])
 
 
 def _summary(name: str) -> str:
-    from cantrip_acp.loom.export import registry
+    from cantrip_acp.training.export import registry
 
     try:
         return registry.find(name).summary
@@ -114,9 +114,9 @@ def export(
     from cantrip_acp.cli.loomfile import opened
     from cantrip_acp.files import paths
     from cantrip_acp.files.output_file import output_file
-    from cantrip_acp.loom.export import registry
-    from cantrip_acp.loom.export.source import Source, Wanted
-    from cantrip_acp.loom.export.writing import write
+    from cantrip_acp.training.export import registry
+    from cantrip_acp.training.export.rows import write
+    from cantrip_acp.training.export.selection import Source, Wanted
 
     chosen = registry.find(format_name)
     with opened(name, paths.state_dir(state_dir)) as held:

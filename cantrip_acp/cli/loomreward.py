@@ -14,7 +14,7 @@ from cantrip_acp.cli.opening import cwd_option, state_option
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.records.turn import RewardRecord
-    from cantrip_acp.verifying import Verdict
+    from cantrip_acp.training.judge import Verdict
 
 _RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 
@@ -103,8 +103,8 @@ def _given(
 
 def _computed(path: Path | str, turn: str | None, by: str, *, as_json: bool) -> None:
     from cantrip_acp.cli.loomfile import leaf
-    from cantrip_acp.loom import rewards
     from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.training import rewards
 
     with Loom.open(path) as held:
         turn_ids = list(held.places) if turn is None else held.path(leaf(held, turn or None))
@@ -133,7 +133,7 @@ def _judged(
     from cantrip_acp.cli.opening import open_recipe
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.text.sanitize import clean_line
-    from cantrip_acp.verifying import record_verdict, verify
+    from cantrip_acp.training.judge import record_verdict, verify
 
     # Judging may take minutes, in which the loom is somebody else's to write.
     with reading(path) as held:
@@ -205,7 +205,7 @@ def _data(record: RewardRecord) -> dict[str, Any]:
     """A reward as plain data, its kind named."""
     import msgspec
 
-    from cantrip_acp.loom.rewards import kind
+    from cantrip_acp.training.rewards import kind
 
     data: dict[str, Any] = msgspec.to_builtins(record)
     data.pop("type", None)

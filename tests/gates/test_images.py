@@ -20,10 +20,10 @@ from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import Gate, GateReply
 from cantrip_acp.gates.files.read_file import READ_FILE
 from cantrip_acp.gates.images import LARGEST_IMAGE, image_of
-from cantrip_acp.loom.export.graph import shaped
-from cantrip_acp.loom.export.messages import rendered
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import GateRecord
+from cantrip_acp.training.export.rows import rendered
+from cantrip_acp.training.export.verifiers_graph import shaped
 from tests.gates.conftest import call_in, context_of
 from tests.gates.images import png
 

@@ -18,11 +18,11 @@ import psycopg
 import pytest
 
 from cantrip_acp import Loom, LoomError, Turn
-from cantrip_acp.loom.importing.looms import merge
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, RewardRecord, Utterance, UtteranceRecord
 from cantrip_acp.loom.stores import checksum, sqlite
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.view.reader import Reading
+from cantrip_acp.training.importing.looms import merge
 from tests.cli.command import run
 from tests.loom.places import Place
 

@@ -18,10 +18,10 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.loom.export.source import Source
 from cantrip_acp.loom.query.listing import Listing
 from cantrip_acp.loom.query.statistics import Statistics
 from cantrip_acp.loom.query.thread import Endings
+from cantrip_acp.training.export.selection import Source
 from tests.core.conftest import INSTANT
 from tests.loom.places import Place
 

@@ -12,9 +12,9 @@ import pytest
 from cantrip_acp import Loom
 from cantrip_acp.git import file_snapshots, worktrees
 from cantrip_acp.git.repository import Repository
-from cantrip_acp.loom.importing.taking import take
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord
 from cantrip_acp.retention.rules import DAY, Rules
+from cantrip_acp.training.importing.detect import take
 from tests.retention.shelf import age, keep, names
 from tests.retention.test_plan import planned, swept
 

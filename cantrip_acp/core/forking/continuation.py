@@ -115,9 +115,9 @@ def own_point(entity: Entity, begun: str | None) -> Point:
 def take_context(entity: Entity, where: Point) -> Context:
     """The context of an entity that goes on from a point as the original entity's was; of another cantrip, as a fork's."""
     from cantrip_acp.core.context import Context, block_of
-    from cantrip_acp.loom.export.seen import Seen
     from cantrip_acp.loom.query.history import lived
     from cantrip_acp.mediums.text_program import writes_calls
+    from cantrip_acp.training.export.crystal_view import Seen
 
     loom, last = entity.loom, where.turn_id
 

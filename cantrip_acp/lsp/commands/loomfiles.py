@@ -15,8 +15,8 @@ from cantrip_acp.lsp.commands.running import Failed
 from cantrip_acp.lsp.commands.work import Work
 
 if TYPE_CHECKING:
-    from cantrip_acp.loom.export.contract import Report
     from cantrip_acp.lsp.server import Server
+    from cantrip_acp.training.export.registry import Report
 
 FRAMES = ("vscode-webview:",)
 """Who may show the page in a frame."""
@@ -57,7 +57,7 @@ class _Cancelled(Exception):
 
 async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
     """Write threads in a shape that trainers and trace stores read: all, or the one that ends in ``turn``."""
-    from cantrip_acp.loom.export import registry
+    from cantrip_acp.training.export import registry
 
     path = loom_file(given)
     if given.has("format"):
@@ -79,8 +79,8 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
     def run() -> Report:
         from cantrip_acp.cli.loomfile import leaf, reading
         from cantrip_acp.files.output_file import output_file
-        from cantrip_acp.loom.export.source import Source, Wanted
-        from cantrip_acp.loom.export.writing import write
+        from cantrip_acp.training.export.rows import write
+        from cantrip_acp.training.export.selection import Source, Wanted
 
         with reading(path) as loom:
             # One that is asked for by name is wanted however it ended.

@@ -11,8 +11,8 @@ from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Attachment, Message
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.loom.export.seen import Window
-from cantrip_acp.loom.export.source import Source, Wanted
+from cantrip_acp.training.export.crystal_view import Window
+from cantrip_acp.training.export.selection import Source, Wanted
 from tests.core.conftest import done, echo, make
 
 PICTURE = Attachment.of("image/png", "iVBORw0KGgo=")

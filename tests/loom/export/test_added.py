@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.loom.export import registry
-from cantrip_acp.loom.export.source import Source
+from cantrip_acp.training.export import registry
+from cantrip_acp.training.export.selection import Source
 from tests.loom.export.looms import forked
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.loom.export.source import Source
+from cantrip_acp.training.export.selection import Source
 from tests.core.conftest import INSTANT, done, echo
 from tests.loom.export.looms import saw
 from tests.loom.export.test_formats import ALL, exported, rows

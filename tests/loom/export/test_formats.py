@@ -13,10 +13,10 @@ import pytest
 from cantrip_acp import Loom, telemetry
 from cantrip_acp.core.errors import DefinitionError, LoomError
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.loom.export import registry
-from cantrip_acp.loom.export.source import Source, Wanted
-from cantrip_acp.loom.export.writing import write
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
+from cantrip_acp.training.export import registry
+from cantrip_acp.training.export.rows import write
+from cantrip_acp.training.export.selection import Source, Wanted
 from tests.core.conftest import done, echo, make
 from tests.loom.export.looms import GATES, forked, lived, saw
 from tests.loom.places import Place

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.loom.export.source import Source
-from cantrip_acp.loom.export.trl_sft import TrlSft
+from cantrip_acp.training.export.selection import Source
+from cantrip_acp.training.export.trl_sft import TrlSft
 from tests.core.conftest import INSTANT
 from tests.loom.export.looms import asked, saw
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.export import registry
-from cantrip_acp.loom.export.source import Source, Wanted
-from cantrip_acp.loom.export.writing import write
-from cantrip_acp.loom.importing.taking import take
+from cantrip_acp.training.export import registry
+from cantrip_acp.training.export.rows import write
+from cantrip_acp.training.export.selection import Source, Wanted
+from cantrip_acp.training.importing.detect import take
 from tests.loom.export.looms import forked, lived
 from tests.loom.export.test_formats import _sampled
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.loom.export.source import Source
-from cantrip_acp.loom.export.trl_sft import TrlSft
-from cantrip_acp.loom.importing.acp import take
-from cantrip_acp.loom.importing.contract import ImportProblem, Report
-from cantrip_acp.loom.importing.taking import kind_of
-from cantrip_acp.loom.importing.weaver import Weaver
 from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export.selection import Source
+from cantrip_acp.training.export.trl_sft import TrlSft
+from cantrip_acp.training.importing.acp import take
+from cantrip_acp.training.importing.detect import kind_of
+from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.trace_file import ImportProblem, Report
 from tests.loom.places import Place
 
 RECIPE = """

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, LoomError
-from cantrip_acp.loom.importing.contract import ImportProblem
-from cantrip_acp.loom.importing.looms import merge
-from cantrip_acp.loom.importing.taking import kind_of, take
 from cantrip_acp.loom.records.turn import LoomHeader, Turn, Utterance
+from cantrip_acp.training.importing.detect import kind_of, take
+from cantrip_acp.training.importing.looms import merge
+from cantrip_acp.training.importing.trace_file import ImportProblem
 from tests.core.conftest import done, make
 from tests.loom.export.looms import forked, lived
 from tests.loom.places import Place

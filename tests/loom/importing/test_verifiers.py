@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from cantrip_acp import Loom
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.loom.export.source import Source
-from cantrip_acp.loom.export.verifiers import Verifiers
-from cantrip_acp.loom.importing.contract import ImportProblem, Report
-from cantrip_acp.loom.importing.verifiers import take
-from cantrip_acp.loom.importing.weaver import Weaver
 from cantrip_acp.text.redaction import Redactor
+from cantrip_acp.training.export.selection import Source
+from cantrip_acp.training.export.verifiers import Verifiers
+from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.trace_file import ImportProblem, Report
+from cantrip_acp.training.importing.verifiers import take
 from tests.loom.export.looms import forked, lived, saw
 from tests.loom.export.test_children import delegated
 from tests.loom.export.test_formats import _sampled, rows

@@ -18,9 +18,9 @@ import msgspec
 
 from cantrip_acp import telemetry
 from cantrip_acp.crystals.contract import RequestParameters
-from cantrip_acp.loom.export.source import Episode, Source
-from cantrip_acp.loom.export.times import nanoseconds
 from cantrip_acp.loom.records.turn import CastRecord, Turn, TurnMetadata
+from cantrip_acp.training.export.rows import nanoseconds
+from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
 _MOST = 4_000

@@ -5,7 +5,7 @@ Every reward is a `RewardRecord` of its turn, and each is kept. Five kinds:
 - ``explicit``: somebody's word (`Loom.annotate_reward`, ``cantrip loom reward``).
 - ``implicit``: computed from what the circle answered (`implicit`), written only where somebody asks for it.
 - ``shaped``: by the scoring function of the circle (`cantrip_acp.core.scoring`).
-- ``verifier``: by another cantrip that read the thread (`cantrip_acp.verifying`).
+- ``verifier``: by another cantrip that read the thread (`cantrip_acp.training.judge`).
 - ``relative``: how the thread did among its group (`ranked`). It never replaces the others; it stands beside them.
 
 What counts:

@@ -18,10 +18,6 @@ from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.core.folding.policy import folded_through
 from cantrip_acp.crystals.contract import ToolCall
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.loom.importing.contract import Report, stable
-from cantrip_acp.loom.importing.lines import objects
-from cantrip_acp.loom.importing.traces import Message, ModelCall, Node, Trace, read
-from cantrip_acp.loom.importing.weaver import Weaver
 from cantrip_acp.loom.records.turn import (
     CastRecord,
     ContextRecord,
@@ -32,6 +28,9 @@ from cantrip_acp.loom.records.turn import (
     Utterance,
     UtteranceRecord,
 )
+from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.trace_file import Report, objects, stable
+from cantrip_acp.training.importing.verifiers_trace import Message, ModelCall, Node, Trace, read
 
 _REASONS = {
     "agent_completed": "text",

@@ -9,10 +9,8 @@ import msgspec
 
 from cantrip_acp.crystals.contract import Message, ToolDefinition
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.loom.export.messages import text_of, url_of
-from cantrip_acp.loom.export.seen import Uttered, Window
-from cantrip_acp.loom.export.times import seconds
-from cantrip_acp.loom.export.tokens import Prompts
+from cantrip_acp.training.export.crystal_view import Uttered, Window
+from cantrip_acp.training.export.rows import Prompts, seconds, text_of, url_of
 
 Note = Callable[[str], None]
 

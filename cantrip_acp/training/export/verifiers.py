@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.loom.export.graph import Graph, tool
-from cantrip_acp.loom.export.source import Episode, Source
-from cantrip_acp.loom.export.times import seconds
-from cantrip_acp.loom.export.tokens import Prompts
 from cantrip_acp.loom.query.thread import INTERRUPTED, answer
+from cantrip_acp.training.export.rows import Prompts, seconds
+from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.export.verifiers_graph import Graph, tool
 from cantrip_acp.version import __version__
 
 _STOPS = {

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.crystals.contract import Message
-from cantrip_acp.loom.export.messages import rendered, tools
-from cantrip_acp.loom.export.seen import Window
-from cantrip_acp.loom.export.source import Episode, Source
-from cantrip_acp.loom.rewards import Group
+from cantrip_acp.training.export.crystal_view import Window
+from cantrip_acp.training.export.rows import rendered, tools
+from cantrip_acp.training.export.selection import Episode, Source
+from cantrip_acp.training.rewards import Group
 
 
 class TrlPreference:

@@ -19,9 +19,6 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.loom.importing.contract import ImportProblem, Report, stable
-from cantrip_acp.loom.importing.lines import objects
-from cantrip_acp.loom.importing.weaver import Weaver
 from cantrip_acp.loom.records.turn import (
     CastRecord,
     ContextRecord,
@@ -31,6 +28,8 @@ from cantrip_acp.loom.records.turn import (
     TurnMetadata,
     Utterance,
 )
+from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.trace_file import ImportProblem, Report, objects, stable
 
 _REASONS = {
     "end_turn": "text",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cantrip_acp.loom.importing import acp, looms, verifiers
-from cantrip_acp.loom.importing.contract import ImportProblem, Report
-from cantrip_acp.loom.importing.lines import objects
-from cantrip_acp.loom.importing.weaver import Weaver
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.stores.address import is_address, is_sqlite
+from cantrip_acp.training.importing import acp, looms, verifiers
+from cantrip_acp.training.importing.importer import Weaver
+from cantrip_acp.training.importing.trace_file import ImportProblem, Report, objects
 
 KINDS = ("loom", "verifiers", "acp")
 

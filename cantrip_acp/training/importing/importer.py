@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cantrip_acp.loom.importing.contract import Report, stable
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CastRecord, ContextRecord, RewardRecord, Turn, UtteranceRecord
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import Redactor, shared
+from cantrip_acp.training.importing.trace_file import Report, stable
 
 _R = TypeVar("_R", Turn, CastRecord, ContextRecord, UtteranceRecord)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cantrip_acp.loom.export.messages import rendered, tools
-from cantrip_acp.loom.export.source import Source
+from cantrip_acp.training.export.rows import rendered, tools
+from cantrip_acp.training.export.selection import Source
 
 
 class OpenAI:

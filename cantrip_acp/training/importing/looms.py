@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 from cantrip_acp.core.errors import LoomError, LoomWriteError
-from cantrip_acp.loom.importing.contract import Report
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord, LaterRecord, LoomHeader, Record, RewardRecord, Turn
 from cantrip_acp.loom.stores.rows import encoded
+from cantrip_acp.training.importing.trace_file import Report
 
 
 def merge(source: Loom, into: Loom) -> Report:

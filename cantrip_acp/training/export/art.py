@@ -18,11 +18,10 @@ from typing import Any
 
 from cantrip_acp.crystals.contract import NO_USAGE
 from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.loom.export.messages import rendered, tools
-from cantrip_acp.loom.export.seen import Uttered, Window
-from cantrip_acp.loom.export.source import Episode, Source
-from cantrip_acp.loom.export.tokens import Prompts, entries
 from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.training.export.crystal_view import Uttered, Window
+from cantrip_acp.training.export.rows import Prompts, entries, rendered, tools
+from cantrip_acp.training.export.selection import Episode, Source
 
 _FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 

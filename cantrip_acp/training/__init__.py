@@ -1,0 +1,1 @@
+"""What trains models from looms: rewards, exports and imports."""

@@ -1,0 +1,88 @@
+"""Export formats by name: the built-in ones, and those that other packages add as entry points ``cantrip_acp.exports``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.gates.registry import load_entry
+
+if TYPE_CHECKING:
+    from cantrip_acp.training.export.selection import Source
+
+
+BUILT_IN: dict[str, str] = {
+    "trl-sft": "cantrip_acp.training.export.trl_sft:TrlSft",
+    "trl-preference": "cantrip_acp.training.export.trl_preference:TrlPreference",
+    "art": "cantrip_acp.training.export.art:Art",
+    "verifiers": "cantrip_acp.training.export.verifiers:Verifiers",
+    "openai": "cantrip_acp.training.export.openai:OpenAI",
+    "otlp": "cantrip_acp.training.export.otlp:Otlp",
+}
+
+
+def names() -> list[str]:
+    """Every format that can be exported to here: the built-in ones, then the others by name."""
+    from importlib.metadata import entry_points
+
+    return [*BUILT_IN, *sorted({e.name for e in entry_points(group="cantrip_acp.exports")} - set(BUILT_IN))]
+
+
+def find(name: str) -> Format:
+    """The format of that name; raises `DefinitionError` with the nearest known one."""
+    target = BUILT_IN.get(name)
+    if target is not None:
+        module, _, attribute = target.partition(":")
+        built_in: Format = getattr(importlib.import_module(module), attribute)()
+        return built_in
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="cantrip_acp.exports", name=name):
+        added = load_entry(entry)
+        return added() if isinstance(added, type) else added  # type: ignore[no-any-return]
+    near = difflib.get_close_matches(str(name), names(), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise DefinitionError(f"unknown export format {name!r}{hint} (known: {', '.join(names())})")
+
+
+# --- What an export format is: a name, a line of help, and a function from chosen threads to rows.
+#
+# Other packages add formats as entry points ``cantrip_acp.exports``: each loads to a `Format`, or to a class of one.
+
+
+class Format(Protocol):
+    """A format. Each row is one JSON object, and becomes one line of the output."""
+
+    name: str
+    summary: str
+    """What it is for, in one line."""
+    marks_truncated: bool
+    """Whether a row says of itself that its thread was cut off; where not, such threads are left out unless asked for."""
+
+    def rows(self, source: Source) -> Iterator[dict[str, Any]]:
+        """The rows, made one by one: no more than one thread or group is held in memory."""
+        ...
+
+
+class Report:
+    """What became of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason, ``notes``
+    on what a format could not hold, by how often."""
+
+    def __init__(self) -> None:
+        self.threads = 0
+        self.rows = 0
+        self.left_out: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "threads": self.threads,
+            "rows": self.rows,
+            "left_out": dict(self.left_out),
+            "notes": dict(self.notes),
+        }

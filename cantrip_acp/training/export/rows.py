@@ -1,0 +1,210 @@
+"""Messages in the shape of chat completions, which most trainers read: roles, content, tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+
+from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
+from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.crystals.textcalls import words_beside
+from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.text.redaction import ShapeMask, shared
+from cantrip_acp.training.export.registry import Format, Report
+from cantrip_acp.training.export.selection import Source
+
+Arguments = Literal["text", "data"]
+"""How a call's arguments are written: the text that the crystal gave, or (Hugging Face's chat templates) the object in it."""
+
+Note = Callable[[str], None]
+
+
+def rendered(message: Message, *, arguments: Arguments, thinking: str | None, note: Note) -> dict[str, Any]:
+    """One message. ``thinking`` names the key for what was thought; None leaves it out."""
+    out: dict[str, Any] = {"role": message.role, "content": _content(message, note)}
+    if message.role == "tool":
+        out["tool_call_id"] = message.tool_call_id or ""
+        if message.name:
+            out["name"] = message.name
+        return out
+    if message.thinking:
+        if thinking is not None:
+            out[thinking] = message.thinking
+        else:
+            note("thinking is left out")
+    if message.tool_calls:
+        out["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.gate, "arguments": _arguments(c.args, arguments)}}
+            for c in message.tool_calls
+        ]
+    elif out["content"] is None:
+        out["content"] = ""
+    return out
+
+
+def tools(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Tool definitions."""
+    return [
+        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
+        for t in definitions
+    ]
+
+
+def url_of(attachment: Attachment) -> str:
+    """An attachment as a data URL."""
+    return f"data:{attachment.mime};base64,{attachment.data}"
+
+
+def text_of(message: Message) -> str | None:
+    """The text of a message. Calls that a crystal wrote into it are left out: they stand in their own place."""
+    if not message.text_calls:
+        return message.content
+    return words_beside(message.content or "", [(wire_name(call.gate), call.args) for call in message.tool_calls])
+
+
+def _content(message: Message, note: Note) -> Any:
+    if not message.attachments:
+        return text_of(message)
+    if message.role == "tool":
+        # Chat completions take text alone here.
+        note("an image of a tool's result is told by its name alone")
+        return "\n".join([message.content or "", *(f"[image: {a.title or a.mime}]" for a in message.attachments)])
+    parts: list[dict[str, Any]] = []
+    for each in message.attachments:
+        if each.kind == "image":
+            parts.append({"type": "image_url", "image_url": {"url": url_of(each)}})
+        else:
+            note(f"an attachment ({each.kind}) is told by its name alone")
+            parts.append({"type": "text", "text": f"[{each.kind}: {each.title or each.uri or each.mime}]"})
+    if message.content:
+        parts.append({"type": "text", "text": message.content})
+    return parts
+
+
+def _arguments(text: str, how: Arguments) -> Any:
+    if how == "text":
+        return text
+    try:
+        found = msgspec.json.decode(text) if text.strip() else {}
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+    return found if isinstance(found, dict) else text
+
+
+# --- The loom's times (ISO 8601) as numbers.
+
+
+def seconds(timestamp: str) -> float:
+    """Seconds since 1970; 0 for what is no time."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def nanoseconds(timestamp: str) -> int:
+    """Nanoseconds since 1970, exact to the microsecond; 0 for what is no time."""
+    try:
+        when = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return 0
+    return int(when.timestamp()) * 1_000_000_000 + when.microsecond * 1000
+
+
+# --- Tokens as trainers want them: the whole prompt of each turn again, and entries with log-probabilities.
+
+
+class Prompts:
+    """Puts prompts together again: a turn's record has what it adds to the sequence of the turn before."""
+
+    def __init__(self) -> None:
+        self._sequence: list[int] = []
+
+    def of(self, sampled: Sampled) -> list[int]:
+        """The ids of a turn's whole prompt; empty where the provider gave none. To be asked turn by turn, in order."""
+        if (
+            not sampled.ids
+            or len(self._sequence) < sampled.prompt_from
+            or not (sampled.prompt_ids or sampled.prompt_from)
+        ):
+            self._sequence = []
+            return []
+        prompt = self._sequence[: sampled.prompt_from] + list(sampled.prompt_ids)
+        self._sequence = prompt + list(sampled.ids)
+        return prompt
+
+
+def entries(sampled: Sampled) -> list[dict[str, Any]]:
+    """The tokens as entries of chat completions' ``logprobs.content``; ``token_id:N`` where their ids are known, as vLLM writes
+    it and trainers read it. The bytes say the text in any case."""
+    return [
+        {
+            "token": f"token_id:{sampled.ids[place]}" if sampled.ids else sampled.texts[place],
+            "bytes": sampled.bytes_of(place) if sampled.texts else None,
+            "logprob": logprob,
+            "top_logprobs": [],
+        }
+        for place, logprob in enumerate(sampled.logprobs)
+    ]
+
+
+# --- Writing an export: a row a line, to a stream (`outputs.output_file` opens one on a path).
+
+_encoder = msgspec.json.Encoder()
+
+
+_TOKENS = frozenset({"token_ids", "prompt_token_ids", "logprobs", "tokens"})
+"""Keys of rows that hold a text once more as tokens."""
+
+
+def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) -> Report:
+    """Write the rows as they are made; what became of it. Raises what the stream raises, and `LoomError`.
+
+    Secrets that this process knows are masked in any case. What has the shape of a secret is masked too, unless ``raw``
+    is true. Tokens cannot be masked: a row (of ``art``, a trajectory) that holds tokens and such a text is left out.
+    """
+    known, shapes = shared(), ShapeMask()
+    for row in format_.rows(source):
+        shown: Any = known.data(row)
+        if not raw:
+            shown = _without_shapes(shown, shapes, source)
+        if shown is None:
+            continue
+        out.write(_encoder.encode(shown) + b"\n")
+        source.report.rows += 1
+    if shapes.found:
+        source.report.notes["a text that has the shape of a secret is masked (--raw keeps it)"] += shapes.found
+    for cantrip_id in sorted(source.seen.rebuilt):
+        source.note(
+            f"the loom does not say what {cantrip_id} was shown of its circle; it is told in this version's words"
+        )
+    for kind, many in source.loom.later.items():
+        source.report.notes[f"records of kind {kind!r} of a later version are left out"] += many
+    return source.report
+
+
+def _without_shapes(row: Any, shapes: ShapeMask, source: Source) -> Any:
+    """The row with secret-shaped texts masked; None where nothing of it can be written."""
+    several = row.get("trajectories")
+    if not isinstance(several, list):
+        return _whole_or_none(row, shapes, source)
+    kept = [each for one in several if (each := _whole_or_none(one, shapes, source)) is not None]
+    return shapes.data({**row, "trajectories": kept}) if kept or not several else None
+
+
+def _whole_or_none(part: Any, shapes: ShapeMask, source: Source) -> Any:
+    before = shapes.found
+    masked = shapes.data(part)
+    if shapes.found > before and _holds_tokens(part):
+        source.report.left_out["tokens of a text that has the shape of a secret (--raw keeps them)"] += 1
+        return None
+    return masked
+
+
+def _holds_tokens(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any((bool(each) and key in _TOKENS) or _holds_tokens(each) for key, each in value.items())
+    return isinstance(value, list | tuple) and any(map(_holds_tokens, value))

@@ -18,7 +18,7 @@ from bench.measure import Row, Table, row
 from bench.options import Options
 from cantrip_acp import Loom, ScriptedCrystal
 from cantrip_acp.recipes import load
-from cantrip_acp.recipes.build import build
+from cantrip_acp.recipes.build.build import build
 
 SIZES = {"100 KB": 100_000, "1 MB": 1_000_000, "10 MB": 10_000_000, "50 MB": 50_000_000}
 LINE = "2024-03-05 12:00:00 order 00000 shipped to the usual place by the usual carrier\n"

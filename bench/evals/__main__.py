@@ -21,7 +21,8 @@ from bench.evals import table
 from bench.evals.attempt import Attempt, attempt
 from bench.evals.task import Task, tasks
 from cantrip_acp.core.errors import CantripError, MissingKey
-from cantrip_acp.recipes import DEFAULT, crystals, load
+from cantrip_acp.recipes import DEFAULT, load
+from cantrip_acp.recipes.build import crystals
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,7 +18,8 @@ from cantrip_acp.core.errors import CantripError
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.contract import as_text
 from cantrip_acp.loom.records.turn import Turn
-from cantrip_acp.recipes import build, load
+from cantrip_acp.recipes import load
+from cantrip_acp.recipes.build import build
 
 
 @dataclass(frozen=True, slots=True)

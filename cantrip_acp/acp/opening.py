@@ -87,9 +87,9 @@ class Recipes:
     """
 
     def __init__(self, named: str | None, state_dir: Path, factory: CantripFactory | None = None) -> None:
-        from cantrip_acp.recipes import choosing
+        from cantrip_acp.recipes.build import choices
 
-        self._by_path = named is not None and choosing.is_file(named)
+        self._by_path = named is not None and choices.is_file(named)
         # Relative to where the agent was started, not to a session's folder.
         self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
         self._state_dir = state_dir
@@ -112,7 +112,7 @@ class Recipes:
         """Raise `SignedOut` for a crystal that asks for a key, where the user has signed out."""
         if not self.signed_out:
             return
-        from cantrip_acp.recipes.crystals import KEYS
+        from cantrip_acp.recipes.build.crystals import KEYS
 
         if crystal.name in KEYS:
             raise SignedOut("you have signed out; choose a way to sign in again")
@@ -122,8 +122,9 @@ class Recipes:
     ) -> tuple[Cantrip, Recipe | None]:
         if self._factory is not None:
             return self._factory(workspace), None
-        from cantrip_acp.recipes import DEFAULT, build, choosing, trust
+        from cantrip_acp.recipes import DEFAULT, trust
         from cantrip_acp.recipes import recipe as recipes
+        from cantrip_acp.recipes.build import build, choices
 
         chosen = name if name is not None else self.named
         if chosen is None:
@@ -132,7 +133,7 @@ class Recipes:
             found = recipes.load(chosen, workspace, state_dir=self._state_dir)
             if chosen != self.named or not self._by_path:
                 trust.require(found, workspace, self._state_dir)
-        other = choosing.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
+        other = choices.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
         return build.build(found, workspace=workspace, crystal=other), found
 
     @property

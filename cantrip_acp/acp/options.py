@@ -45,7 +45,7 @@ class Options:
 
     def listed(self, session: Session) -> list[acp.ConfigOption]:
         """Every option with its value: what was chosen for the next prompt counts already."""
-        from cantrip_acp.recipes import choosing
+        from cantrip_acp.recipes.build import choices as choosing
 
         note, entity = session.note, session.entity
         crystal = self._ready.get(session.id, entity.crystal)
@@ -155,7 +155,7 @@ class Options:
             raise _unwritten(unwritten)
 
     async def _set_crystal(self, session: Session, option: str, value: str) -> None:
-        from cantrip_acp.recipes import choosing
+        from cantrip_acp.recipes.build import choices as choosing
 
         note, recipe = session.note, session.opened.recipe
         current = choosing.value_of(self._ready.get(session.id, session.entity.crystal))
@@ -251,7 +251,7 @@ class Options:
             wanted = str(problem)
         from cantrip_acp.gates.path_handle import one_line
         from cantrip_acp.recipes import trust
-        from cantrip_acp.recipes.files import Files
+        from cantrip_acp.recipes.build.python_files import Files
 
         ledger = trust.Ledger(self._opening.store.folder.parent)
         shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()))

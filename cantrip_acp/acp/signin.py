@@ -17,7 +17,7 @@ from typing import Final
 
 from cantrip_acp.crystals import keys, local_servers
 from cantrip_acp.files.paths import private
-from cantrip_acp.recipes.crystals import KEYS, VARIABLE
+from cantrip_acp.recipes.build.crystals import KEYS, VARIABLE
 
 MARK: Final = "# set by cantrip-acp --sign-in"
 _KEY = re.compile(r"[!$-&(-~]{8,4096}\Z")

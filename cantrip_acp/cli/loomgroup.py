@@ -54,7 +54,7 @@ def run_group(
 def _cantrips(opening: Opening, samples: int) -> list[Cantrip]:
     """The cantrip for each fork; a script is played by each from its beginning, as if it were cast alone."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
-    from cantrip_acp.recipes.crystals import crystal_for
+    from cantrip_acp.recipes.build.crystals import crystal_for
 
     first = opening.cantrip
     if not isinstance(first.crystal, ScriptedCrystal):

@@ -33,7 +33,7 @@ def models(provider: str | None, as_json: bool) -> int:
     """
     from cantrip_acp.crystals import table
     from cantrip_acp.crystals.presets import LOCAL
-    from cantrip_acp.recipes.names import MODEL_PROVIDERS
+    from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 
     name, _, model = (provider or "").partition(":")
     rows = list(table.listed(name or None)) if not model else [(name, model, table.look_up(name, model, remark=False))]

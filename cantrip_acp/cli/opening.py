@@ -79,8 +79,8 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
 
     A file that is named by its path is trusted for this run; a workspace's recipe found by name is not.
     """
-    from cantrip_acp.recipes.build import build
-    from cantrip_acp.recipes.recording import open_loom
+    from cantrip_acp.recipes.build.build import build
+    from cantrip_acp.recipes.build.loom_location import open_loom
 
     recipe, workspace, state = _judged(name_or_path, cwd, state_dir)
     cantrip = build(recipe, workspace=workspace)
@@ -89,7 +89,7 @@ def open_recipe(name_or_path: str, cwd: Path, loom_file: Path | str | None, stat
 
 def trusted_cantrip(name_or_path: str, cwd: Path, state_dir: Path | None, crystal: Crystal) -> Cantrip:
     """The cantrip of a recipe with another crystal in place of its own, and no loom; judged as `open_recipe` does."""
-    from cantrip_acp.recipes.build import build
+    from cantrip_acp.recipes.build.build import build
 
     recipe, workspace, _ = _judged(name_or_path, cwd, state_dir)
     return build(recipe, workspace=workspace, crystal=crystal)

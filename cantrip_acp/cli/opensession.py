@@ -32,7 +32,8 @@ def open_session(
     from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.loom.stores.address import is_address, shown
-    from cantrip_acp.recipes import DEFAULT, build, choosing, load, trust
+    from cantrip_acp.recipes import DEFAULT, load, trust
+    from cantrip_acp.recipes.build import build, choices
     from cantrip_acp.recipes.recipe import built_in, is_path
 
     state = paths.state_dir(state_dir)
@@ -53,7 +54,7 @@ def open_session(
     crystal = None
     if recipe is None and (note.crystal is not None or note.effort is not None):
         try:
-            crystal = choosing.chosen(found, note.crystal, note.effort)
+            crystal = choices.chosen(found, note.crystal, note.effort)
         except MissingKey:
             raise
         except DefinitionError as problem:

@@ -16,7 +16,7 @@ def look(*, probe: bool) -> Iterator[Finding]:
     """A finding for what was chosen, for each provider with a key, for the files that were read. Shows no key."""
     from cantrip_acp.cli.doctor import Finding
     from cantrip_acp.crystals import keys, table
-    from cantrip_acp.recipes import crystals
+    from cantrip_acp.recipes.build import crystals
 
     yield from _files()
     found = {provider: keys.find(names, keyring=False) for provider, names in crystals.KEYS.items()}
@@ -49,7 +49,7 @@ def look(*, probe: bool) -> Iterator[Finding]:
 def _files() -> Iterator[Finding]:
     from cantrip_acp.cli.doctor import Finding
     from cantrip_acp.crystals import keys, table
-    from cantrip_acp.recipes import crystals, providers
+    from cantrip_acp.recipes.build import crystals, providers
 
     path = keys.dotenv_file()
     try:
@@ -94,7 +94,7 @@ def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
     from concurrent.futures import ThreadPoolExecutor
 
     from cantrip_acp.crystals.presets import LOCAL
-    from cantrip_acp.recipes.names import MODEL_PROVIDERS
+    from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 
     asked = [p for p in dict.fromkeys([*providers, chosen.partition(":")[0], *LOCAL]) if p in MODEL_PROVIDERS]
     with ThreadPoolExecutor(max_workers=len(asked)) as pool:
@@ -108,7 +108,7 @@ def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
 def _asked(provider: str) -> Finding:
     from cantrip_acp.cli.doctor import Finding
     from cantrip_acp.crystals import probing
-    from cantrip_acp.recipes import providers
+    from cantrip_acp.recipes.build import providers
 
     try:
         end = providers.endpoint(provider, {"model": "probe"}, _need(), known=False)
@@ -126,7 +126,7 @@ def _need() -> Any:
     from pathlib import Path
 
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.recipes.crystals import Need
-    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.build.crystals import Need
+    from cantrip_acp.recipes.build.python_files import Files
 
     return Need(Path.cwd(), Files(), None, lambda path, message: DefinitionError(message))

@@ -38,7 +38,7 @@ def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
     NAME becomes .cantrip/NAME.cantrip.yaml in the folder; a path (with a slash or an ending) is taken as it is; - prints.
     """
     from cantrip_acp.files.output_file import output_file
-    from cantrip_acp.recipes.document import SUFFIXES
+    from cantrip_acp.recipes.parse.document import SUFFIXES
     from cantrip_acp.recipes.recipe import is_path, stem
 
     if name == "-":
@@ -150,7 +150,7 @@ def _print_report(report: Report) -> None:
 @recipe.command("schema", **examples("cantrip recipe schema > cantrip.schema.json"))
 def schema() -> None:
     """Print the JSON Schema of recipes: it accepts exactly what the loader accepts."""
-    from cantrip_acp.recipes.schema import text
+    from cantrip_acp.recipes.models.schema import text
 
     sys.stdout.write(text())
 
@@ -197,7 +197,7 @@ def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | No
 
 def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str, Any]:
     from cantrip_acp.recipes import inspect
-    from cantrip_acp.recipes.build import _call
+    from cantrip_acp.recipes.build.build import _call
     from cantrip_acp.recipes.inspect import gate_files
 
     return {

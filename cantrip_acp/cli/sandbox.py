@@ -355,8 +355,9 @@ def _circle(
         raise click.UsageError("--recipe brings its own wards; --writable, --network and --host go without it")
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.files.paths import state_dir
-    from cantrip_acp.recipes import build, trust
     from cantrip_acp.recipes import recipe as recipes
+    from cantrip_acp.recipes import trust
+    from cantrip_acp.recipes.build import build
 
     found = recipes.load(recipe, workspace)
     if not recipes.is_path(recipe):

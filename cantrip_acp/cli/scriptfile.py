@@ -15,8 +15,8 @@ from typing import Any, Final
 from cantrip_acp.cli.commands import unknown
 from cantrip_acp.cli.scriptmatch import CONDITIONS, is_condition
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.recipes.places import KeyPath, Places
-from cantrip_acp.recipes.yaml_text import read
+from cantrip_acp.recipes.parse.source_map import KeyPath, Places
+from cantrip_acp.recipes.parse.yaml_text import read
 
 ACTIONS: Final = {
     "prompt": "send a prompt: a text, or a list of content blocks",

@@ -60,7 +60,7 @@ def trust(
     The status is 0 where it was granted, 1 where it was not.
     """
     from cantrip_acp.files import paths
-    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.build.python_files import Files
     from cantrip_acp.recipes.recipe import recipe_files
     from cantrip_acp.recipes.trust import FOLDER, Ledger, content
 
@@ -158,7 +158,7 @@ def _list(ledger: Ledger, *, as_json: bool) -> int:
 
 def _described(folder: Path, what: Content) -> list[dict[str, Any]]:
     """Each file that would be trusted and, of a recipe, what it could do and which lines need the trust."""
-    from cantrip_acp.recipes.document import SUFFIXES
+    from cantrip_acp.recipes.parse.document import SUFFIXES
     from cantrip_acp.recipes.recipe import load
     from cantrip_acp.recipes.trust import FOLDER, demands, powers
 

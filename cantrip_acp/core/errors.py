@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cantrip_acp.recipes.places import Problem
+    from cantrip_acp.recipes.parse.source_map import Problem
 
 
 class CantripError(Exception):

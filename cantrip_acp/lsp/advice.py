@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from cantrip_acp.core.wards import COMPILE, WARDS
 from cantrip_acp.gates.registry import ALIASES, DELEGATION
-from cantrip_acp.recipes import rules
-from cantrip_acp.recipes.places import KeyPath, Mend
+from cantrip_acp.recipes.parse import cross_field
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
 
 Severity = Literal["error", "warning", "information", "hint"]
 
@@ -48,7 +48,7 @@ def gates(circle: Mapping[str, Any]) -> dict[str, KeyPath]:
     listed = circle.get("gates")
     found: dict[str, KeyPath] = {}
     for index, gate in enumerate(listed if isinstance(listed, list) else ()):
-        name = rules.gate_name(gate)
+        name = cross_field.gate_name(gate)
         if name is not None:
             found.setdefault(name, ("circle", "gates", index))
     return found
@@ -139,9 +139,9 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals import table
     from cantrip_acp.crystals.presets import PRESETS
-    from cantrip_acp.recipes import names
-    from cantrip_acp.recipes.values import near as near_word
-    from cantrip_acp.recipes.values import nearest
+    from cantrip_acp.recipes.models.field_types import near as near_word
+    from cantrip_acp.recipes.models.field_types import nearest
+    from cantrip_acp.recipes.parse import names
 
     for path, provider, model in crystals(data):
         if provider not in names.MODEL_PROVIDERS or provider in ("local", *PRESETS):

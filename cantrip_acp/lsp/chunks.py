@@ -14,9 +14,9 @@ from typing import Any
 
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.cuts import OPENING, SMALL, cuts
-from cantrip_acp.recipes import yaml_text
-from cantrip_acp.recipes.places import Places
-from cantrip_acp.recipes.yaml_text import YamlNode
+from cantrip_acp.recipes.parse import yaml_text
+from cantrip_acp.recipes.parse.source_map import Places
+from cantrip_acp.recipes.parse.yaml_text import YamlNode
 
 _UNCUT = re.compile(
     r"(?m)^(?:---|\.\.\.|%|\ufeff)|(?:^[ \t]*|[:\-,\[{?][ \t]+)[&*][^\s*]|[\x0b\x0c\x85\u2028\u2029]|\r(?!\n)"

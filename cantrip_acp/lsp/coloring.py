@@ -13,7 +13,7 @@ from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.legend import MODIFIERS, TYPES
 from cantrip_acp.lsp.meaning import MEDIUMS, is_crystal, is_gate
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _OLDER = {"require_done", *ALIASES}
 _NUMBERS = count(1)

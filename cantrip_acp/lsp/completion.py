@@ -143,14 +143,14 @@ def _items(held: Held, at: Where, workspace: Path) -> Iterator[types.CompletionI
 
 
 def _gates(held: Held, at: Where) -> Iterator[types.CompletionItem]:
-    from cantrip_acp.recipes import names, rules
+    from cantrip_acp.recipes.parse import cross_field, names
 
     listed = held.tree.find(("circle", "gates"))
     present = set()
     for child in listed.children if listed is not None else ():
         named = child.get("name") if child.kind == "mapping" else child
         if named is not None and not named.span[0] <= at.word[1] <= named.span[1]:
-            present.add(rules.gate_name(named.value))
+            present.add(cross_field.gate_name(named.value))
     of_circle = at.path[:2] == ("circle", "gates")
     for name in names.gate_names():
         if of_circle and name in present:
@@ -168,7 +168,7 @@ def _gates(held: Held, at: Where) -> Iterator[types.CompletionItem]:
 def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
     from cantrip_acp.core.errors import DefinitionError
     from cantrip_acp.crystals import table
-    from cantrip_acp.recipes import names
+    from cantrip_acp.recipes.parse import names
 
     only: str | None = None
     if at.path[-1:] == ("model",):

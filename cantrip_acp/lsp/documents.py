@@ -10,7 +10,7 @@ from lsprotocol import types
 from pygls.uris import to_fs_path
 
 from cantrip_acp.lsp.text import Encoding, Text
-from cantrip_acp.recipes.document import SUFFIXES
+from cantrip_acp.recipes.parse.document import SUFFIXES
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.chunks import Chunks

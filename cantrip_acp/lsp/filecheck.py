@@ -10,9 +10,9 @@ from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.lsp.advice import Advice
-from cantrip_acp.recipes import names
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.places import KeyPath, Mend
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse import names
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
 
 
 def named(data: Any) -> Iterator[tuple[KeyPath, str, str]]:

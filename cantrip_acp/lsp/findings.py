@@ -14,9 +14,9 @@ from cantrip_acp.lsp.advice import Severity
 from cantrip_acp.lsp.chunks import Chunks
 from cantrip_acp.lsp.text import Text
 from cantrip_acp.lsp.tree import Span
-from cantrip_acp.recipes import check, document
-from cantrip_acp.recipes.document import Document
-from cantrip_acp.recipes.places import KeyPath, Mend, Problem
+from cantrip_acp.recipes.parse import check, document
+from cantrip_acp.recipes.parse.document import Document
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
 
 _TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
 _VALUE = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,\[\]{}#]+|[\[{]""")

@@ -10,7 +10,7 @@ from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.findings import Finding
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.recipes.places import Mend
+from cantrip_acp.recipes.parse.source_map import Mend
 
 NO_MEND = Mend("")
 

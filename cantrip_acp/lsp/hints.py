@@ -151,7 +151,7 @@ def estimated(text: str) -> int:
 
 def _file(path: Path) -> str | None:
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.build.python_files import Files
 
     try:
         return Files().read(path).decode("utf-8-sig", "replace")

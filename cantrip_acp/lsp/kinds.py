@@ -13,7 +13,7 @@ from typing import Any
 
 from pygls.uris import to_fs_path
 
-from cantrip_acp.recipes.document import SUFFIXES
+from cantrip_acp.recipes.parse.document import SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from lsprotocol import types
 
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.lsp.documents import Held
-from cantrip_acp.recipes import document
+from cantrip_acp.recipes.parse import document
 
 _AFTER_KEY = re.compile(r"\A([ \t]*(?:-[ ]+)*[A-Za-z_][A-Za-z0-9_-]*:)[ \t]{2,}(?=[^\s#])")
 _AFTER_DASH = re.compile(r"\A([ \t]*-)[ ]{2,}(?=[^\s#-][^:]*\Z)")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cantrip_acp.lsp.documents import Documents, Held
 from cantrip_acp.lsp.text import Text
-from cantrip_acp.recipes.document import MAX_BYTES, SUFFIXES
+from cantrip_acp.recipes.parse.document import MAX_BYTES, SUFFIXES
 
 PASSED = {"node_modules", "__pycache__", "venv", "site-packages", "target", "dist", "build"}
 """Folders that hold nobody's recipes; those that begin with a dot are passed over too, but ``.cantrip``."""

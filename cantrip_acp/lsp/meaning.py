@@ -9,7 +9,7 @@ from cantrip_acp.core.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
 from cantrip_acp.lsp import shape
 from cantrip_acp.lsp.tree import Node
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 MEDIUMS = {
     "conversation": "Gates are tools that the crystal calls one by one; nothing else runs.",

@@ -9,7 +9,7 @@ from lsprotocol import types
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.meaning import is_crystal
 from cantrip_acp.lsp.tree import Node
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _KIND = types.SymbolKind
 SHOWN = 60

@@ -14,7 +14,7 @@ from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.filecheck import beside
 from cantrip_acp.lsp.meaning import is_crystal, is_gate
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _ANCHOR = re.compile(r"[&*]([^\s,\[\]{}]+)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")

@@ -27,7 +27,7 @@ from cantrip_acp.lsp.documents import Documents, Held
 from cantrip_acp.lsp.protocol import Protocol
 from cantrip_acp.lsp.skimming import left_out
 from cantrip_acp.lsp.trusting import Trusting
-from cantrip_acp.recipes.document import MAX_BYTES
+from cantrip_acp.recipes.parse.document import MAX_BYTES
 from cantrip_acp.version import __version__
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.suites.running import Suites
     from cantrip_acp.lsp.text import Text
     from cantrip_acp.lsp.watching import Watching
-    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.build.python_files import Files
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class Server(LanguageServer):
 
     def files(self) -> Files:
         """Files as the client has them: what is open counts, saved or not."""
-        from cantrip_acp.recipes.files import Files
+        from cantrip_acp.recipes.build.python_files import Files
 
         files = Files()
         for held in self.documents.held.values():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_acp.lsp.tree import Node
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 Schema = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.lsp.advice import OFF, Advice, canonical, gates, runs_commands, servers, texts, wards
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _PRIVATE = ("read_file", "search", "git_diff", "git_show", "git_log", "run_tests", "list_dir", "git_status")
 """Gates that tell what is in the workspace."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.build.python_files import Files
     from cantrip_acp.recipes.recipe import Recipe
 
 

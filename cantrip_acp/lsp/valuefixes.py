@@ -10,7 +10,7 @@ from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.findings import Finding
 from cantrip_acp.lsp.fixes import NO_MEND, Fix, removed, requoted
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.recipes.places import Mend
+from cantrip_acp.recipes.parse.source_map import Mend
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?\Z")
 _BOOLEANS = {"yes": "true", "no": "false", "y": "true", "n": "false", "true": "true", "false": "false"}

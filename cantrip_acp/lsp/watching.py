@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 
-from cantrip_acp.recipes.document import SUFFIXES
+from cantrip_acp.recipes.parse.document import SUFFIXES
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.server import Server

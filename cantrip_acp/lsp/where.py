@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cantrip_acp.lsp import toml_tree, yaml_tree
 from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _WORD = re.compile(r"""[^\s,\[\]{}"'#=]*\Z""")
 _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[{#][^:"'\[{#]*?)[ \t]*:(?:[ \t]+|\Z)""")

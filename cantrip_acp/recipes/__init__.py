@@ -49,7 +49,8 @@ def load_for_session(
     held to what is harmless until ``cantrip trust`` (`UntrustedRecipe`). Raises `DefinitionError`, and `MissingKey`
     where no crystal can be had. No loom is opened: give one, or use ``cantrip.invoke(loom=…)``.
     """
-    from cantrip_acp.recipes import build, recipe
+    from cantrip_acp.recipes import recipe
+    from cantrip_acp.recipes.build import build
 
     if name_or_path is None:
         found = recipe.built_in(DEFAULT, state_dir=state_dir)

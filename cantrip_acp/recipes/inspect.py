@@ -9,9 +9,11 @@ from typing import Any
 
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import DefinitionError, RecipeError
-from cantrip_acp.recipes import build, crystals, names, trust
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes import trust
+from cantrip_acp.recipes.build import build, crystals
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse import names
+from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, Source, read
 
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, NoReturn
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.files.paths import config_dir
 from cantrip_acp.gates.path_handle import one_line
-from cantrip_acp.recipes import compiled
-from cantrip_acp.recipes.document import SUFFIXES, Document, parse
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.places import KeyPath, Problem
+from cantrip_acp.recipes import cache
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse.document import SUFFIXES, Document, parse
+from cantrip_acp.recipes.parse.source_map import KeyPath, Problem
 
 BUILT_IN = Path(__file__).with_name("builtin")
 
@@ -142,7 +142,7 @@ def read(path: Path, source: Source, files: Files, *, file: str | None = None, s
     if path.is_dir():
         raise DefinitionError("this is a folder; name a recipe file in it", where=shown)
     raw = files.read(path, shown)
-    data = compiled.canonical("recipe", raw, path, shown, state_dir)
+    data = cache.canonical("recipe", raw, path, shown, state_dir)
     name = data.get("name") or stem(path)
     return Recipe(str(name), path, shown, source, data, raw, files, state_dir)
 

@@ -18,9 +18,10 @@ from typing import Any, Literal
 from cantrip_acp.core.errors import CantripError, DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.files.paths import private
 from cantrip_acp.loom.records.turn import now
-from cantrip_acp.recipes import crystals, names
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.build import crystals
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse import names
+from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, load, recipe_files
 
 FOLDER = ".cantrip"

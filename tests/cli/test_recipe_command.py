@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from cantrip_acp.recipes import compiled
+from cantrip_acp.recipes import cache
 from tests.cli.command import GREETER, recipe, run
 
 
@@ -110,7 +110,7 @@ def test_check_of_what_is_not_there(tmp_path: Path, target: str) -> None:
 
 def test_schema_is_the_published_one(tmp_path: Path) -> None:
     done = run("recipe", "schema", cwd=tmp_path)
-    assert done.out == compiled.SCHEMA.read_text(encoding="utf-8")
+    assert done.out == cache.SCHEMA.read_text(encoding="utf-8")
     jsonschema.Draft202012Validator.check_schema(json.loads(done.out))
 
 

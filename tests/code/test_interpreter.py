@@ -13,7 +13,7 @@ import pytest
 from cantrip_acp.core.errors import DefinitionError, RecipeError
 from cantrip_acp.mediums.code.medium import CodeMedium
 from cantrip_acp.recipes import inspect, load
-from cantrip_acp.recipes.build import build
+from cantrip_acp.recipes.build.build import build
 
 pytestmark = pytest.mark.anyio
 

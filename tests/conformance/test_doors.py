@@ -15,7 +15,8 @@ import pytest
 
 from cantrip_acp import Loom
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.recipes import build, load
+from cantrip_acp.recipes import load
+from cantrip_acp.recipes.build import build
 from tests.acp.rawclient import RawClient
 
 CANTRIP = str(Path(sys.executable).parent / "cantrip")

@@ -12,7 +12,7 @@ from cantrip_acp import Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.core.circle import LARGEST_DATA
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.recipes import load
-from cantrip_acp.recipes.build import build
+from cantrip_acp.recipes.build.build import build
 from tests.cli.command import run
 from tests.delegation.family import of_root
 

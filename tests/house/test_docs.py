@@ -20,8 +20,8 @@ from ruamel.yaml import YAML
 from cantrip_acp.cli.app import cantrip
 from cantrip_acp.crystals.presets import PRESETS
 from cantrip_acp.crystals.scripted import ScriptedCrystal
-from cantrip_acp.recipes import check
-from cantrip_acp.recipes.document import parse
+from cantrip_acp.recipes.parse import check
+from cantrip_acp.recipes.parse.document import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

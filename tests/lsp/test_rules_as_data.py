@@ -17,7 +17,7 @@ from cantrip_acp.lsp.looms import damage
 from cantrip_acp.lsp.looms.book import Book
 from cantrip_acp.lsp.suites import reading
 from cantrip_acp.lsp.text import Text
-from cantrip_acp.recipes import check, document
+from cantrip_acp.recipes.parse import check, document
 from tests.lsp import looms
 
 GOOD = "circle:\n  gates: [done]\n  wards: [{max_turns: 3}]\n"

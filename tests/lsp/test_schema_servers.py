@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.recipes.compiled import SCHEMA
+from cantrip_acp.recipes.cache import SCHEMA
 from tests.lsp.wireclient import Client
 
 YAML = Path(__file__).parent / "yamlls" / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"

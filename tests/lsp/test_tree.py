@@ -11,7 +11,7 @@ from cantrip_acp.lsp.chunks import Chunks
 from cantrip_acp.lsp.text import Text
 from cantrip_acp.lsp.tree import Node, parse
 from cantrip_acp.lsp.yaml_tree import Pieces
-from cantrip_acp.recipes import document, yaml_text
+from cantrip_acp.recipes.parse import document, yaml_text
 
 HERE = Path(document.__file__).parent
 SHIPPED = sorted([*HERE.glob("builtin/*.cantrip.*"), *HERE.glob("templates/*.cantrip.*")])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core.errors import RecipeError, UntrustedRecipe
-from cantrip_acp.recipes import build, recipe, trust
+from cantrip_acp.recipes import recipe, trust
+from cantrip_acp.recipes.build import build
 
 HEAD = """
 crystal: {provider: scripted, responses: [

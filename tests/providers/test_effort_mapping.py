@@ -8,9 +8,9 @@ import pytest
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals import table
-from cantrip_acp.recipes.crystals import Need
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.providers import crystal
+from cantrip_acp.recipes.build.crystals import Need
+from cantrip_acp.recipes.build.providers import crystal
+from cantrip_acp.recipes.build.python_files import Files
 from tests.providers import anthropic, google
 from tests.providers.wire import Wire
 

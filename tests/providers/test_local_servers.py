@@ -15,10 +15,11 @@ from cantrip_acp.crystals import keys, local_servers
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.local_servers import NoServer, ServedModel, ask, running
 from cantrip_acp.crystals.presets import LOCAL, PRESETS
-from cantrip_acp.recipes import choosing, load
-from cantrip_acp.recipes import crystals as recipe_crystals
-from cantrip_acp.recipes.crystals import KEYS, Need
-from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes import load
+from cantrip_acp.recipes.build import choices
+from cantrip_acp.recipes.build import crystals as recipe_crystals
+from cantrip_acp.recipes.build.crystals import KEYS, Need
+from cantrip_acp.recipes.build.python_files import Files
 from tests.acp.rawclient import RawClient
 from tests.providers.wire import Reply, Request, Wire, json_reply
 
@@ -319,7 +320,7 @@ def test_a_preset_knows_its_address_and_its_key(provider: str, monkeypatch: pyte
     crystal: Any = recipe_crystals.made({"provider": provider, "model": "m"}, need())
     assert (crystal.name, crystal.base_url) == (provider, preset.base_url)
     assert crystal.endpoint.api_key.reveal() == "sk-test-0123456789abcdefghij"
-    assert choosing.value_of(crystal) == f"{provider}:m"
+    assert choices.value_of(crystal) == f"{provider}:m"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from cantrip_acp import Loom
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import as_json
 from cantrip_acp.recipes import load
-from cantrip_acp.recipes.build import build
+from cantrip_acp.recipes.build.build import build
 from tests.cli.command import recipe, run
 
 AIMOCK = Path(__file__).parent / "aimock/node_modules/@copilotkit/aimock/dist/cli.js"

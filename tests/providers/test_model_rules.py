@@ -11,9 +11,10 @@ from cantrip_acp.core import events
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
 from cantrip_acp.crystals import table
 from cantrip_acp.crystals.contract import Attachment, Crystal, Message, Query, Response
-from cantrip_acp.recipes import choosing, crystals, inspect
-from cantrip_acp.recipes.crystals import Need
-from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes import inspect
+from cantrip_acp.recipes.build import choices, crystals
+from cantrip_acp.recipes.build.crystals import Need
+from cantrip_acp.recipes.build.python_files import Files
 from tests.providers import anthropic, openai
 from tests.providers.wire import Hold, Reply, Wire
 
@@ -178,22 +179,22 @@ async def test_an_effort_that_the_table_says_is_not_taken_is_never_sent(model: s
 
 
 def test_editors_offer_the_efforts_of_the_model() -> None:
-    assert choosing.efforts_of(made(provider="openai", model="gpt-6.1-sol")) == (
+    assert choices.efforts_of(made(provider="openai", model="gpt-6.1-sol")) == (
         "low",
         "medium",
         "high",
         "xhigh",
         "max",
     )
-    assert choosing.efforts_of(made(provider="openai", model="gpt-5-pro")) == ("high",)
-    assert choosing.efforts_of(made(provider="anthropic", model="claude-opus-4-6")) == (
+    assert choices.efforts_of(made(provider="openai", model="gpt-5-pro")) == ("high",)
+    assert choices.efforts_of(made(provider="anthropic", model="claude-opus-4-6")) == (
         "none",
         "low",
         "medium",
         "high",
         "max",
     )
-    assert choosing.efforts_of(made(provider="openai", model="gpt-4o")) == ()
+    assert choices.efforts_of(made(provider="openai", model="gpt-4o")) == ()
 
 
 # Misspelled and retired

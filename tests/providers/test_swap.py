@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from cantrip_acp.recipes import load
-from cantrip_acp.recipes.build import build
-from cantrip_acp.recipes.crystals import KEYS
+from cantrip_acp.recipes.build.build import build
+from cantrip_acp.recipes.build.crystals import KEYS
 from tests.providers import anthropic, google, openai
 from tests.providers.wire import Wire
 

@@ -7,7 +7,7 @@ import pytest
 
 from cantrip_acp.core.errors import DefinitionError, MissingKey, RecipeError
 from cantrip_acp.recipes import load, load_for_session
-from cantrip_acp.recipes.build import build
+from cantrip_acp.recipes.build.build import build
 from cantrip_acp.recipes.models.recipe import Recipe
 from tests.recipes.writing import write
 
@@ -255,11 +255,11 @@ def test_headers_are_kept_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [250])
 def test_what_is_kept_does_not_grow_for_ever(tmp_path: Path, count: int) -> None:
-    from cantrip_acp.recipes import compiled
+    from cantrip_acp.recipes import cache
 
     for n in range(count):
-        compiled._keep(tmp_path / "recipes" / f"{n}.json", {"n": n})
-    assert len(list((tmp_path / "recipes").iterdir())) == compiled.MAX_KEPT
+        cache._keep(tmp_path / "recipes" / f"{n}.json", {"n": n})
+    assert len(list((tmp_path / "recipes").iterdir())) == cache.MAX_KEPT
 
 
 def test_folding_and_its_summarizer_are_built(tmp_path: Path) -> None:

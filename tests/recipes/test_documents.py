@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.recipes.document import parse
+from cantrip_acp.recipes.parse.document import parse
 
 
 def data(text: str, name: str = "r.yaml") -> Any:

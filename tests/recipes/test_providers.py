@@ -13,11 +13,12 @@ from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.recipes import crystals, load
-from cantrip_acp.recipes.build import build
-from cantrip_acp.recipes.crystals import KEYS, Need
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.providers import endpoint
+from cantrip_acp.recipes import load
+from cantrip_acp.recipes.build import crystals
+from cantrip_acp.recipes.build.build import build
+from cantrip_acp.recipes.build.crystals import KEYS, Need
+from cantrip_acp.recipes.build.providers import endpoint
+from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.text.redaction import shared
 from tests.providers.wire import Wire, json_reply
 from tests.recipes.writing import write
@@ -298,7 +299,7 @@ def test_making_a_crystal_imports_no_sdk(provider: str, tmp_path: Path) -> None:
     """What a session's start waits for: neither an SDK nor what it stands on."""
     script = (
         "import sys; from pathlib import Path; from cantrip_acp.recipes import crystals; "
-        "from cantrip_acp.recipes.files import Files\n"
+        "from cantrip_acp.recipes.build.python_files import Files\n"
         "need = crystals.Need(Path('.'), Files(), None, lambda p, m: RuntimeError(m))\n"
         f"crystal = crystals.made({{'provider': {provider!r}, 'model': 'm'}}, need)\n"
         "assert crystal.model, crystal\n"

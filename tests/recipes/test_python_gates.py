@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import inspect, load, load_for_session
-from cantrip_acp.recipes.build import build
-from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.build.build import build
+from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.trust import Ledger
 from tests.recipes.writing import write
 

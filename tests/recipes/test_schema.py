@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.core.wards import WARDS
-from cantrip_acp.recipes import check, compiled, publish, schema
-from cantrip_acp.recipes.document import Document
-from cantrip_acp.recipes.places import Places
+from cantrip_acp.recipes import cache, generate
+from cantrip_acp.recipes.models import schema
+from cantrip_acp.recipes.parse import check
+from cantrip_acp.recipes.parse.document import Document
+from cantrip_acp.recipes.parse.source_map import Places
 from tests.recipes.writing import largest, smallest
 
 SCHEMA = schema.recipe_schema()
@@ -41,9 +43,9 @@ def test_it_is_a_valid_schema() -> None:
 
 
 def test_the_published_files_are_current() -> None:
-    stale = "stale; run: python -m cantrip_acp.recipes.publish"
-    assert compiled.SCHEMA.read_text(encoding="utf-8") == schema.text(), stale
-    assert compiled.SHIPPED.read_text(encoding="utf-8") == publish.compiled_text(), stale
+    stale = "stale; run: python -m cantrip_acp.recipes.generate"
+    assert cache.SCHEMA.read_text(encoding="utf-8") == schema.text(), stale
+    assert cache.SHIPPED.read_text(encoding="utf-8") == generate.compiled_text(), stale
 
 
 def test_keys_of_the_code_medium() -> None:

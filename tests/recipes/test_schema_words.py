@@ -5,8 +5,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from cantrip_acp.recipes import words
-from cantrip_acp.recipes.schema import recipe_schema
+from cantrip_acp.recipes.models import schema_docs
+from cantrip_acp.recipes.models.schema import recipe_schema
 
 SCHEMA = recipe_schema()
 
@@ -33,5 +33,5 @@ def test_every_key_is_described_and_shown() -> None:
 
 def test_nothing_is_said_of_keys_that_are_not_there() -> None:
     known = set(keys())
-    for table in (words.DESCRIBED, words.EXAMPLES):
+    for table in (schema_docs.DESCRIBED, schema_docs.EXAMPLES):
         assert {(part, key) for part, said in table.items() for key in said} <= known

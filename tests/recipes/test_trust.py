@@ -9,7 +9,7 @@ import pytest
 
 from cantrip_acp.core.errors import DefinitionError, RecipeError, UntrustedRecipe
 from cantrip_acp.recipes import load, load_for_session
-from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.trust import Ledger, demands, require
 from tests.recipes.writing import write
 

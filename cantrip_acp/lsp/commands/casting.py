@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.lsp.server import Server
-    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.build.python_files import Files
     from cantrip_acp.recipes.recipe import Recipe
 
 
@@ -181,8 +181,8 @@ def _ready(
 ) -> tuple[Cantrip, Loom]:
     """The cantrip of a recipe, judged and built, and its loom."""
     from cantrip_acp.files import paths
-    from cantrip_acp.recipes.build import build
-    from cantrip_acp.recipes.recording import open_loom
+    from cantrip_acp.recipes.build.build import build
+    from cantrip_acp.recipes.build.loom_location import open_loom
 
     state = paths.state_dir()
     recipe: Recipe = trusting.recipe_at(path, files, state)

@@ -10,7 +10,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.uris import to_fs_path
 
 from cantrip_acp.lsp.commands.registry import Command
-from cantrip_acp.recipes.values import nearest
+from cantrip_acp.recipes.models.field_types import nearest
 
 
 class Given:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.entity import Entity
     from cantrip_acp.loom.loom import Loom
     from cantrip_acp.lsp.server import Server
-    from cantrip_acp.recipes.files import Files
+    from cantrip_acp.recipes.build.python_files import Files
 
 STATES = ("auto", "snapshot", "replay", "none")
 _REWARDS = ("1", "0.5", "0", "-1")
@@ -237,8 +237,8 @@ def _forkable(
     trusted: trusting.Trusting, path: Path, files: Files, workspace: Path, loom: Path
 ) -> tuple[Cantrip, Loom]:
     from cantrip_acp.files import paths
-    from cantrip_acp.recipes.build import build
-    from cantrip_acp.recipes.recording import open_loom
+    from cantrip_acp.recipes.build.build import build
+    from cantrip_acp.recipes.build.loom_location import open_loom
 
     state = paths.state_dir()
     recipe = trusting.recipe_at(path, files, state)
@@ -252,7 +252,7 @@ def _forkable(
 def _circle(trusted: trusting.Trusting, path: Path, files: Files, workspace: Path) -> Cantrip:
     from cantrip_acp.crystals.scripted import ScriptedCrystal
     from cantrip_acp.files import paths
-    from cantrip_acp.recipes.build import build
+    from cantrip_acp.recipes.build.build import build
 
     state = paths.state_dir()
     recipe = trusting.recipe_at(path, files, state)

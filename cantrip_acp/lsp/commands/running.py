@@ -17,7 +17,7 @@ from cantrip_acp.core.errors import CantripError
 from cantrip_acp.lsp.commands.given import Given
 from cantrip_acp.lsp.commands.registry import COMMANDS
 from cantrip_acp.lsp.commands.work import Work
-from cantrip_acp.recipes.values import nearest
+from cantrip_acp.recipes.models.field_types import nearest
 
 if TYPE_CHECKING:
     from cantrip_acp.lsp.commands.registry import Command

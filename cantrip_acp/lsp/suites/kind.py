@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cantrip_acp.lsp.documents import Held
     from cantrip_acp.lsp.server import Server
     from cantrip_acp.lsp.tree import Node
-    from cantrip_acp.recipes.places import KeyPath
+    from cantrip_acp.recipes.parse.source_map import KeyPath
 
 _SYMBOL = types.SymbolKind
 _ITEM = types.CompletionItemKind

@@ -15,7 +15,7 @@ from cantrip_acp.lsp import rules as explained
 from cantrip_acp.lsp.suites import shapes
 from cantrip_acp.lsp.text import Text
 from cantrip_acp.lsp.tree import Node, Span
-from cantrip_acp.recipes.values import nearest
+from cantrip_acp.recipes.models.field_types import nearest
 from cantrip_acp.text.sanitize import clean_line
 
 MOST = 250

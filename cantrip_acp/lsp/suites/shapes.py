@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from cantrip_acp.conformance.grammar import CASE, Shape
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.parse.source_map import KeyPath
 
 PAGE = Path(__file__).with_name("spec.md")
 

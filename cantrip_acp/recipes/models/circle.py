@@ -9,9 +9,8 @@ from pydantic_core import PydanticCustomError
 
 from cantrip_acp.core.wards import WARDS
 from cantrip_acp.gates.registry import ALIASES
-from cantrip_acp.recipes import names
 from cantrip_acp.recipes.models.base import Model
-from cantrip_acp.recipes.values import (
+from cantrip_acp.recipes.models.field_types import (
     FLAG_WORDS,
     Flag,
     Kind,
@@ -26,6 +25,7 @@ from cantrip_acp.recipes.values import (
     whole,
     wrong,
 )
+from cantrip_acp.recipes.parse import names
 
 
 def _gate_name(known: tuple[str, ...]) -> Kind:

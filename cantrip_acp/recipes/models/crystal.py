@@ -7,10 +7,22 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from cantrip_acp.recipes import names
 from cantrip_acp.recipes.models.base import Model
+from cantrip_acp.recipes.models.field_types import (
+    Flag,
+    Kind,
+    Line,
+    PathText,
+    Secret,
+    number,
+    one_of,
+    text,
+    unknown,
+    whole,
+    wrong,
+)
 from cantrip_acp.recipes.models.script import Script, ScriptedResponse, Usage
-from cantrip_acp.recipes.values import Flag, Kind, Line, PathText, Secret, number, one_of, text, unknown, whole, wrong
+from cantrip_acp.recipes.parse import names
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much a model thinks before it answers, in words that every family's are mapped to."""

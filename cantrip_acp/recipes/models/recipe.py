@@ -9,8 +9,8 @@ from pydantic import Field
 from cantrip_acp.recipes.models.base import Model
 from cantrip_acp.recipes.models.circle import Circle
 from cantrip_acp.recipes.models.crystal import Crystal
+from cantrip_acp.recipes.models.field_types import Flag, Line, PathText, Text, number, one_of, text, texts, whole
 from cantrip_acp.recipes.models.servers import McpServer
-from cantrip_acp.recipes.values import Flag, Line, PathText, Text, number, one_of, text, texts, whole
 
 
 class Call(Model):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from cantrip_acp.recipes.models.base import Model
-from cantrip_acp.recipes.values import Arguments, Flag, Line, MaybeText, Text, number, or_unknown, whole
+from cantrip_acp.recipes.models.field_types import Arguments, Flag, Line, MaybeText, Text, number, or_unknown, whole
 
 
 class Usage(Model):

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cantrip_acp.recipes.models.base import Model
-from cantrip_acp.recipes.values import Flag, Line, Secret, number, one_of, text, texts
+from cantrip_acp.recipes.models.field_types import Flag, Line, Secret, number, one_of, text, texts
 
 _VARIABLE = text("the name of an environment variable", pattern=r"^[A-Za-z_]", without=r"[^A-Za-z0-9_]")
 

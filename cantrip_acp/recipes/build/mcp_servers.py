@@ -10,7 +10,7 @@ from cantrip_acp.gates.mcp.declaration import McpServer
 from cantrip_acp.gates.mcp.servers import McpServers
 
 if TYPE_CHECKING:
-    from cantrip_acp.recipes.places import KeyPath
+    from cantrip_acp.recipes.parse.source_map import KeyPath
     from cantrip_acp.recipes.recipe import Recipe
 
 

@@ -1,7 +1,7 @@
 """Canonical data of texts that were checked before, so that a session starts without the parser and the models.
 
 Keyed by the text and by the schema that it was checked against: a new version of either is a new key. The built-in
-recipes ship with theirs (``compiled.json``, written by ``python -m cantrip_acp.recipes.publish``); others are kept in
+recipes ship with theirs (``compiled.json``, written by ``python -m cantrip_acp.recipes.generate``); others are kept in
 the state folder, save those that hold what may be secret.
 """
 
@@ -45,8 +45,8 @@ def canonical(kind: Kind, raw: bytes, path: Path, file: str, state_dir: Path | N
 
 def full(kind: Kind, raw: bytes, path: Path, file: str) -> dict[str, Any]:
     """The same with nothing remembered."""
-    from cantrip_acp.recipes import check
-    from cantrip_acp.recipes.document import parse
+    from cantrip_acp.recipes.parse import check
+    from cantrip_acp.recipes.parse.document import parse
 
     document = parse(raw, path, file=file)
     return check.recipe(document) if kind == "recipe" else check.script(document)

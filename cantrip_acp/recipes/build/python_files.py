@@ -20,16 +20,19 @@ from __future__ import annotations
 import hashlib
 import inspect
 import linecache
+import os
+import stat
 import sys
 import traceback
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.core.scoring import Scorer
 from cantrip_acp.gates.contract import Gate
-from cantrip_acp.recipes.files import Files
+from cantrip_acp.recipes.parse.document import MAX_BYTES
 
 _PREFIX = "_cantrip_gates_"
 
@@ -115,3 +118,61 @@ def _gate(value: Any, name: str, path: Path) -> Gate:
     except (NameError, TypeError) as error:
         # An annotation that names what is not there.
         raise DefinitionError(f"{value.__name__} cannot be made a gate: {error}", where=where) from error
+
+
+# --- A scoring function from a recipe's Python file: ``circle: {score: {python: score.py, at: turn}}``, relative to the
+# recipe.
+#
+# As a file of gates (`gatefiles`) it is the recipe owner's code and runs on the host, once trust has let the recipe pass.
+# It exports one function, ``score``: of a `Turn` where ``at`` is turn, of a `Thread` where it is cast
+# (`cantrip_acp.core.scoring`):
+#
+# def score(turn): "Each turn costs a little, the end pays." return 1.0 if turn.terminated else -0.1
+
+
+def load_score(path: Path, files: Files, at: Literal["turn", "cast"]) -> Scorer:
+    """The scorer of a file. Raises `DefinitionError` with the file and line of what is wrong."""
+    function = vars(run_file(path, files.read(path))).get("score")
+    if not inspect.isfunction(function):
+        what = "exports no function of the name score" if function is None else "has a score that is no function"
+        raise DefinitionError(f"{what}; write: def score({'turn' if at == 'turn' else 'thread'}): ...", where=str(path))
+    return Scorer(function, name=f"{path.name}:score", at=at)
+
+
+# --- Files that a recipe needs, each read once: what was judged is what is used.
+
+
+class Files:
+    """Reads files and remembers their bytes for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, bytes] = {}
+
+    def read(self, path: Path, shown: str | None = None) -> bytes:
+        """The content of a regular file. Raises `DefinitionError` that says why it cannot be had."""
+        key = Path(os.path.realpath(path))
+        if key not in self._held:
+            self._held[key] = _read(path, shown if shown is not None else str(path))
+        return self._held[key]
+
+    def hold(self, path: Path, raw: bytes) -> None:
+        """Take this for a file's content: what an editor has open, saved or not."""
+        self._held[Path(os.path.realpath(path))] = raw
+
+
+def _read(path: Path, shown: str) -> bytes:
+    try:
+        # Not blocking: a pipe that somebody put in a recipe's place would wait for a writer for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DefinitionError("not a regular file", where=shown)
+            raw = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise DefinitionError("no such file", where=shown) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise DefinitionError(f"cannot be read: {reason}", where=shown) from None
+    if len(raw) > MAX_BYTES:
+        raise DefinitionError(f"too large: a recipe and what it names have at most {MAX_BYTES:,} bytes", where=shown)
+    return raw

@@ -22,10 +22,10 @@ from cantrip_acp.gates import registry as gates
 from cantrip_acp.gates.contract import Gate
 from cantrip_acp.loom.stores import address
 from cantrip_acp.mediums import registry as mediums
-from cantrip_acp.recipes import crystals
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.build import crystals
+from cantrip_acp.recipes.parse.cross_field import gate_name
+from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
-from cantrip_acp.recipes.rules import gate_name
 
 if TYPE_CHECKING:
     from cantrip_acp.core.cantrip import Cantrip
@@ -176,7 +176,7 @@ def unfit(recipe: Recipe, circle: Circle) -> RecipeError | None:
 
 def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[Gate]:
     """The gates of a Python file, none of which may have a name that is ``taken``; theirs are from now on."""
-    from cantrip_acp.recipes import gatefiles
+    from cantrip_acp.recipes.build import python_files
 
     place = ("circle", "gates", index, "python")
     path = recipe.beside(file)
@@ -184,7 +184,7 @@ def _from_file(recipe: Recipe, index: int, file: str, taken: set[str]) -> list[G
         recipe.files.read(path)
     except DefinitionError as error:
         raise recipe.error(place, f"the file of gates: {error}") from None
-    found = gatefiles.load(path, recipe.files)
+    found = python_files.load(path, recipe.files)
     for gate in found:
         name = gates.ALIASES.get(gate.name, gate.name)
         if name in taken:
@@ -200,14 +200,14 @@ def _scorer(recipe: Recipe) -> Scorer | None:
     score = recipe.data["circle"].get("score")
     if score is None:
         return None
-    from cantrip_acp.recipes import scorefiles
+    from cantrip_acp.recipes.build import python_files
 
     path = recipe.beside(score["python"])
     try:
         recipe.files.read(path)
     except DefinitionError as error:
         raise recipe.error(("circle", "score", "python"), f"the scoring function's file: {error}") from None
-    return scorefiles.load(path, recipe.files, score.get("at", "turn"))
+    return python_files.load_score(path, recipe.files, score.get("at", "turn"))
 
 
 def _gate(gate: Any) -> Gate | str:
@@ -243,9 +243,9 @@ def _memory(recipe: Recipe, workspace: Path | None) -> list[Contributor]:
 def _servers(recipe: Recipe) -> Sequence[GateSource]:
     if not recipe.data.get("mcp_servers"):
         return ()
-    from cantrip_acp.recipes import servers
+    from cantrip_acp.recipes.build import mcp_servers
 
-    return servers.sources(recipe)
+    return mcp_servers.sources(recipe)
 
 
 def _retry(recipe: Recipe) -> RetryPolicy | None:

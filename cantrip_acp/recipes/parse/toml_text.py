@@ -11,8 +11,8 @@ import re
 import tomllib
 from typing import Any
 
-from cantrip_acp.recipes.document import MAX_DEPTH, broken
-from cantrip_acp.recipes.places import KeyPath, Mend, Places
+from cantrip_acp.recipes.parse.document import MAX_DEPTH, broken
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places
 
 _AT = re.compile(r"\(at line (\d+), column (\d+)\)|\(at end of document\)")
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cantrip_acp.recipes import rules, words
+from cantrip_acp.recipes.models import schema_docs
 from cantrip_acp.recipes.models.recipe import Recipe
+from cantrip_acp.recipes.parse import cross_field
 
 ID = "urn:cantrip-acp:recipe"
 
@@ -21,16 +22,16 @@ def recipe_schema() -> dict[str, Any]:
     """
     schema: dict[str, Any] = _tidy(Recipe.model_json_schema(mode="validation"))
     parts = schema.pop("$defs")
-    parts["Call"]["allOf"] = rules.BOTH_CALL
-    parts["ScriptedCrystal"] |= rules.SCRIPTED
-    parts["McpServer"] |= rules.SERVERS
-    parts["Circle"] |= rules.OF_CODE
-    parts["Circle"]["properties"]["gates"] |= rules.gates_schema()
-    parts["Circle"]["properties"]["wards"] |= rules.WARDS_SCHEMA
-    parts["Ward"] |= rules.ONE_WARD
-    words.worded(schema["properties"], "")
+    parts["Call"]["allOf"] = cross_field.BOTH_CALL
+    parts["ScriptedCrystal"] |= cross_field.SCRIPTED
+    parts["McpServer"] |= cross_field.SERVERS
+    parts["Circle"] |= cross_field.OF_CODE
+    parts["Circle"]["properties"]["gates"] |= cross_field.gates_schema()
+    parts["Circle"]["properties"]["wards"] |= cross_field.WARDS_SCHEMA
+    parts["Ward"] |= cross_field.ONE_WARD
+    schema_docs.worded(schema["properties"], "")
     for name, part in parts.items():
-        words.worded(part.get("properties", {}), name)
+        schema_docs.worded(part.get("properties", {}), name)
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": ID,
@@ -79,7 +80,7 @@ def _tidy(node: Any, *, names: bool = False) -> Any:
 
 def _empty() -> set[str]:
     """Parts that only packages which add something fill; a choice among nothing is no schema."""
-    from cantrip_acp.recipes import names
+    from cantrip_acp.recipes.parse import names
 
     parts = {"#/$defs/AddedCrystal": names.added_crystals(), "#/$defs/AddedGate": names.added_gates()}
     return {reference for reference, added in parts.items() if not added}

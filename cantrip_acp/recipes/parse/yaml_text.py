@@ -25,8 +25,8 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from cantrip_acp.recipes.document import MAX_DEPTH, broken
-from cantrip_acp.recipes.places import KeyPath, Mend, Place, Places
+from cantrip_acp.recipes.parse.document import MAX_DEPTH, broken
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Place, Places
 
 MAX_ALIASED = 100_000
 """How many nodes aliases may add to a document, all of them expanded."""

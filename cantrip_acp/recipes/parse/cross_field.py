@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from cantrip_acp.gates.registry import ALIASES
-from cantrip_acp.recipes import names
-from cantrip_acp.recipes.places import KeyPath, Mend
+from cantrip_acp.recipes.parse import names
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
 
 
 class Breach(NamedTuple):

@@ -1,4 +1,4 @@
-"""``python -m cantrip_acp.recipes.publish``: write what ships with the package and is generated from it.
+"""``python -m cantrip_acp.recipes.generate``: write what ships with the package and is generated from it.
 
 The JSON Schema first, then the built-in recipes' canonical data, which are keyed by it. A test says when they are stale.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
-from cantrip_acp.recipes import compiled, recipe, schema
+from cantrip_acp.recipes import cache, recipe
+from cantrip_acp.recipes.models import schema
 
 
 def compiled_text() -> str:
@@ -16,16 +17,16 @@ def compiled_text() -> str:
     shipped = {}
     for path in recipe.recipe_files(recipe.BUILT_IN):
         raw = path.read_bytes()
-        shipped[compiled.digest("recipe", raw, path)] = compiled.full("recipe", raw, path, path.name)
+        shipped[cache.digest("recipe", raw, path)] = cache.full("recipe", raw, path, path.name)
     return json.dumps(shipped, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def main() -> int:
     """Write both files; returns the exit status."""
-    compiled.SCHEMA.write_text(schema.text(), encoding="utf-8")
-    compiled._schema_hash.cache_clear()
-    compiled.SHIPPED.write_text(compiled_text(), encoding="utf-8")
-    sys.stderr.write(f"wrote {compiled.SCHEMA} and {compiled.SHIPPED}\n")
+    cache.SCHEMA.write_text(schema.text(), encoding="utf-8")
+    cache._schema_hash.cache_clear()
+    cache.SHIPPED.write_text(compiled_text(), encoding="utf-8")
+    sys.stderr.write(f"wrote {cache.SCHEMA} and {cache.SHIPPED}\n")
     return 0
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from cantrip_acp.core.errors import DefinitionError, MissingKey
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.gates.registry import load_entry
-from cantrip_acp.recipes import names
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.places import KeyPath
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse import names
+from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def made(options: Mapping[str, Any], need: Need) -> Crystal:
     if provider == "scripted":
         return scripted(rest, need)
     if provider in BUILT_IN:
-        from cantrip_acp.recipes import providers
+        from cantrip_acp.recipes.build import providers
 
         return providers.crystal(provider, rest, need)
     from importlib.metadata import entry_points
@@ -196,7 +196,7 @@ def options_of(crystal: Any) -> dict[str, Any]:
 def scripted(options: Mapping[str, Any], need: Need) -> Crystal:
     """The factory of ``provider: scripted``."""
     from cantrip_acp.crystals.scripted import ScriptedCrystal
-    from cantrip_acp.recipes import compiled
+    from cantrip_acp.recipes import cache
 
     options = dict(options)
     script = options.pop("script", None)
@@ -206,7 +206,7 @@ def scripted(options: Mapping[str, Any], need: Need) -> Crystal:
             raw = need.files.read(path)
         except DefinitionError as error:
             raise need.error(("script",), f"the script {error}") from None
-        options = {**compiled.canonical("script", raw, path, str(path), need.state_dir), **options}
+        options = {**cache.canonical("script", raw, path, str(path), need.state_dir), **options}
     responses = options.pop("responses")
     return ScriptedCrystal(responses, **options)
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
 from cantrip_acp.crystals.contract import Crystal
-from cantrip_acp.recipes import crystals
-from cantrip_acp.recipes.crystals import KEYS, VARIABLE, Need
-from cantrip_acp.recipes.files import Files
-from cantrip_acp.recipes.names import MODEL_PROVIDERS
+from cantrip_acp.recipes.build import crystals
+from cantrip_acp.recipes.build.crystals import KEYS, VARIABLE, Need
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 from cantrip_acp.recipes.recipe import Recipe
 
 OFFERED = 12

@@ -12,13 +12,14 @@ from typing import Any
 from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 
 from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.recipes import rules, values
-from cantrip_acp.recipes.document import Document
+from cantrip_acp.recipes.models import field_types
 from cantrip_acp.recipes.models.base import TAG
+from cantrip_acp.recipes.models.field_types import nearest, shown
 from cantrip_acp.recipes.models.recipe import Recipe
 from cantrip_acp.recipes.models.script import Script
-from cantrip_acp.recipes.places import KeyPath, Mend, Problem
-from cantrip_acp.recipes.values import nearest, shown
+from cantrip_acp.recipes.parse import cross_field
+from cantrip_acp.recipes.parse.document import Document
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
 
 _ABSENT = {
     "circle": "cantrip requires a circle",
@@ -45,7 +46,7 @@ def problems(document: Document) -> list[Problem]:
         wanted = "a recipe is a mapping with the keys name, crystal, call and circle"
         return [document.problem((), f"{wanted}, not {shown(document.data)}")]
     found = list(_structure(document))
-    for path, text, at_key, rule, mend in rules.breaches(document.data):
+    for path, text, at_key, rule, mend in cross_field.breaches(document.data):
         found.append(document.problem(path, text, at_key=at_key, rule=rule, mend=mend))
     return _in_order(found)
 
@@ -91,7 +92,7 @@ def _translate(
         if kind == "extra_forbidden":
             name = str(path[-1])
             what = "ward" if noun == "ward" else f"key in {noun}:"
-            text, near = f"unknown {what} {shown(name)}{nearest(name, keys)}", values.near(name, keys)
+            text, near = f"unknown {what} {shown(name)}{nearest(name, keys)}", field_types.near(name, keys)
             mend = Mend("rename", near, name) if near is not None else None
             yield document.problem(path, text, at_key=True, rule="unknown-key", mend=mend)
         elif kind == "missing":

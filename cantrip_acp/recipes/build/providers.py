@@ -31,7 +31,7 @@ from cantrip_acp.crystals.keys import Secret
 from cantrip_acp.crystals.models import ModelInfo, Price
 from cantrip_acp.crystals.parameters import nearest_effort
 from cantrip_acp.crystals.presets import PRESETS, ollama_address
-from cantrip_acp.recipes.crystals import AUTH_TOKEN, KEYS, Need
+from cantrip_acp.recipes.build.crystals import AUTH_TOKEN, KEYS, Need
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.recipes.places import KeyPath, Mend, Places, Problem
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Places, Problem
 
 MAX_BYTES = 2 * 1024 * 1024
 """Above this a file is no recipe; scripts of long sessions stay below it."""
@@ -45,7 +45,7 @@ class Document:
         mend: Mend | None = None,
     ) -> Problem:
         """What is wrong at a value (or, with ``at_key``, with the key itself)."""
-        from cantrip_acp.recipes.places import dotted
+        from cantrip_acp.recipes.parse.source_map import dotted
 
         line, column = self.places.key(path) if at_key else self.places.value(path)
         return Problem(self.file, line, column, dotted(path) if key is None else key, message, rule, mend)
@@ -61,11 +61,11 @@ def parse(raw: bytes, path: Path, *, file: str | None = None) -> Document:
         raise broken(name, 1, 1, f"the file is {len(raw):,} bytes long; a recipe has at most {MAX_BYTES:,}")
     text = _decode(raw, name)
     if path.suffix == ".toml":
-        from cantrip_acp.recipes import toml_text
+        from cantrip_acp.recipes.parse import toml_text
 
         data, places = toml_text.read(text, name)
     else:
-        from cantrip_acp.recipes import yaml_text
+        from cantrip_acp.recipes.parse import yaml_text
 
         data, places = yaml_text.read(text, name)
     return Document(name, path, data, places)

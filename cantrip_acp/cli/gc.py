@@ -15,9 +15,8 @@ from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.opening import state_option
 
 if TYPE_CHECKING:
-    from cantrip_acp.retention.item import Item
     from cantrip_acp.retention.plan import Plan
-    from cantrip_acp.retention.rules import Rules
+    from cantrip_acp.retention.rules import Item, Rules
 
 
 @click.command(
@@ -56,8 +55,8 @@ def gc(
     from contextlib import nullcontext
 
     from cantrip_acp.files import paths
+    from cantrip_acp.retention.delete import alone
     from cantrip_acp.retention.plan import make
-    from cantrip_acp.retention.sweep import alone
 
     if yes and dry_run:
         raise click.UsageError("--yes does it and --dry-run does not; give one of them")
@@ -114,7 +113,7 @@ Done = list[tuple["Item", "str | None", bool]]
 
 
 def _carry_out(plan: Plan, *, quiet: bool) -> Done:
-    from cantrip_acp.retention.sweep import sweep
+    from cantrip_acp.retention.delete import sweep
 
     done: Done = []
     for item, why, failed in sweep(plan):

@@ -11,9 +11,8 @@ import stat
 from collections.abc import Callable
 
 from cantrip_acp.files import temporary
-from cantrip_acp.retention.folder import Entry, Folder
-from cantrip_acp.retention.item import Item, Stays
-from cantrip_acp.retention.rules import DAY, Rules
+from cantrip_acp.retention.dir_handle import Entry, Folder
+from cantrip_acp.retention.rules import DAY, Item, Rules, Stays
 
 _STANDINS = "cantrip-standins-"
 _COMPILED = re.compile(r"[0-9a-f]{64}\.json|\.[0-9a-f]{64}\.json\.\d+")

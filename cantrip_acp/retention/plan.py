@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.retention import leftovers, looms, references, worktrees
-from cantrip_acp.retention.folder import Folder
-from cantrip_acp.retention.item import Item
-from cantrip_acp.retention.rules import Rules
+from cantrip_acp.retention import leftovers, looms, worktrees
+from cantrip_acp.retention import looms as references
+from cantrip_acp.retention.dir_handle import Folder
+from cantrip_acp.retention.rules import Item, Rules
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being read, how many of it have been, and how many there are."""

@@ -16,10 +16,9 @@ from cantrip_acp.git import worktrees
 from cantrip_acp.git.repository import Repository
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import FilesRecord, ForkRecord, LoomHeader
-from cantrip_acp.retention.folder import Folder
-from cantrip_acp.retention.item import Item, Stays
+from cantrip_acp.retention.dir_handle import Folder
 from cantrip_acp.retention.looms import Shelved, days
-from cantrip_acp.retention.rules import Rules
+from cantrip_acp.retention.rules import Item, Rules, Stays
 
 FOLDER = "worktrees"
 _MOMENT = 60.0

@@ -132,7 +132,7 @@ import sys
 from pathlib import Path
 from cantrip_acp.retention.plan import make
 from cantrip_acp.retention.rules import Rules
-from cantrip_acp.retention.sweep import alone, sweep
+from cantrip_acp.retention.delete import alone, sweep
 with alone(Path(sys.argv[1])):
     plan = make(Path(sys.argv[1]), Rules(1.0))
     print("ready", flush=True)
@@ -186,9 +186,9 @@ def test_who_writes_meanwhile_loses_nothing(tmp_path: Path) -> None:
         [sys.executable, "-c", WRITER, str(path), "300"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
+        from cantrip_acp.retention.delete import sweep
         from cantrip_acp.retention.plan import make
         from cantrip_acp.retention.rules import Rules
-        from cantrip_acp.retention.sweep import sweep
 
         while process.poll() is None:
             if path.exists():
@@ -216,7 +216,7 @@ def _turns(path: Path) -> list[str]:
 
 
 def test_a_loom_that_is_being_removed_is_locked(state: Path) -> None:
-    from cantrip_acp.retention.folder import Folder
+    from cantrip_acp.retention.dir_handle import Folder
     from cantrip_acp.retention.looms import alone, shelf
 
     folder = Folder.open(state / "looms")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cantrip_acp import Loom, Turn
+from cantrip_acp.retention.delete import sweep
 from cantrip_acp.retention.plan import Plan, make
 from cantrip_acp.retention.rules import DAY, Rules
-from cantrip_acp.retention.sweep import sweep
 from cantrip_acp.sandbox.policy.placeholders import Pool
 from tests.retention.shelf import age, keep, names
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cantrip_acp.core.errors import CantripError
-from cantrip_acp.retention.item import Item, Stays
 from cantrip_acp.retention.plan import Plan
+from cantrip_acp.retention.rules import Item, Stays
 
 LOCK = "gc.lock"
 

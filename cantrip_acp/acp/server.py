@@ -14,14 +14,14 @@ import anyio
 import anyio.to_thread
 
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.envelope import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
-from cantrip_acp.acp.handshake import AUTH_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
-from cantrip_acp.acp.opening import CantripFactory, Opening, Recipes
-from cantrip_acp.acp.refusals import auth_required
-from cantrip_acp.acp.sessions import Sessions
-from cantrip_acp.acp.store import SessionStore
-from cantrip_acp.acp.streams import byte_streams
-from cantrip_acp.acp.wire import Connection, Method, Request
+from cantrip_acp.acp.errors import auth_required
+from cantrip_acp.acp.initialize import AUTH_METHOD, TERMINAL_METHOD, accepts_version, initialize_result
+from cantrip_acp.acp.sessions.factory import CantripFactory, Opening, Recipes
+from cantrip_acp.acp.sessions.handlers import Sessions
+from cantrip_acp.acp.sessions.session_store import SessionStore
+from cantrip_acp.acp.wire.byte_streams import byte_streams
+from cantrip_acp.acp.wire.connection import Connection, Method, Request
+from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, MissingKey
 from cantrip_acp.files import paths
 
@@ -141,7 +141,7 @@ class Agent:
 
     async def _logout(self, params: acp.Logout, request: Request) -> dict[str, Any]:
         """Forget the keys that were entered at a terminal; new sessions that need a key want `authenticate` first. Others go on."""
-        from cantrip_acp.acp.signin import sign_out
+        from cantrip_acp.acp.login import sign_out
 
         try:
             await anyio.to_thread.run_sync(sign_out)

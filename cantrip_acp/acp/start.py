@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 
-from cantrip_acp.acp.handshake import accepts_version, initialize_result
+from cantrip_acp.acp.initialize import accepts_version, initialize_result
 from cantrip_acp.version import __version__
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until the client hangs up; returns the exit status."""
     options = parse(sys.argv[1:] if argv is None else argv)
     if options.sign_in:
-        from cantrip_acp.acp.signin import sign_in
+        from cantrip_acp.acp.login import sign_in
 
         return sign_in()
     # Until the server runs there is nothing to save: a polite signal ends the process as politely.
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         _prepare_terminal(source)
     leftover, params = _greet(source, sink)
 
-    from cantrip_acp.acp.process import serve_process
+    from cantrip_acp.acp.lifecycle import serve_process
 
     return serve_process(options, source, sink, leftover, params)
 

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cantrip_acp.acp.permissions import Answer, Permissions, Question
+    from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.core.cantrip import Cantrip
     from cantrip_acp.core.circle import Circle
@@ -72,9 +72,9 @@ def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
 
     ``mode`` is that of a session which goes on here: read-only stays read-only.
     """
-    from cantrip_acp.acp import modes
-    from cantrip_acp.acp.permissions import Permissions
-    from cantrip_acp.acp.store import Granted
+    from cantrip_acp.acp.permissions.interceptor import Permissions
+    from cantrip_acp.acp.sessions import modes
+    from cantrip_acp.acp.sessions.session_store import Granted
     from cantrip_acp.cli.screen import Screen
 
     made = Permissions(TerminalQuestions(Screen(sys.stderr)).ask, lambda granted: None)
@@ -95,7 +95,7 @@ def allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask:
 
     ``hosts`` are those of ``--allow-host``.
     """
-    from cantrip_acp.acp.modes import changes_something
+    from cantrip_acp.acp.sessions.modes import changes_something
 
     gates = [gate.name for gate in circle.gates.values() if changes_something(gate) and gate.kind != "fetch"]
     fetching = [gate.name for gate in circle.gates.values() if gate.kind == "fetch"]
@@ -185,7 +185,7 @@ class TerminalQuestions:
                 return "reject_once"
 
     def _show(self, question: Question) -> None:
-        from cantrip_acp.acp.asking import visible
+        from cantrip_acp.acp.permissions.request import visible
         from cantrip_acp.cli.diffs import unified
         from cantrip_acp.text.redaction import shared
 

@@ -13,7 +13,7 @@ from cantrip_acp.cli.commands import examples
 from cantrip_acp.cli.permission import Policy
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.client import Listed
+    from cantrip_acp.acp.client.client import Listed
     from cantrip_acp.cli.faces import Face
     from cantrip_acp.cli.headless import Headless
     from cantrip_acp.cli.screen import Screen
@@ -153,7 +153,7 @@ def run(
     verbose: bool = False,
 ) -> int:
     """The whole command; returns its exit status."""
-    from cantrip_acp.acp.client import AgentError, AgentMissing
+    from cantrip_acp.acp.client.client import AgentError, AgentMissing
     from cantrip_acp.cli.faces import JsonFace, TranscriptFace
     from cantrip_acp.cli.headless import Headless, Quit
     from cantrip_acp.cli.permission import ask
@@ -209,7 +209,7 @@ def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
 
 
 def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str], at_terminal: bool) -> int:
-    from cantrip_acp.acp.client import AgentError, AgentRefused
+    from cantrip_acp.acp.client.client import AgentError, AgentRefused
 
     interactive = not prompts and at_terminal
     status = 0

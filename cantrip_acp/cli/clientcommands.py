@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cantrip_acp.acp.agenterrors import AgentRefused
+from cantrip_acp.acp.client.errors import AgentRefused
 from cantrip_acp.cli.commands import unknown
 from cantrip_acp.cli.toolview import listed, text
 from cantrip_acp.text.sanitize import clean_line

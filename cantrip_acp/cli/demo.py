@@ -14,7 +14,7 @@ import click
 from cantrip_acp.cli.commands import examples
 
 if TYPE_CHECKING:
-    from cantrip_acp.acp.client import Outcome
+    from cantrip_acp.acp.client.client import Outcome
     from cantrip_acp.cli.screen import Screen
     from cantrip_acp.demo.proof import TestRun
     from cantrip_acp.demo.stage import Stage
@@ -66,7 +66,7 @@ def agent_command() -> list[str]:
 
 
 def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
-    from cantrip_acp.acp.client import AgentError, AgentMissing
+    from cantrip_acp.acp.client.client import AgentError, AgentMissing
     from cantrip_acp.cli.faces import TranscriptFace
     from cantrip_acp.cli.headless import Headless, Quit
     from cantrip_acp.cli.permission import Policy

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from cantrip_acp.acp.client import AgentError, Outcome, Session
+from cantrip_acp.acp.client.client import AgentError, Outcome, Session
 from cantrip_acp.cli.permission import name_of
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.toolview import mapped, number, text

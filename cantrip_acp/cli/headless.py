@@ -21,8 +21,8 @@ from typing import Any, Final
 import anyio
 import anyio.from_thread
 
-from cantrip_acp.acp.client import AgentClient, AgentRefused, Listed, Outcome, Session, connect
-from cantrip_acp.acp.envelope import AUTH_REQUIRED, RESOURCE_NOT_FOUND
+from cantrip_acp.acp.client.client import AgentClient, AgentRefused, Listed, Outcome, Session, connect
+from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
 from cantrip_acp.cli.faces import Face
 from cantrip_acp.cli.permission import Policy, choose
 from cantrip_acp.cli.running import not_ignored

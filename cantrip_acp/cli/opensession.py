@@ -26,8 +26,8 @@ def open_session(
     """
     import click
 
-    from cantrip_acp.acp.opening import hold
-    from cantrip_acp.acp.store import SessionStore
+    from cantrip_acp.acp.sessions.factory import hold
+    from cantrip_acp.acp.sessions.session_store import SessionStore
     from cantrip_acp.core.forking.resume import TOLD, reopen
     from cantrip_acp.files import paths
     from cantrip_acp.loom.loom import Loom

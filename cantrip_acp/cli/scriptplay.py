@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_acp.acp.agenterrors import AgentDied, AgentError, AgentRefused, AgentTimeout
-from cantrip_acp.acp.client import AgentClient, connect
-from cantrip_acp.acp.clientfiles import ClientFiles, FileRefused
-from cantrip_acp.acp.watching import Session
+from cantrip_acp.acp.client.client import AgentClient, connect
+from cantrip_acp.acp.client.client_files import ClientFiles, FileRefused
+from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused, AgentTimeout
+from cantrip_acp.acp.client.observer import Session
 from cantrip_acp.cli.scriptfile import ANSWERS, Script, Step
 from cantrip_acp.cli.scriptmatch import fits, in_order, mismatches, shown, text_pattern
 from cantrip_acp.cli.scriptturn import Happened, call_line, update_line

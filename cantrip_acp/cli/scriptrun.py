@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import click
 
-from cantrip_acp.acp.agentprocess import AgentMissing
-from cantrip_acp.acp.clientfiles import FileRefused
+from cantrip_acp.acp.client.agent_process import AgentMissing
+from cantrip_acp.acp.client.client_files import FileRefused
 from cantrip_acp.cli.permission import Policy
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.cli.scriptfile import Script, load

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.acp.family import CHILDREN
 from cantrip_acp.acp.protocol import ClientAbilities
-from cantrip_acp.acp.shown import CONTENT_LIMIT
-from cantrip_acp.acp.translate import Translator
+from cantrip_acp.acp.render.event_translator import Translator
+from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
+from cantrip_acp.acp.render.subagent_view import CHILDREN
 from cantrip_acp.core import events
 from tests.acp.rawclient import RawClient
 from tests.acp.test_translate import called, finished, shown

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp import Loom
-from cantrip_acp.acp.permissions import Permissions
+from cantrip_acp.acp.permissions.interceptor import Permissions
 from tests.acp.rawclient import RawClient
 
 STUBBORN = "trap '' TERM INT HUP; for i in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; wait; sleep 600"
@@ -109,7 +109,7 @@ async def test_a_crystal_that_does_not_stop_keeps_the_loom_open(tmp_path: Path, 
 
     from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal, telemetry
     from cantrip_acp.acp import protocol as acp
-    from cantrip_acp.acp.session import Session
+    from cantrip_acp.acp.sessions.session import Session
     from cantrip_acp.core.errors import LoomError
 
     class Hanging(ScriptedCrystal):

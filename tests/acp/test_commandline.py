@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.acp import commandline, patterns
+from cantrip_acp.acp.permissions import patterns, shell_parse
 
 SAME = {
     "ls": ["ls", "ls -la src", "ls *.py", "l's' \"a b\"", "ls -I'*.pyc' .", " ls\t-1 ", "ls ü"],
@@ -205,7 +205,7 @@ TEXTS = [line for line in ALONE.strip("\n").split("\n") if line] + CONTROLS
 @pytest.mark.parametrize("words", SAME)
 def test_what_runs_the_same_is_one(words: str) -> None:
     for text in SAME[words]:
-        assert commandline.prefix(text) == words, text
+        assert shell_parse.prefix(text) == words, text
         pattern, shown = patterns.of_command(text)
         assert words in shown
         assert all(patterns.fits_command(other, pattern) for other in SAME[words])
@@ -213,7 +213,7 @@ def test_what_runs_the_same_is_one(words: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_may_run_anything_is_remembered_by_its_whole_text(text: str) -> None:
-    assert commandline.prefix(text) is None
+    assert shell_parse.prefix(text) is None
     pattern, shown = patterns.of_command(text)
     assert (pattern, shown) == (f"={text}", "this command")
     assert patterns.fits_command(text, pattern)
@@ -268,11 +268,11 @@ def test_a_real_shell_runs_one_program_with_the_words_that_were_read(tmp_path: P
     chance = random.Random(20)
     texts = ["".join(chance.choices(PIECES, k=chance.randrange(9))) for _ in range(20_000)]
     commands = [f"{name} {text}" for name, text in zip(itertools.cycle(["ls", "git log", "find"]), texts, strict=False)]
-    commands = list(dict.fromkeys(text for text in (*texts, *commands) if commandline.prefix(text) is not None))[:3_000]
+    commands = list(dict.fromkeys(text for text in (*texts, *commands) if shell_parse.prefix(text) is not None))[:3_000]
     assert len(commands) > 1_000
     runs = alone(commands, tmp_path)
     assert len(runs) == len(commands)
     for text, ran in zip(commands, runs, strict=True):
         (words,) = ran
-        assert words == commandline.plain(text) or "~" in text, text
+        assert words == shell_parse.plain(text) or "~" in text, text
         assert words[0] == text.split()[0].replace("'", "").replace('"', ""), text

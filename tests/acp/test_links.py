@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.acp.content import MOST_ATTACHED, MOST_TEXT
-from cantrip_acp.acp.uris import Target, target_of
+from cantrip_acp.acp.sessions.prompt_content import MOST_ATTACHED, MOST_TEXT
+from cantrip_acp.acp.sessions.prompt_links import Target, target_of
 from tests.acp.rawclient import SOON, RawClient
 from tests.acp.test_files import BOTH, Editor
 

@@ -11,7 +11,8 @@ import anyio.abc
 import pytest
 
 from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-from cantrip_acp.acp import buffers, serve, terminals
+from cantrip_acp.acp import serve
+from cantrip_acp.acp.client_services import editor_files, terminals
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_client_that_never_answers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: str, args: Mapping[str, Any], expected: str
 ) -> None:
-    for module, name in ((buffers, "READ_SECONDS"), (buffers, "WRITE_SECONDS")):
+    for module, name in ((editor_files, "READ_SECONDS"), (editor_files, "WRITE_SECONDS")):
         monkeypatch.setattr(module, name, 0.2)
     monkeypatch.setattr(terminals.ClientTerminals._ask, "__defaults__", (0.2,))
     (folder / "a.txt").write_text("saved\n")

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cantrip_acp.acp.store import Note, SessionStore
+from cantrip_acp.acp.sessions.session_store import Note, SessionStore
 from tests.acp.rawclient import RawClient, still_alive
 
 Begin = Callable[..., RawClient]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.acp.title import LONGEST, renewed, title_of
+from cantrip_acp.acp.sessions.title import LONGEST, renewed, title_of
 from tests.acp.rawclient import RawClient
 
 TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    main()\nValueError: bad thing'

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from cantrip_acp.acp.protocol import ClientAbilities, SessionNotification
-from cantrip_acp.acp.shown import CONTENT_LIMIT
-from cantrip_acp.acp.translate import OUTPUT_LIMIT, Translator
+from cantrip_acp.acp.render.event_translator import OUTPUT_LIMIT, Translator
+from cantrip_acp.acp.render.formatting import CONTENT_LIMIT
 from cantrip_acp.core import events
 from tests.acp.published import check as check_schema
 

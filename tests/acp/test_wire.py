@@ -11,9 +11,9 @@ import anyio
 import msgspec
 import pytest
 
-from cantrip_acp.acp.descriptor import DescriptorReader, DescriptorWriter
-from cantrip_acp.acp.outbox import HIGH_WATER
-from cantrip_acp.acp.wire import Connection, Disconnected, Method, Request, RpcError
+from cantrip_acp.acp.wire.byte_streams import DescriptorReader, DescriptorWriter
+from cantrip_acp.acp.wire.connection import Connection, Disconnected, Method, Request, RpcError
+from cantrip_acp.acp.wire.send_queue import HIGH_WATER
 
 pytestmark = pytest.mark.anyio
 

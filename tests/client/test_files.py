@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.acp.clientfiles import ClientFiles, FileRefused
+from cantrip_acp.acp.client.client_files import ClientFiles, FileRefused
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.acp.history import replayed
+from cantrip_acp.acp.render.history import replayed
 from cantrip_acp.core.errors import CrystalError, IntentRequired, LoomError
 from cantrip_acp.core.forking.continuation import point
 from cantrip_acp.core.forking.replay import replay

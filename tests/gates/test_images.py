@@ -9,9 +9,9 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, ScriptedCrystal
 from cantrip_acp.acp import protocol as acp
-from cantrip_acp.acp.history import replayed
 from cantrip_acp.acp.protocol import ClientAbilities
-from cantrip_acp.acp.translate import Translator
+from cantrip_acp.acp.render.event_translator import Translator
+from cantrip_acp.acp.render.history import replayed
 from cantrip_acp.core import events
 from cantrip_acp.core.context import MOST_IMAGES
 from cantrip_acp.core.errors import GateError

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
-from cantrip_acp.acp.history import replayed
+from cantrip_acp.acp.render.history import replayed
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Text
 from cantrip_acp.core.forking.fork import fork

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cantrip_acp.acp.handshake import initialize_result
+from cantrip_acp.acp.initialize import initialize_result
 from cantrip_acp.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]

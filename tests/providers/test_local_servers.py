@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cantrip_acp.acp import signin
+from cantrip_acp.acp import login
 from cantrip_acp.cli.app import cantrip
 from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
 from cantrip_acp.crystals import keys, local_servers
@@ -257,7 +257,7 @@ def test_without_any_it_says_what_to_do(tmp_path: Path) -> None:
 def test_sign_in_offers_a_running_server(serve: Callable[..., Wire], capsys: pytest.CaptureFixture[str]) -> None:
     serve("ollama")
     number = str(len(KEYS) + 1)
-    assert signin.sign_in(ask=lambda _: number, ask_hidden=lambda _: "not asked") == 0
+    assert login.sign_in(ask=lambda _: number, ask_hidden=lambda _: "not asked") == 0
     assert f"{number}  ollama:llava:7b, which runs on this machine and needs no key" in capsys.readouterr().err
     assert keys.setting("CANTRIP_CRYSTAL") == "ollama:llava:7b"
 

@@ -13,7 +13,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
 from cantrip_acp.acp.protocol import ClientAbilities
-from cantrip_acp.acp.translate import Translator
+from cantrip_acp.acp.render.event_translator import Translator
 from cantrip_acp.cli.castview import TextFace
 from cantrip_acp.cli.screen import Screen
 from cantrip_acp.core.errors import CrystalError

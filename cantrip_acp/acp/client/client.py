@@ -1,0 +1,473 @@
+"""An ACP client: starts any agent, speaks protocol version 1 with it over stdio, and reports what it does.
+
+    async with connect(["cantrip-acp"], watcher) as agent:
+        about = await agent.initialize()
+        session = await agent.new_session(folder)
+        outcome = await agent.prompt(session.id, "What is in here?")
+
+The agent's updates and questions reach the watcher one after another, in the order in which they came, and all those
+of a turn have been handled before `prompt` returns. A watcher that is slow slows the agent. Files are lent below the
+session's folder (`clientfiles`); terminals are not offered, so `terminal/*` is answered with "method not found".
+When the block ends, the agent and its process group are gone (`agentprocess`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from cantrip_acp.acp.client.agent_process import AgentMissing, AgentProcess, start_agent
+from cantrip_acp.acp.client.client_files import ClientFiles, FileRefused
+from cantrip_acp.acp.client.errors import AgentDied, AgentError, AgentRefused, AgentTimeout
+from cantrip_acp.acp.client.observer import Listed, Outcome, Session, Watcher
+from cantrip_acp.acp.client.stdout_filter import StdoutWatch
+from cantrip_acp.acp.wire.connection import Connection, Disconnected, Method, Request
+from cantrip_acp.acp.wire.jsonrpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    RpcError,
+    invalid_params,
+    one_line,
+)
+from cantrip_acp.acp.wire.ordered_queue import InOrder
+from cantrip_acp.version import __version__
+
+__all__ = [
+    "AgentClient",
+    "AgentDied",
+    "AgentError",
+    "AgentMissing",
+    "AgentRefused",
+    "AgentTimeout",
+    "Listed",
+    "Outcome",
+    "Session",
+    "Watcher",
+    "connect",
+]
+
+PROTOCOL_VERSION: Final = 1
+
+_CANCEL_SECONDS: Final = 5.0
+_MOST_PAGES: Final = 1000
+
+_TELLING: Final = ("initialize", "session/new", "session/prompt", "session/list", "session/set_config_option")
+"""Answers that say something; all others may be empty, and null is an older form of that."""
+
+_T = TypeVar("_T")
+
+
+class AgentClient:
+    """The client's side of one connection. Made by `connect`."""
+
+    def __init__(self, process: AgentProcess, watcher: Watcher) -> None:
+        self._process = process
+        self._watcher = watcher
+        self._files: dict[str, ClientFiles] = {}
+        self._work = InOrder()
+        self._questions: dict[str, set[anyio.CancelScope]] = {}
+        self._stdout = StdoutWatch(process.stdout, junk=lambda line: self._heard("stdout", line), ready=self._work.room)
+        self._connection = Connection(
+            self._stdout,
+            process.stdin,
+            {
+                "session/update": Method(dict[str, Any], self._update, notification=True),
+                "session/request_permission": Method(dict[str, Any], self._permission),
+                "fs/read_text_file": Method(dict[str, Any], self._read),
+                "fs/write_text_file": Method(dict[str, Any], self._write),
+            },
+        )
+        self.about: Mapping[str, Any] = {}
+        """What `initialize` answered."""
+
+    @property
+    def process(self) -> AgentProcess:
+        return self._process
+
+    # What the client asks
+
+    async def initialize(self, *, timeout: float | None = 60) -> Mapping[str, Any]:
+        """Negotiates version and capabilities. Raises AgentRefused for an agent of another version."""
+        params = {
+            "protocolVersion": PROTOCOL_VERSION,
+            "clientInfo": {"name": "cantrip-client", "title": "Cantrip client", "version": __version__},
+            "clientCapabilities": {
+                "fs": {"readTextFile": True, "writeTextFile": True},
+                "terminal": False,
+                "session": {"notices": {}, "compaction": {}},
+                # Output of commands as it comes (Zed's convention); agents that do not know it send content instead.
+                "_meta": {"terminal_output": True},
+            },
+        }
+        about = await self._ask("initialize", params, timeout=timeout)
+        version = about.get("protocolVersion")
+        if version != PROTOCOL_VERSION:
+            raise AgentRefused(
+                f"{self._name()} speaks ACP version {version!r}, this client speaks version {PROTOCOL_VERSION}",
+                self._stderr(),
+                code=0,
+            )
+        self.about = about
+        return about
+
+    async def authenticate(self, method: str, *, timeout: float | None = None) -> None:
+        """Signs in by one of the `authMethods` that `initialize` answered."""
+        await self._ask("authenticate", {"methodId": method}, timeout=timeout)
+
+    async def new_session(
+        self, folder: Path, *, meta: Mapping[str, Any] | None = None, timeout: float | None = 120
+    ) -> Session:
+        """Opens a session on a folder, which becomes the one whose files are lent."""
+        return await self._open("session/new", None, folder, meta, timeout)
+
+    async def load_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
+        """Opens an earlier session; the watcher is told its whole past before this returns."""
+        self._must_have("loadSession", "session/load")
+        return await self._open("session/load", session_id, folder, None, timeout)
+
+    async def resume_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
+        """Opens an earlier session, and nothing of its past is told."""
+        self._must_have("resume", "session/resume")
+        return await self._open("session/resume", session_id, folder, None, timeout)
+
+    async def _open(
+        self, method: str, session_id: str | None, folder: Path, meta: Mapping[str, Any] | None, timeout: float | None
+    ) -> Session:
+        files = ClientFiles(folder)
+        params: dict[str, Any] = {"cwd": str(files.folder), "mcpServers": []}
+        if meta:
+            params["_meta"] = dict(meta)
+        before: ClientFiles | None = None
+        if session_id is not None:
+            # Its past may already ask for files.
+            params["sessionId"] = session_id
+            before = self._files.get(session_id)
+            self._files[session_id] = files
+        try:
+            answer = await self._ask(method, params, timeout=timeout)
+        except AgentError:
+            if session_id is not None and before is None:
+                self._files.pop(session_id, None)
+            raise
+        found = answer.get("sessionId") if session_id is None else session_id
+        if not isinstance(found, str) or not found:
+            raise AgentRefused(f"{self._name()} answered {method} without a sessionId", self._stderr(), code=0)
+        self._files[found] = files
+        options = answer.get("configOptions")
+        return Session(
+            id=found,
+            folder=files.folder,
+            modes=_object(answer, "modes"),
+            config_options=options if isinstance(options, list) else (),
+            meta=_object(answer, "_meta"),
+        )
+
+    async def list_sessions(self, folder: Path | None = None, *, timeout: float | None = 60) -> list[Listed]:
+        """The agent's sessions, all pages of them; those of a folder where one is named."""
+        self._must_have("list", "session/list")
+        found: list[Listed] = []
+        cursor: str | None = None
+        for _page in range(_MOST_PAGES):
+            params = {"cwd": str(ClientFiles(folder).folder)} if folder is not None else {}
+            answer = await self._ask(
+                "session/list", {**params, **({"cursor": cursor} if cursor else {})}, timeout=timeout
+            )
+            listed = answer.get("sessions")
+            for each in listed if isinstance(listed, list) else ():
+                if isinstance(each, Mapping) and isinstance(each.get("sessionId"), str):
+                    words = (each.get(key) for key in ("cwd", "title", "updatedAt"))
+                    found.append(Listed(each["sessionId"], *(w if isinstance(w, str) else "" for w in words)))
+            following = answer.get("nextCursor")
+            if not isinstance(following, str) or not following or following == cursor:
+                break
+            cursor = following
+        return found
+
+    async def end_session(self, session_id: str, *, delete: bool = False, timeout: float | None = 60) -> None:
+        """Closes a session, or deletes it for good."""
+        what = "delete" if delete else "close"
+        self._must_have(what, f"session/{what}")
+        await self._ask(f"session/{what}", {"sessionId": session_id}, timeout=timeout)
+
+    async def set_mode(self, session_id: str, mode: str, *, timeout: float | None = 60) -> None:
+        """Changes the session's mode to one that `session/new` offered."""
+        await self._ask("session/set_mode", {"sessionId": session_id, "modeId": mode}, timeout=timeout)
+
+    async def set_option(
+        self, session_id: str, option: str, value: str, *, timeout: float | None = 60
+    ) -> Sequence[Any]:
+        """Sets a config option; returns every option as it then is."""
+        params = {"sessionId": session_id, "configId": option, "value": value}
+        answer = await self._ask("session/set_config_option", params, timeout=timeout)
+        options = answer.get("configOptions")
+        return options if isinstance(options, list) else ()
+
+    def open_buffers(self, session_id: str, buffers: Mapping[str, str | None]) -> None:
+        """Files that are open with text that was not saved, by path in the session's folder; None closes one."""
+        self._files[session_id].open(buffers)
+
+    def _must_have(self, ability: str, method: str) -> None:
+        offered = _object(self.about, "agentCapabilities")
+        sessions = _object(offered, "sessionCapabilities")
+        if not offered.get(ability) and not isinstance(sessions.get(ability), Mapping):
+            raise AgentRefused(f"{self._name()} does not offer {method}", self._stderr(), code=METHOD_NOT_FOUND)
+
+    async def prompt(
+        self,
+        session_id: str,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        meta: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Outcome:
+        """One turn. After `timeout` seconds it is cancelled and AgentTimeout raised."""
+        blocks = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else list(prompt)
+        params: dict[str, Any] = {"sessionId": session_id, "prompt": blocks}
+        if meta:
+            params["_meta"] = dict(meta)
+
+        async def give_up() -> None:
+            await self.cancel(session_id)
+
+        answer = await self._ask("session/prompt", params, timeout=timeout, give_up=give_up)
+        reason = answer.get("stopReason")
+        if not isinstance(reason, str):
+            raise AgentRefused(f"{self._name()} answered session/prompt without a stopReason", self._stderr(), code=0)
+        return Outcome(reason, _object(answer, "usage"), _object(answer, "_meta"))
+
+    async def cancel(self, session_id: str) -> None:
+        """Asks the agent to end the session's turn (ACP, Cancellation); open questions are answered "cancelled"."""
+        await self._connection.notify("session/cancel", {"sessionId": session_id})
+        for scope in self._questions.get(session_id, ()):
+            scope.cancel()
+
+    async def _ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        timeout: float | None,
+        give_up: Callable[[], Awaitable[None]] | None = None,
+    ) -> Mapping[str, Any]:
+        """One request. `give_up` is called at the timeout, and the agent then has a few seconds more to answer."""
+        answers: list[Any] = []
+        problems: list[Exception] = []
+        answered = anyio.Event()
+
+        async def ask() -> None:
+            try:
+                answers.append(await self._connection.request(method, params))
+            except (RpcError, Disconnected) as problem:
+                problems.append(problem)
+            answered.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.move_on_after(timeout):
+                await answered.wait()
+            in_time = answered.is_set()
+            if not in_time and give_up is not None:
+                await give_up()
+                with anyio.move_on_after(_CANCEL_SECONDS):
+                    await answered.wait()
+            tasks.cancel_scope.cancel()
+        if problems and isinstance(problems[0], Disconnected):
+            raise await self._died(method) from None
+        if not in_time:
+            after = "it ended its turn when it was cancelled" if answered.is_set() else "and did not end when cancelled"
+            raise AgentTimeout(
+                f"{self._name()} did not answer {method} within {timeout:g} s" + (f"; {after}" if give_up else ""),
+                self._stderr(),
+            )
+        await self._work.all_done()
+        if problems:
+            refusal = problems[0]
+            assert isinstance(refusal, RpcError)
+            raise AgentRefused(
+                f"{self._name()} refused {method}: {_told(refusal)}",
+                self._stderr(),
+                code=refusal.code,
+                data=refusal.data,
+            )
+        if not isinstance(answers[0], Mapping):
+            if method not in _TELLING and answers[0] is None:
+                return {}
+            raise AgentRefused(
+                f"{self._name()} answered {method} with {answers[0]!r:.200} where an object belongs",
+                self._stderr(),
+                code=0,
+            )
+        return answers[0]
+
+    async def _died(self, method: str) -> AgentDied:
+        ended = await self._process.ended(1.0)
+        how = self._process.describe_end() if ended else "closed its stdout"
+        said = "" if self._stdout.bytes else " and had not said anything"
+        return AgentDied(f"{self._name()} {how} before it answered {method}{said}", self._stderr())
+
+    def _stderr(self) -> Sequence[str]:
+        return self._process.stderr_tail()
+
+    def _name(self) -> str:
+        return f"the agent {self._process.argv[0]!r}"
+
+    # What the agent asks and tells
+
+    def _update(self, params: Mapping[str, Any], request: Request) -> None:
+        session_id, update = _session(params), _object(params, "update")
+
+        async def show() -> None:
+            await self._watcher.updated(session_id, update)
+
+        self._work.put(show)
+
+    def _permission(self, params: Mapping[str, Any], request: Request) -> Awaitable[Mapping[str, Any]]:
+        session_id = _session(params)
+        offered = params.get("options")
+        options = [option for option in offered if isinstance(option, Mapping)] if isinstance(offered, list) else []
+        if not options:
+            raise invalid_params("a question needs at least one option", "options")
+        scope = anyio.CancelScope()
+        settled = anyio.Event()
+        chosen: list[str] = []
+        questions = self._questions.setdefault(session_id, set())
+        questions.add(scope)
+
+        async def ask() -> None:
+            with scope:
+                answer = await self._watcher.asked(session_id, _object(params, "toolCall"), options)
+                if answer is not None:
+                    chosen.append(answer)
+            settled.set()
+
+        self._work.put(ask)
+
+        async def answer() -> Mapping[str, Any]:
+            try:
+                await settled.wait()
+            finally:
+                scope.cancel()
+                questions.discard(scope)
+            if chosen:
+                return {"outcome": {"outcome": "selected", "optionId": chosen[0]}}
+            return {"outcome": {"outcome": "cancelled"}}
+
+        return answer()
+
+    async def _read(self, params: Mapping[str, Any], request: Request) -> Mapping[str, Any]:
+        files, path = self._lender(params)
+        line, limit = (params.get(key) for key in ("line", "limit"))
+        for name, value in (("line", line), ("limit", limit)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise invalid_params(f"a whole number from 0 up, not {value!r}", name)
+        return {"content": await self._lend("read", path, lambda: files.read(path, line, limit))}
+
+    async def _write(self, params: Mapping[str, Any], request: Request) -> Mapping[str, Any]:
+        files, path = self._lender(params)
+        content = params.get("content")
+        if not isinstance(content, str):
+            raise invalid_params("must be a string", "content")
+        await self._lend("write", path, lambda: files.write(path, content))
+        return {}
+
+    def _lender(self, params: Mapping[str, Any]) -> tuple[ClientFiles, str]:
+        path = params.get("path")
+        if not isinstance(path, str):
+            raise invalid_params("must be a string", "path")
+        files = self._files.get(_session(params))
+        if files is None:
+            raise invalid_params("there is no such session here", "sessionId")
+        return files, path
+
+    async def _lend(self, action: str, path: str, work: Callable[[], _T]) -> _T:
+        refused: str | None = None
+        missing = False
+        try:
+            return await anyio.to_thread.run_sync(work)
+        except FileRefused as problem:
+            refused, missing = str(problem), problem.missing
+            raise RpcError(RESOURCE_NOT_FOUND if problem.missing else INVALID_PARAMS, refused) from None
+        finally:
+            self._work.put(lambda: self._watcher.lent(action, path, refused, missing))
+
+    def _heard(self, source: str, line: str) -> None:
+        self._work.put(lambda: self._watcher.heard(source, line))
+
+    async def _run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._work.run)
+            await self._connection.run()
+            # The agent is gone; what it said before is still shown, until `connect` ends.
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    argv: Sequence[str],
+    watcher: Watcher,
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[AgentClient]:
+    """Starts an agent and connects to it; when the block ends, it and what it started are gone.
+
+    `folder` is the agent's working folder, `environment` replaces the inherited one. Raises AgentMissing.
+    """
+    clients: list[AgentClient] = []
+
+    async def relay(line: str) -> None:
+        for client in clients:
+            client._heard("stderr", line)
+
+    try:
+        async with start_agent(argv, folder=folder, environment=environment, relay=relay) as process:
+            client = AgentClient(process, watcher)
+            clients.append(client)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client._run)
+                try:
+                    yield client
+                finally:
+                    tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # Callers catch AgentDied and its like: task groups are how this is built, not part of what it promises.
+        raise _sole(group) from None
+
+
+def _sole(problem: BaseException) -> BaseException:
+    while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
+        problem = problem.exceptions[0]
+    return problem
+
+
+def _object(source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = source.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _session(params: Mapping[str, Any]) -> str:
+    session_id = params.get("sessionId")
+    if not isinstance(session_id, str):
+        raise invalid_params("must be a string", "sessionId")
+    return session_id
+
+
+def _told(refusal: RpcError) -> str:
+    """An error in words: its message and code, and what its `data` says where the message does not say it already."""
+    data = refusal.data
+    words = [data] if isinstance(data, str) else []
+    if isinstance(data, Mapping):
+        words = [
+            data[key] for key in ("details", "detail", "message", "error", "reason") if isinstance(data.get(key), str)
+        ]
+    # Our own agent has the layout there of what is one line in the message.
+    message, shown = refusal.message, next((each for each in words if one_line(each) in refusal.message), None)
+    if shown is not None and "\n" in shown:
+        return f"{message.replace(one_line(shown), shown)} ({refusal.code})"
+    more = next((f": {said}" for said in words if said not in message and one_line(said) not in message), "")
+    return f"{message} ({refusal.code}){more}"

@@ -1,0 +1,360 @@
+"""File gates over what the client has open: `read_file`, `write_file` and `edit_file` by ``fs/*`` where it offers them.
+
+A gate's rules hold as they do on the disk, and hold first: the path is resolved below the gate's root, what is hidden or
+protected, binary or no file is refused, and only then is the client asked, by the path that the links lead to. Only files in
+the session's own folders are the client's; a fork's worktree and roots elsewhere are on the disk. What the client says is
+bounded and checked, and a client that fails is an observation: to fall back on the disk would undo what nobody has saved.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from cantrip_acp.acp.client_services.editor_files import Buffers, Refused
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.files import edit_file, encoding, read_file, write_file
+from cantrip_acp.gates.files.atomic_write import check_writable
+from cantrip_acp.gates.files.replacement import Replaced, replace_exactly
+from cantrip_acp.gates.images import image_type
+from cantrip_acp.gates.path_handle import one_line
+from cantrip_acp.gates.protected_paths import is_git_config
+from cantrip_acp.gates.search import search
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.events import Diff
+    from cantrip_acp.gates.contract import Gate, GateContext, GateInvocation
+    from cantrip_acp.gates.path_handle import Place
+
+_HEAD = 8_192
+_MOST_UNSAVED = 64
+"""Files that are remembered as unsaved."""
+
+
+class FileGates:
+    """The file gates of one session. ``folders`` are the session's: what lies in them may be open in its client."""
+
+    def __init__(self, buffers: Buffers, folders: Sequence[str]) -> None:
+        self._buffers = buffers
+        self._folders = tuple(os.path.realpath(folder) for folder in folders)
+        self._unsaved: dict[str, str] = {}
+        """What the client has of files that are something else on the disk, by path, as it was last seen."""
+        self._handlers = {
+            read_file.READ_FILE.handler: self._read,
+            write_file.WRITE_FILE.handler: self._write,
+            edit_file.EDIT_FILE.handler: self._edit,
+            search.SEARCH.handler: self._search,
+        }
+        self._proposals = {
+            write_file.WRITE_FILE.handler: self._proposed_write,
+            edit_file.EDIT_FILE.handler: self._proposed_edit,
+        }
+
+    def lend(self, invocation: GateInvocation) -> GateInvocation:
+        """The same call, by the client where it is one of ours: somebody else's gate of the same name is theirs."""
+        gate = invocation.gate
+        handler = self._handlers.get(gate.handler)
+        if handler is None or not (self._buffers.reads or self._buffers.writes):
+            return invocation
+        proposes = self._proposals.get(gate.handler, gate.proposes)
+        lent: Gate = replace(gate, handler=handler, proposes=proposes, blocking=False)
+        return replace(invocation, gate=lent)
+
+    # --- the gates -----------------------------------------------------------------------------------------------------
+
+    async def _read(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        offset, limit = read_file.asked_lines(args)
+        with Root.of(context).find(args["path"]) as place:
+            if not self._ours(place):
+                return await _disk(read_file.READ_FILE, args, context)
+            if place.status is not None and image_type(_head(place)) is not None and not _is_text(place):
+                return await _disk(read_file.READ_FILE, args, context)
+            _check_text(place)
+            cut = offset > 1 or limit is not None
+            given = await self._asked(place, offset if offset > 1 else None, limit) if cut else None
+            before = offset - 1
+            if not given or (limit is not None and _lines(given) > limit):
+                # All of it; also where the client cut it in a way of its own, or there is nothing at that line.
+                given, before = await self._asked(place), 0
+                if given is not None:
+                    self._compare(place, given)
+            if given is None:
+                return await _disk(read_file.READ_FILE, args, context)
+            work = partial(read_file.excerpt, place, given, context, args, before=before)
+            return await anyio.to_thread.run_sync(work) if len(given) > read_file.INLINE else work()
+
+    async def _write(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        content = args["content"]
+        with Root.of(context).find(args["path"], writing=True) as place:
+            if not self._ours(place):
+                return await _disk(write_file.WRITE_FILE, args, context)
+            exists = place.status is not None
+            _check_write(args, place, context)
+            before = await self._present(place, context)
+            if before is not None and before == content:
+                return write_file.written("unchanged:", place, content, before, _size(content), "")
+            if not await self._put(place, content, before, context):
+                return await _disk(write_file.WRITE_FILE, args, context)
+            verb = "updated" if exists or before is not None else "created"
+            return write_file.written(verb, place, content, before, _size(content), self._compare(place, content))
+
+    async def _edit(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        with Root.of(context).find(args["path"], writing=True) as place:
+            if not self._ours(place):
+                return await _disk(edit_file.EDIT_FILE, args, context)
+            check_writable(place)
+            _check_text(place)
+            before = await self._present(place, context, strictly=True)
+            if before is None:
+                return await _disk(edit_file.EDIT_FILE, args, context)
+            replaced = await _replaced(args, before, place, context)
+            if not await self._put(place, replaced.text, before, context):
+                return await _disk(edit_file.EDIT_FILE, args, context)
+            return edit_file.edited(place, replaced, before, self._compare(place, replaced.text))
+
+    async def _search(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        """As it is on the disk, with a word about files that are known to be another thing in the editor."""
+        reply = await _disk(search.SEARCH, args, context)
+        lexical = Root.of(context).lexical(args.get("path", "."))
+        differing = [p for p in self._still_unsaved() if lexical is not None and _below(p, lexical)]
+        if not differing or not isinstance(reply.result, str):
+            return reply
+        names = ", ".join(one_line(path.removeprefix(f"{lexical}/")) for path in differing[:10])
+        note = f"[searched as saved on the disk; not saved yet in the editor, where read_file sees them: {names}]"
+        return replace(reply, result=f"{reply.result.rstrip()}\n{note}")
+
+    # --- what they would change ------------------------------------------------------------------------------------------
+
+    async def _proposed_write(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+        with Root.of(context).find(args["path"], writing=True) as place:
+            if not self._ours(place):
+                return await _disk_proposes(write_file.WRITE_FILE, args, context)
+            _check_write(args, place, context)
+            before = await self._present(place, context)
+            return write_file.shown_diff(place, before, args["content"])
+
+    async def _proposed_edit(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+        with Root.of(context).find(args["path"], writing=True) as place:
+            check_writable(place)
+            if not self._ours(place):
+                return await _disk_proposes(edit_file.EDIT_FILE, args, context)
+            _check_text(place)
+            before = await self._present(place, context, strictly=True)
+            if before is None or len(before) > write_file.MAX_DIFF:
+                return ()
+            return write_file.shown_diff(place, before, (await _replaced(args, before, place, context)).text)
+
+    # --- the client's text and the disk's ----------------------------------------------------------------------------------
+
+    def _ours(self, place: Place) -> bool:
+        if is_git_config((*place.root.inner, *place.parts)):
+            # What an editor has of it is the whole; from the disk it comes without credentials.
+            return False
+        real = os.path.realpath(place.root.path)
+        path = os.path.join(real, *place.parts)
+        return any(_below(path, folder) for folder in self._folders)
+
+    async def _asked(self, place: Place, line: int | None = None, limit: int | None = None) -> str | None:
+        """The client's text; None where only the disk can tell."""
+        if not self._buffers.reads:
+            return None
+        try:
+            given = await self._buffers.read(place.absolute, place.shown, line, limit)
+        except Refused as refused:
+            if place.status is None:
+                raise place.no_such("file") from None
+            if line is not None:
+                # Some clients refuse lines that are past the end; that is for the whole text to tell.
+                return None
+            raise refused
+        if given == "" and place.status is None:
+            # Some clients answer with nothing for a file that they do not find.
+            raise place.no_such("file")
+        return given
+
+    async def _present(self, place: Place, context: GateContext, *, strictly: bool = False) -> str | None:
+        """What the file holds now: the client's text, else the disk's. None where there is none, or none that is text.
+
+        ``strictly`` raises where the client cannot tell; else what it cannot tell counts as saved, since it is replaced whole.
+        """
+        largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
+        given = None
+        if self._buffers.reads and (place.status is None or _is_text(place)):
+            try:
+                given = await self._buffers.read(place.absolute, place.shown)
+            except Refused:
+                if strictly and place.status is not None:
+                    raise
+                if strictly:
+                    raise place.no_such("file") from None
+        if given == "" and place.status is None:
+            # Some clients answer with nothing for a file that they do not find.
+            given = None
+        if given is None:
+            if strictly and place.status is None:
+                raise place.no_such("file")
+            return _saved(place, largest)
+        if _size(given) > largest:
+            raise GateError(f"{place.shown!r} is larger than the {largest:,} bytes that this gate changes")
+        return given
+
+    async def _put(self, place: Place, content: str, before: str | None, context: GateContext) -> bool:
+        """Give the client a new text; False where it is for the disk."""
+        if self._buffers.writes:
+            place.make_parents()
+            if await self._buffers.write(place.absolute, place.shown, content):
+                return True
+        if self._buffers.reads and before is not None and not _same(before, _saved(place)):
+            raise GateError(
+                f"{place.shown!r} has changes in the editor that are not saved, and the editor lets nobody else write there; "
+                "nothing was written",
+                "Ask for the file to be saved first",
+            )
+        return False
+
+    def _compare(self, place: Place, given: str) -> str:
+        """Remember whether the client's text is saved; what to say where it is not."""
+        path = place.absolute
+        self._unsaved.pop(path, None)
+        if len(given) > read_file.INLINE or _same(given, _saved_at(path)):
+            return ""
+        if len(self._unsaved) >= _MOST_UNSAVED:
+            self._unsaved.pop(next(iter(self._unsaved)))
+        self._unsaved[path] = given
+        return "; in the editor, which has not saved it yet: commands see the file as it was"
+
+    def _still_unsaved(self) -> list[str]:
+        for path, given in list(self._unsaved.items()):
+            if _same(given, _saved_at(path)):
+                del self._unsaved[path]
+        return sorted(self._unsaved)
+
+
+async def _disk(gate: Gate, args: Mapping[str, Any], context: GateContext) -> GateReply:
+    reply = gate.handler(args, context)
+    reply = await reply if inspect.isawaitable(reply) else reply
+    assert isinstance(reply, GateReply)
+    return reply
+
+
+async def _disk_proposes(gate: Gate, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+    assert gate.proposes is not None
+    found: tuple[Diff, ...] = await anyio.to_thread.run_sync(gate.proposes, args, context)  # type: ignore[arg-type]
+    return found
+
+
+async def _replaced(args: Mapping[str, Any], before: str, place: Place, context: GateContext) -> Replaced:
+    _check_new(args["new_text"], "new_text", context)
+    largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
+    work = partial(
+        replace_exactly,
+        before,
+        args["old_text"],
+        args["new_text"],
+        every=bool(args.get("replace_all", False)),
+        shown=place.shown,
+        largest=largest,
+    )
+    replaced = await anyio.to_thread.run_sync(work) if len(before) > edit_file.INLINE else work()
+    if _size(replaced.text) > largest:
+        raise GateError(f"the file would have {_size(replaced.text):,} bytes; this gate writes up to {largest:,}")
+    return replaced
+
+
+def _check_write(args: Mapping[str, Any], place: Place, context: GateContext) -> None:
+    """Raise where a file cannot be written whole here, or not so."""
+    if args["path"].endswith("/") and place.status is None:
+        raise GateError(f"{args['path']!r} names a folder", "give the path of a file in it")
+    check_writable(place)
+    _check_new(args["content"], "content", context)
+
+
+def _check_new(content: str, name: str, context: GateContext) -> None:
+    """Raise where no file may hold this text."""
+    try:
+        size = len(content.encode())
+    except UnicodeEncodeError:
+        raise GateError(
+            f"{name} holds half of a surrogate pair, which no file can hold as text", "send whole characters"
+        ) from None
+    largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
+    if size > largest:
+        raise GateError(f"{name} has {size:,} bytes; this gate writes files of up to {largest:,}")
+
+
+def _check_text(place: Place) -> None:
+    """Raise where what is on the disk is no file, hidden, or no text. What is not there may be open all the same."""
+    if place.status is None:
+        return
+    kind = _binary(place)
+    if kind is not None:
+        raise GateError(f"{place.shown!r} is a binary file ({kind}, {place.status.st_size:,} bytes), not text")
+
+
+def _is_text(place: Place) -> bool:
+    return _binary(place) is None
+
+
+def _binary(place: Place) -> str | None:
+    return encoding.binary_kind(_head(place))
+
+
+def _head(place: Place) -> bytes:
+    descriptor, _ = place.open_file()
+    try:
+        return os.read(descriptor, _HEAD)
+    except OSError as error:
+        raise GateError(f"cannot read {place.shown!r}: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _saved(place: Place, largest: int = write_file.MAX_DIFF) -> str | None:
+    if place.status is None:
+        return None
+    data = write_file.read_whole(place, largest)
+    decoded = encoding.decode(data) if data is not None else None
+    return decoded[0] if decoded is not None else None
+
+
+def _saved_at(path: str) -> str | None:
+    """What the disk has under a path that was found before, for nothing but a comparison."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return None
+        decoded = encoding.decode(file.read(4 * read_file.INLINE))
+    return decoded[0] if decoded is not None else None
+
+
+def _same(given: str, saved: str | None) -> bool:
+    """Whether two texts are one, line ends and byte order marks apart, which editors keep to themselves."""
+    return saved is not None and _bare(given) == _bare(saved)
+
+
+def _bare(content: str) -> str:
+    return content.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _size(content: str) -> int:
+    return len(content.encode("utf-8", "replace"))
+
+
+def _lines(content: str) -> int:
+    return content.count("\n") + (1 if content and not content.endswith("\n") else 0)
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,129 @@
+"""Asking a session's user for more than yes or no: a form that the client shows (ACP, Elicitation).
+
+Only where the client offers forms. A form never asks for a secret: the protocol forbids it, and keys have other ways.
+What comes back is checked here; a form that is declined, cancelled or answered wrongly is no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from cantrip_acp.acp.render.event_translator import Reached
+from cantrip_acp.acp.render.formatting import IN_CHAT
+from cantrip_acp.acp.wire.connection import Disconnected
+from cantrip_acp.acp.wire.jsonrpc import RpcError
+from cantrip_acp.core import events
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.interaction.ask_user import in_chat, title
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.wire.connection import Connection
+    from cantrip_acp.gates.contract import GateContext
+
+
+log = logging.getLogger(__name__)
+
+METHOD = "elicitation/create"
+LONGEST = 100_000
+"""Characters of one answer that are taken."""
+
+
+class Form(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """A question of one field, tied to a session (and a tool call in it) or to a request that is still open."""
+
+    message: str
+    requested_schema: Mapping[str, Any]
+    session_id: str | None = None
+    tool_call_id: str | None = None
+    request_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    mode: str = msgspec.field(default_factory=lambda: "form")
+
+
+class Filled(msgspec.Struct):
+    action: str
+    content: Mapping[str, Any] | None = None
+
+
+FIELD = "answer"
+
+
+def question(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    """The schema of a form with one field: a text, or one of ``choices`` (value and how it is shown)."""
+    field: dict[str, Any] = {"type": "string", "title": title}
+    if choices:
+        field["oneOf"] = [{"const": value, "title": shown} for value, shown in choices]
+    else:
+        field["minLength"] = 1
+    return {"type": "object", "properties": {FIELD: field}, "required": [FIELD]}
+
+
+async def ask(connection: Connection, form: Form) -> str | None:
+    """What the user answered; None where there is no answer: declined, cancelled, not one of the choices, or no such client."""
+    try:
+        filled: Filled = await connection.request(METHOD, form, Filled)
+    except RpcError as problem:
+        log.warning("the client did not show a form: %s", problem)
+        return None
+    except Disconnected:
+        return None
+    if filled.action != "accept" or filled.content is None:
+        return None
+    answer = filled.content.get(FIELD)
+    if not isinstance(answer, str) or not answer.strip():
+        return None
+    choices = form.requested_schema["properties"][FIELD].get("oneOf")
+    if choices is not None and answer not in {choice["const"] for choice in choices}:
+        return None
+    return answer[:LONGEST]
+
+
+# --- The gate `ask_user` by a form of the client's (ACP, Elicitation); where it shows none, the question is said in the chat.
+
+
+class Questions:
+    """Questions of one session's entities to its user."""
+
+    def __init__(self, connection: Connection, session_id: str, *, forms: bool) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._forms = forms
+
+    async def ask(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        """The gate's handler. Raises `GateError` where there is no answer."""
+        asked, choices = args["question"], args.get("choices", ())
+        direct = context.turn is not None and context.turn.depth == 0 and context.turn.listening
+        if not self._forms:
+            if not direct or context.turn is None:
+                raise GateError(
+                    "the user cannot be asked from here", "decide by what you know, or answer with the question"
+                )
+            said = in_chat(asked, choices)
+            message_id = f"{context.call_id}:question"
+            await context.turn.emit(
+                events.Text(entity_id=context.entity_id, cast_id=context.cast_id, delta=said, message_id=message_id)
+            )
+            return GateReply(
+                f"{IN_CHAT}, and this client takes an answer only with its user's next message. Do "
+                "what does not depend on it, then end; the answer comes as the next intent"
+            )
+        if direct and context.turn is not None:
+            # Behind everything that leads to it.
+            reached = Reached(entity_id=context.entity_id, cast_id=context.cast_id, shown=anyio.Event())
+            await context.turn.emit(reached)
+            await reached.shown.wait()
+        form = Form(
+            message=asked,
+            requested_schema=question("Answer", [(choice, choice) for choice in choices]),
+            session_id=self._session_id,
+            tool_call_id=context.call_id if direct else None,
+        )
+        answer = await ask(self._connection, form)
+        if answer is None:
+            raise GateError("the user gave no answer", "Decide by what you know, or end and say what you would need")
+        return GateReply(answer, title=title(asked))

@@ -1,0 +1,65 @@
+"""What a client lends to the gates of a session: its files, its terminals, and a way to ask its user.
+
+Each only where the client offers it; a gate that is not served here works as it does anywhere. Somebody else's gate of the
+same name is theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cantrip_acp.acp.client_services.editor_file_gates import FileGates
+    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.gates.contract import GateInvocation
+
+_FILES = frozenset({"read_file", "write_file", "edit_file", "search"})
+
+
+def services(session: Session) -> Callable[[GateInvocation], GateInvocation]:
+    """What gives a session's calls over to its client."""
+    files: FileGates | None = None
+    client = session.client
+
+    def lend(invocation: GateInvocation) -> GateInvocation:
+        nonlocal files
+        name = invocation.gate.name
+        if name in _FILES and (client.reads_files or client.writes_files):
+            if files is None:
+                from cantrip_acp.acp.client_services.editor_file_gates import FileGates
+                from cantrip_acp.acp.client_services.editor_files import Buffers
+
+                buffers = Buffers(session.connection, session.id, reads=client.reads_files, writes=client.writes_files)
+                files = FileGates(buffers, (session.note.cwd, *session.note.directories))
+            return files.lend(invocation)
+        if name == "client_terminal" and client.terminals:
+            return _terminal(session, invocation)
+        if name == "ask_user":
+            return _question(session, invocation)
+        return invocation
+
+    return lend
+
+
+def _terminal(session: Session, invocation: GateInvocation) -> GateInvocation:
+    from cantrip_acp.acp.client_services.terminals import ClientTerminals
+    from cantrip_acp.gates.interaction.client_terminal import CLIENT_TERMINAL
+
+    if invocation.gate.handler is not CLIENT_TERMINAL.handler:
+        return invocation
+    terminals = ClientTerminals(session.connection, session.id)
+    gate = replace(invocation.gate, handler=terminals.run, proposes=terminals.proposes)
+    return replace(invocation, gate=gate)
+
+
+def _question(session: Session, invocation: GateInvocation) -> GateInvocation:
+    from cantrip_acp.acp.client_services.forms import Questions
+    from cantrip_acp.gates.interaction.ask_user import ASK_USER
+
+    if invocation.gate.handler is not ASK_USER.handler:
+        return invocation
+    ask = Questions(session.connection, session.id, forms=session.client.forms).ask
+    return replace(invocation, gate=replace(invocation.gate, handler=ask))

@@ -1,0 +1,151 @@
+"""The gate `client_terminal` by a terminal of the client's (ACP, Terminals): created, shown, waited for, released.
+
+Whatever ends the call, the command is killed and the terminal released: in order where the call ends by itself, and beside
+everything else where it is cancelled, so that no cancel waits for a client.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from cantrip_acp.acp.render.event_translator import TerminalOpened
+from cantrip_acp.acp.wire.connection import Disconnected
+from cantrip_acp.acp.wire.jsonrpc import RpcError
+from cantrip_acp.core.errors import GateError
+from cantrip_acp.gates.confinement import Root
+from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.files.encoding import sendable
+from cantrip_acp.gates.interaction.client_terminal import SECONDS
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.wire.connection import Connection
+    from cantrip_acp.core.events import Diff
+    from cantrip_acp.gates.contract import GateContext
+
+log = logging.getLogger(__name__)
+
+OUTPUT_BYTES = 100_000
+"""Of a command's output; a client that sends more is cut."""
+PATIENCE = 20.0
+"""Seconds for a client to create, read or release a terminal in."""
+
+
+class Create(msgspec.Struct, rename="camel"):
+    session_id: str
+    command: str
+    args: list[str]
+    cwd: str
+    output_byte_limit: int
+
+
+class OneTerminal(msgspec.Struct, rename="camel"):
+    session_id: str
+    terminal_id: str
+
+
+class Created(msgspec.Struct, rename="camel"):
+    terminal_id: str
+
+
+class Exit(msgspec.Struct, rename="camel"):
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+class Output(msgspec.Struct, rename="camel"):
+    output: str
+    truncated: bool = False
+    exit_status: Exit | None = None
+
+
+class ClientTerminals:
+    """The terminals that a client lends one session."""
+
+    def __init__(self, connection: Connection, session_id: str) -> None:
+        self._connection = connection
+        self._session_id = session_id
+
+    def proposes(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
+        """No change that could be shown. Raises `GateError` for a folder in which nothing may run."""
+        _folder(args.get("cwd", "."), context)
+        return ()
+
+    async def run(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
+        """The gate's handler. Raises `GateError` where the client fails."""
+        cwd = _folder(args.get("cwd", "."), context)
+        create = Create(self._session_id, "/bin/sh", ["-c", args["command"]], cwd, OUTPUT_BYTES)
+        created: Created = await self._ask("terminal/create", create, Created)
+        one = OneTerminal(self._session_id, created.terminal_id)
+        over = False
+        try:
+            if context.turn is not None and context.turn.listening:
+                opened = TerminalOpened(
+                    entity_id=context.entity_id,
+                    cast_id=context.cast_id,
+                    depth=context.turn.depth,
+                    call_id=context.call_id,
+                    terminal_id=created.terminal_id,
+                )
+                await context.turn.emit(opened)
+            ended, timed_out = Exit(), False
+            try:
+                seconds = float(args.get("seconds", SECONDS))
+                ended = await self._ask("terminal/wait_for_exit", one, Exit, seconds)
+            except TimedOut:
+                timed_out = True
+                await self._ask("terminal/kill", one, Any)
+            output: Output = await self._ask("terminal/output", one, Output)
+            over = True
+            await self._ask("terminal/release", one, Any)
+        finally:
+            if not over:
+                self._connection.beside(partial(self._end, one))
+        if output.exit_status is not None and ended.exit_code is None and ended.signal is None:
+            ended = output.exit_status
+        text = sendable(output.output)
+        result = {
+            "output": text[-OUTPUT_BYTES:],
+            "exit_code": ended.exit_code,
+            "signal": ended.signal,
+            "truncated": output.truncated or len(text) > OUTPUT_BYTES,
+            "timed_out": timed_out,
+        }
+        return GateReply(result, title=args["command"])
+
+    async def _end(self, one: OneTerminal) -> None:
+        """Kill what runs and let the terminal go; nobody waits for this."""
+        for method in ("terminal/kill", "terminal/release"):
+            try:
+                await self._ask(method, one, Any)
+            except GateError as problem:
+                log.info("a terminal of the client's: %s", problem)
+
+    async def _ask(self, method: str, params: Any, shape: Any, seconds: float = PATIENCE) -> Any:
+        try:
+            with anyio.fail_after(seconds):
+                return await self._connection.request(method, params, shape)
+        except TimeoutError:
+            raise TimedOut(f"the editor did not answer {method} within {seconds:g} seconds") from None
+        except Disconnected:
+            raise GateError("the editor is gone, and its terminal with it") from None
+        except RpcError as problem:
+            said = " ".join(problem.message.split())[:300]
+            raise GateError(f"the editor's terminal failed: {said} ({method}, {problem.code})") from None
+
+
+class TimedOut(GateError):
+    """The client did not answer in time."""
+
+
+def _folder(path: str, context: GateContext) -> str:
+    with Root.of(context).find(path) as place:
+        if place.status is None or not stat.S_ISDIR(place.status.st_mode):
+            raise GateError(f"{place.shown!r} is no folder; cwd is where the command runs")
+        return place.absolute

@@ -1,0 +1,60 @@
+"""Errors about sessions that several methods answer with (ACP, Error Handling)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cantrip_acp.acp.initialize import AUTH_METHOD, OTHER_WAYS
+from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, INVALID_REQUEST, RESOURCE_NOT_FOUND, RpcError
+from cantrip_acp.core.errors import MissingKey
+from cantrip_acp.text.redaction import shared
+
+
+class SignedOut(MissingKey):
+    """The user has signed out, and this crystal needs a key."""
+
+
+def unknown(session_id: str) -> RpcError:
+    """There is no such session, here or on disk."""
+    shown = session_id[:100]
+    return RpcError(RESOURCE_NOT_FOUND, f"Resource not found: there is no session {shown!r}", {"sessionId": shown})
+
+
+def busy(session_id: str) -> RpcError:
+    """The session works on something that this would disturb."""
+    return RpcError(
+        INVALID_REQUEST,
+        f"Invalid request: session {session_id[:100]} is busy; wait for its reply or send session/cancel",
+        {"sessionId": session_id[:100], "reason": "prompt_in_progress"},
+    )
+
+
+Doing = Literal["closed", "loaded", "deleted"]
+"""What may happen to a session that no prompt can be sent to meanwhile."""
+
+_REASONS: dict[Doing, str] = {"closed": "session_closing", "loaded": "session_loading", "deleted": "session_deleting"}
+_MENDS: dict[Doing, str] = {
+    "closed": "wait for the reply to session/close, and load it again to go on",
+    "loaded": "wait for the reply to session/load or session/resume",
+    "deleted": "begin another session",
+}
+
+
+def unready(session_id: str, doing: Doing) -> RpcError:
+    """The session is being closed, loaded or deleted at this moment."""
+    shown = session_id[:100]
+    return RpcError(
+        INVALID_REQUEST,
+        f"Invalid request: session {shown} is being {doing}; {_MENDS[doing]}",
+        {"sessionId": shown, "reason": _REASONS[doing]},
+    )
+
+
+def auth_required(missing: MissingKey) -> RpcError:
+    """No crystal can be had: what is missing, and what to set; said once."""
+    text = shared().diagnostic(str(missing)).rstrip(".")
+    if isinstance(missing, SignedOut):
+        return RpcError(
+            AUTH_REQUIRED, f"Authentication required: {text}", {"methodId": AUTH_METHOD, "reason": "signed_out"}
+        )
+    return RpcError(AUTH_REQUIRED, f"Authentication required: {text}. {OTHER_WAYS}", {"methodId": AUTH_METHOD})

@@ -1,0 +1,121 @@
+"""The agent as a process: its log, its signals and its end.
+
+Whatever ends it (the client hangs up, stops reading, a polite signal), running turns are ended and recorded, what they
+started is gone, and the process leaves with status 0 within a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never
+
+import anyio
+
+from cantrip_acp.acp.server import Agent, agent_for
+from cantrip_acp.acp.wire.byte_streams import DescriptorReader, DescriptorWriter
+from cantrip_acp.acp.wire.connection import Connection
+from cantrip_acp.core.errors import OutputError
+from cantrip_acp.files.output_file import check_appendable
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.start import Options
+
+LAST_SECONDS = 0.4
+"""For the process to end in once requests have had their time, whatever still holds it up."""
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end it politely; SIGHUP only where nobody asked for it to be ignored (``nohup``)."""
+
+
+def serve_process(options: Options, source: int, sink: int, leftover: bytes, greeted: dict[str, Any] | None) -> int:
+    """Serve on two descriptors until the end; returns the exit status."""
+    problem = start_log(options.log_file)
+    if problem is not None:
+        sys.stderr.write(f"cantrip-acp: {problem}\n")
+        return 2
+    agent = agent_for(options.recipe, options.state_dir, greeted=greeted)
+    try:
+        anyio.run(_serve, agent, source, sink, leftover)
+    except KeyboardInterrupt:
+        pass  # a second Ctrl-C while leaving
+    return 0
+
+
+async def _serve(agent: Agent, source: int, sink: int, leftover: bytes) -> None:
+    reader = DescriptorReader(source)
+    connection = Connection(reader, DescriptorWriter(sink), agent.methods(), leftover=leftover, admit=agent.admit)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_obey_signals, connection)
+        await agent.serve(connection, patient=reader.is_file, ending=_leave_in_time)
+        tasks.cancel_scope.cancel()
+
+
+async def _obey_signals(connection: Connection) -> None:
+    heard = [n for n in SIGNALS if n is not signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(*heard) as signals:
+        async for number in signals:
+            logging.getLogger(__name__).info("ended by %s", signal.Signals(number).name)
+            connection.stop()
+
+
+def _leave_in_time(grace: float) -> None:
+    """A thread that cannot be stopped (a gate in a blocked system call) does not keep the process."""
+    last = threading.Timer(grace + LAST_SECONDS, _leave_now)
+    last.daemon = True
+    last.start()
+
+
+def _leave_now() -> Never:
+    os._exit(0)
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def start_log(path: str | None) -> str | None:
+    """Send the log to a file, or warnings to stderr. Returns what is wrong with the file, None where nothing is."""
+    handler: logging.Handler
+    if path is None:
+        handler = _PatientlessHandler()
+        level = logging.WARNING
+    else:
+        try:
+            Path(path).expanduser().parent.mkdir(parents=True, exist_ok=True)
+            check_appendable(Path(path).expanduser())
+            handler = logging.FileHandler(Path(path).expanduser(), encoding="utf-8")
+        except OutputError as problem:
+            return f"the log file: {problem}; choose another --log-file"
+        except OSError as problem:
+            return f"the log file {path} cannot be written: {problem.strerror or problem}; choose another --log-file"
+        level = logging.INFO
+    handler.setFormatter(_RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    return None
+
+
+class _RedactingFormatter(logging.Formatter):
+    """No secret reaches a log, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shared().diagnostic(super().format(record))
+
+
+class _PatientlessHandler(logging.Handler):
+    """Writes to stderr what it takes at once. A client that never reads our stderr must not be able to stop us."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            data = (self.format(record) + "\n").encode("utf-8", "replace")
+            poll = select.poll()
+            poll.register(2, select.POLLOUT)
+            while data and poll.poll(0):
+                data = data[os.write(2, data[: select.PIPE_BUF]) :]
+        except OSError:
+            pass  # nobody reads it

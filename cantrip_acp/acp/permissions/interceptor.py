@@ -1,0 +1,316 @@
+"""Who may do what in a session: the interceptor that asks its user, and what the user said for good.
+
+It stands in the chain of every entity of the session, children among them, and knows nothing of the wire: it makes a
+`Question` and waits for an `Answer`. A refusal is an observation. What could not be done whoever allowed it is not asked:
+it fails as it would without anybody's word. What is allowed or refused for good holds for a gate or a medium's tool and a
+pattern (`patterns`), or for what the gate itself says (a host, this command). A refusal for good holds in every mode; what
+was allowed only saves the question. A question that is open while the mode changes, or while another answer decides it too,
+is settled as the call would be now.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from cantrip_acp.acp.permissions import patterns
+from cantrip_acp.acp.permissions.patterns import ALL
+from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.session_store import Granted
+from cantrip_acp.core.errors import describe
+from cantrip_acp.core.events import Diff, Location
+from cantrip_acp.gates.contract import GateReply
+from cantrip_acp.gates.web.named_hosts import NamedHosts
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.gates.contract import GateInvocation, Proceed, ProgramCall
+
+log = logging.getLogger(__name__)
+
+Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
+"""What came of a question; unasked where the client could not be asked."""
+
+Judge = Callable[[], "GateReply | bool | None"]
+"""What becomes of a call as things are: True where it may go on, why it may not, or None where the user is to be asked."""
+
+_FOR_PEOPLE = {
+    "rejected": "you rejected this",
+    "rejected_always": "you rejected this for the whole session",
+    "refused": "the session is in read-only mode",
+    "unasked": "you could not be asked",
+}
+
+
+def _no(permission: str, why: str, said: str = "") -> GateReply:
+    """A refusal: ``why`` is written for the entity, ``said`` for people."""
+    return GateReply(
+        why, is_error=True, annotations={"permission": permission, "error": said or _FOR_PEOPLE[permission]}
+    )
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that needs its user's word. ``pattern`` is what would be remembered, ``shown`` how that is said to people.
+
+    ``program`` is true of commands and cells, whose tool call nobody has heard of yet.
+    """
+
+    call_id: str
+    tool: str
+    title: str
+    kind: str
+    pattern: str
+    shown: str
+    raw_input: Any
+    entity_id: str
+    cast_id: str
+    program: bool = False
+    child: str | None = None
+    """What people call the child that it comes from."""
+    text: str = ""
+    cwd: str | None = None
+    locations: tuple[Location, ...] = ()
+    diffs: tuple[Diff, ...] = ()
+
+
+class _Open:
+    """A question that nobody has answered yet."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.scope = anyio.CancelScope()
+
+
+class Permissions:
+    """The permissions of one session. ``ask`` puts a question to its user; ``remember`` keeps what was said for good."""
+
+    def __init__(self, ask: Callable[[Question], Awaitable[Answer]], remember: Callable[[Granted], None]) -> None:
+        self.ask = ask
+        self.remember = remember
+        self.mode = modes.DEFAULT
+        self.granted: list[Granted] = []
+        self.hosts = NamedHosts()
+        self._open: list[_Open] = []
+
+    lend: Callable[[GateInvocation], GateInvocation] | None = None
+    """Gives a call over to the client where it has something better than we do: the files that are open in it."""
+
+    def forget(self) -> None:
+        """Nothing that was said for good holds any more."""
+        self.granted.clear()
+
+    def reconsider(self) -> None:
+        """The mode is another one, or something was said for good: settle the open questions that this answers."""
+        for each in self._open:
+            if each.judge() is not None:
+                each.scope.cancel()
+
+    async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
+        """The link in the chain of a gate's call."""
+        if self.lend is not None:
+            invocation = self.lend(invocation)
+        gate = invocation.gate
+        if modes.changes_something(gate):
+            why = await self._gate(invocation)
+            if why is not None:
+                return why
+        return await proceed(invocation)
+
+    async def program(self, call: ProgramCall) -> GateReply | None:
+        """Why a command or a cell may not run; None where it may."""
+        shell = call.tool == "bash"
+
+        def judge() -> GateReply | bool | None:
+            if self.mode == modes.READ_ONLY and _writable(call):
+                # A child that lives already has the wards that it was born with.
+                return _no("refused", "refused: the session is in read-only mode, and this could change files")
+            said = self._said(call.tool, lambda p: patterns.fits_command(call.text, p) if shell else p == ALL)
+            if said is None or said is True:
+                return True if said or self.mode != modes.ASK or not _asks(call) else None
+            return said
+
+        pattern, shown = patterns.of_command(call.text) if shell else (ALL, "every cell")
+        question = Question(
+            call_id=call.call_id,
+            tool=call.tool,
+            title=call.text,
+            kind="execute",
+            pattern=pattern,
+            shown=shown,
+            raw_input={"command" if shell else "code": call.text},
+            entity_id=call.entity_id,
+            cast_id=call.cast_id,
+            program=True,
+            text=call.text,
+            cwd=str(call.circle.workspace) if call.circle.workspace is not None else None,
+        )
+        return await self._decided(question, judge)
+
+    async def _gate(self, invocation: GateInvocation) -> GateReply | None:
+        """Why a gate's call may not go on; None where it may."""
+        gate, context = invocation.gate, invocation.context
+        title, locations = _seen(invocation)
+        paths = [place.path for place in locations]
+        top = [str(folder) for folder in (context.workspace, *context.folders) if folder is not None]
+        pattern, shown = patterns.of_paths(paths, top) if gate.covers is None else gate.covers(invocation.args)
+
+        def fits(said: str) -> bool:
+            return said in (ALL, pattern) if gate.covers is not None else patterns.fits_paths(paths, said)
+
+        def judge() -> GateReply | bool | None:
+            if self.mode == modes.READ_ONLY:
+                return _no(
+                    "refused", f"{gate.name} is refused: the session is in read-only mode, in which nothing is changed"
+                )
+            said = self._said(gate.name, fits)
+            if said is not None:
+                return said
+            if (self.mode == modes.TRUSTED and self.hosts.names(invocation)) or (
+                self.mode == modes.SANDBOXED and paths and patterns.free(paths, context.wards)
+            ):
+                return True
+            return None
+
+        now = judge()
+        if now is not None:
+            return now if isinstance(now, GateReply) else None
+        question = Question(
+            call_id=invocation.call_id,
+            tool=gate.name,
+            title=title,
+            kind=gate.kind,
+            pattern=pattern,
+            shown=f"{patterns.called(gate.name)} {shown}".strip(),
+            raw_input=invocation.args,
+            entity_id=context.entity_id,
+            cast_id=context.cast_id,
+            text=await _command_of(invocation),
+            locations=locations,
+            # Raises what the call would fail with in any case; nobody is asked then.
+            diffs=await _proposed(invocation),
+        )
+        why = await self._decided(question, judge)
+        if why is None and _seen(invocation)[1] != locations:
+            moved = f"{title} leads somewhere else now than when you were asked"
+            again = f"{gate.name} is refused: {title} leads somewhere else now than when the user was asked. Try again"
+            return _no("refused", again, moved)
+        return why
+
+    def _said(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
+        """What was said for good of such a call, a refusal before a permission; None where nothing was."""
+        said = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
+        if not said:
+            return None
+        why = f"{tool} is refused: the user does not want this in this session. Go on without it"
+        return all(said) or _no("rejected_always", why)
+
+    async def _decided(self, question: Question, judge: Judge) -> GateReply | None:
+        """Why a call may not go on, by what holds already or by what the user says; None where it may."""
+        while (now := judge()) is None:
+            answer = await self._answer(question, judge)
+            if answer is not None:
+                return self._taken(question, answer, judge)
+        return now if isinstance(now, GateReply) else None
+
+    async def _answer(self, question: Question, judge: Judge) -> Answer | None:
+        """What the user says; None where that is not needed any more."""
+        waiting = _Open(judge)
+        self._open.append(waiting)
+        try:
+            with waiting.scope:
+                return await self.ask(question)
+        finally:
+            self._open.remove(waiting)
+        return None
+
+    def _taken(self, question: Question, answer: Answer, judge: Judge) -> GateReply | None:
+        """What follows from an answer."""
+        if answer in ("allow_always", "reject_always"):
+            allowed = answer == "allow_always"
+            self.granted.append(Granted(question.tool, question.pattern, allowed))
+            # What holds a secret is kept masked, so it is asked again when the session is opened anew.
+            self.remember(Granted(question.tool, shared().text(question.pattern), allowed))
+            self.reconsider()
+        if answer.startswith("allow"):
+            # The mode may be another one by now, in which this is not to be had by anybody's word.
+            now = judge()
+            return now if isinstance(now, GateReply) else None
+        if answer == "unasked":
+            return _no(
+                "unasked",
+                f"{question.tool} was not run: it needs the user's permission, and the client cannot ask for it. The user "
+                "can switch the session to another mode",
+            )
+        return _no(
+            "rejected_always" if answer == "reject_always" else "rejected",
+            f"the user refused this: {' '.join(question.title.split())[:200]}. Do not try the same in another way; go on "
+            "without it, or say what you would need",
+        )
+
+
+def _seen(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
+    """Title and locations of a call; its own name alone where its arguments have no preview."""
+    gate = invocation.gate
+    if gate.preview is None:
+        return gate.name, ()
+    try:
+        seen = gate.preview(invocation.args, invocation.context)
+        return seen.title or gate.name, tuple(seen.locations)
+    except Exception as error:  # noqa: BLE001
+        # The gate itself says what is wrong with them.
+        log.debug("no preview of %s: %s", gate.name, shared().diagnostic(describe(error)))
+        return gate.name, ()
+
+
+async def _command_of(invocation: GateInvocation) -> str:
+    """The command line that a call would run, to be shown whole. Raises `GateError` where it would fail whoever allowed it."""
+    gate = invocation.gate
+    if gate.runs is not None:
+        return await anyio.to_thread.run_sync(gate.runs, invocation.args, invocation.context)
+    command = invocation.args.get("command") if gate.kind == "execute" else None
+    return command if isinstance(command, str) else ""
+
+
+def _asks(call: ProgramCall) -> bool:
+    """Whether a program of this medium is asked for: a command, unless it is nothing but a gate's call (which asks for itself
+    where it writes), and a cell that could write files."""
+    if call.tool != "bash":
+        return bool(call.circle.wards.code_writable_paths)
+    from cantrip_acp.acp.permissions import shell_parse
+
+    words = shell_parse.plain(call.text)
+    if words is None:
+        return True
+    from cantrip_acp.mediums.bash import _SHELL_WORDS
+
+    name = words[0]
+    if name.startswith("cantrip_") and name.removeprefix("cantrip_") in call.circle.tool_names:
+        return False
+    return name not in call.circle.tool_names or name in _SHELL_WORDS
+
+
+def _writable(call: ProgramCall) -> bool:
+    wards = call.circle.wards
+    return bool(wards.bash_writable_paths if call.tool == "bash" else wards.code_writable_paths)
+
+
+async def _proposed(invocation: GateInvocation) -> tuple[Diff, ...]:
+    """The changes that a call would make. Raises `GateError` where it would fail whoever allowed it."""
+    proposes = invocation.gate.proposes
+    if proposes is None:
+        return ()
+    args: Mapping[str, Any] = invocation.args
+    try:
+        if inspect.iscoroutinefunction(proposes):
+            found: tuple[Diff, ...] = await proposes(args, invocation.context)
+            return found
+        return await anyio.to_thread.run_sync(proposes, args, invocation.context)  # type: ignore[arg-type]
+    except (OSError, UnicodeError):
+        # Something that the call itself can say better.
+        return ()

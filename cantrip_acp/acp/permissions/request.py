@@ -1,0 +1,108 @@
+"""Asking a session's user through the client (ACP, Requesting Permission).
+
+The question goes out behind the updates that lead to it: it takes its place among the entity's events (`Asked`), and is
+asked when those before it were sent. A client that never answers keeps that one turn waiting, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.render.event_translator import by_child
+from cantrip_acp.acp.render.formatting import as_code, as_content, counted, headline, places, shortened
+from cantrip_acp.acp.wire.connection import Disconnected
+from cantrip_acp.acp.wire.jsonrpc import RpcError
+from cantrip_acp.core import events
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions.interceptor import Answer, Question
+    from cantrip_acp.acp.render.event_translator import by_child
+from cantrip_acp.acp.wire.connection import Connection
+
+log = logging.getLogger(__name__)
+
+METHOD = "session/request_permission"
+
+
+class Asked(events.Event, frozen=True, kw_only=True, tag="permission"):
+    """A question's place among the events; ``shown`` is set when everything before it was sent."""
+
+    question: Any
+    shown: Any
+
+
+async def ask_client(connection: Connection, session_id: str, question: Question) -> Answer | None:
+    """What the user said; None where the client settled the question as cancelled. Secrets are masked here in the changes of
+    files, and before in all else."""
+    redact = shared()
+    content: list[acp.ToolContent] = [
+        acp.Diff(d.path, None if d.old_text is None else redact.text(d.old_text), redact.text(d.new_text))
+        for d in question.diffs
+    ]
+    if question.text:
+        language = "python" if question.tool == "python" else "sh"
+        content.append(as_content(as_code(shortened(visible(question.text)), language)))
+    title = counted(visible(question.title), question.diffs)
+    call = acp.Asking(
+        tool_call_id=question.call_id,
+        title=title if question.child is None else by_child(title, question.child),
+        kind=question.kind,
+        name=question.tool,
+        status="pending",
+        content=content or None,
+        locations=places(question.locations),
+        raw_input=question.raw_input,
+    )
+    shown = headline(visible(redact.text(question.shown)))
+    options = [
+        acp.PermissionOption("allow_once", "Allow", "allow_once"),
+        acp.PermissionOption("allow_always", f"Always allow {shown}", "allow_always"),
+        acp.PermissionOption("reject_once", "Reject", "reject_once"),
+        acp.PermissionOption("reject_always", f"Always reject {shown}", "reject_always"),
+    ]
+    chosen = await choose(connection, acp.RequestPermission(session_id, call, options))
+    if chosen is None:
+        return None
+    return chosen if chosen in _ANSWERS else "reject_once"  # type: ignore[return-value]
+
+
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+
+
+def visible(text: str) -> str:
+    """Text for whoever decides by it: what cannot be seen, or turns other text around, is spelled out.
+
+    >>> visible("rm \u202egpj.a")
+    'rm \\\\u202egpj.a'
+    """
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub(_spelled, text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_ANSWERS = frozenset({"allow_once", "allow_always", "reject_once", "reject_always", "unasked"})
+
+
+async def choose(connection: Connection, request: acp.RequestPermission) -> str | None:
+    """The id of the option that was chosen, ``unasked`` where nobody could be asked; None for a cancelled question."""
+    try:
+        answer: acp.PermissionAnswer = await connection.request(METHOD, request, acp.PermissionAnswer)
+    except RpcError as problem:
+        log.warning("the client did not ask for a permission: %s", problem)
+        return "unasked"
+    except Disconnected:
+        return "unasked"
+    outcome = answer.outcome
+    if outcome.outcome == "cancelled":
+        return None
+    return outcome.option_id if outcome.outcome == "selected" and outcome.option_id is not None else "reject_once"

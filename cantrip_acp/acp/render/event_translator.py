@@ -1,0 +1,521 @@
+"""Events of an entity as updates of a session (ACP, Prompt Turn and Tool Calls).
+
+Every gate call and every command is a tool call: pending when it is asked for, in progress when it runs, and completed
+or failed at its end. A command's output goes into a display terminal where the client offers one
+(``_meta.terminal_output``) and into the tool call's content elsewhere; since an update replaces that content, it is sent
+at intervals and holds the end of a long output. What children do is content of the call that spawned them (`family`),
+shown at the same intervals; the calls of theirs that the user is asked about are tool calls of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.render.formatting import (
+    ASKED_IN_CHAT,
+    CONTENT_LIMIT,
+    IN_CHAT,
+    STOPPED,
+    as_code,
+    as_content,
+    counted,
+    ended,
+    failure,
+    headline,
+    images,
+    marks,
+    places,
+    pretty,
+    raw_output,
+    result,
+    shortened,
+)
+from cantrip_acp.acp.render.subagent_view import Family
+from cantrip_acp.core import events
+from cantrip_acp.loom.records.turn import new_id
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions.interceptor import Question
+
+OUTPUT_LIMIT = 100_000
+"""Characters of a command's output that its ``rawOutput`` holds."""
+
+
+class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
+    """A call runs in a terminal of the client's, which shows it there."""
+
+    call_id: str
+    terminal_id: str
+
+
+class Reached(events.Event, frozen=True, kw_only=True, tag="reached"):
+    """A place among the events; ``shown`` is set when everything before it was sent."""
+
+    shown: Any
+
+
+class _Call:
+    """A tool call that is not finished."""
+
+    __slots__ = (
+        "_pieces",
+        "_size",
+        "command",
+        "dirty",
+        "done",
+        "kind",
+        "lent",
+        "origin",
+        "started",
+        "terminal",
+        "title",
+        "who",
+    )
+
+    def __init__(self, kind: str, title: str, *, command: bool = False, terminal: bool = False) -> None:
+        self.kind = kind
+        self.title = title
+        self.who: str | None = None
+        """What people call the child that made it."""
+        self.origin: dict[str, str] = {}
+        """Where it came from, as ``_meta.cantrip`` says it: ``via`` a command, or from a ``child``."""
+        self.command = command
+        self.terminal = terminal
+        self.lent = False
+        """Whether it runs in a terminal of the client's own, which stays its content."""
+        self.started = command
+        self.dirty = False
+        self.done = False
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def add(self, data: str) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > 2 * OUTPUT_LIMIT:
+            self._pieces = [self.output()]
+            self._size = len(self._pieces[0])
+
+    def output(self, limit: int = OUTPUT_LIMIT) -> str:
+        """The end of what came out."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0][-limit:] if self._pieces else ""
+
+    def shown(self) -> list[acp.ToolContent] | None:
+        """The output as content; a client with a display terminal has it already, and an empty one is none."""
+        text = self.output(CONTENT_LIMIT + 1)
+        if not text:
+            return None
+        return [as_content(as_code(ended(text)))]
+
+    def marks(self, annotations: Mapping[str, Any]) -> dict[str, Any] | None:
+        """``_meta`` of its end, where there is something to say of that: it takes the place of what was said before."""
+        return marks(annotations, **self.origin) if marks(annotations) else None
+
+    def stopped(self) -> list[acp.ToolContent] | None:
+        """The content of a call whose end nobody told."""
+        return self.shown() or ([as_content(STOPPED)] if self.command else None)
+
+
+def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
+    """Something for the user that is no part of the conversation, where the client can tell the two apart."""
+    if client.notices:
+        return acp.Notice("warning", "Not available in this session", text)
+    return acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:notice")
+
+
+class Translator:
+    """The updates of one session. It keeps what is open: calls that run, and the message that is being spoken."""
+
+    def __init__(self, client: acp.ClientAbilities) -> None:
+        self._client = client
+        self._calls: dict[str, _Call] = {}
+        self._message_id: str | None = None
+        self._said: list[str] = []
+        self._family = Family()
+        self._used: tuple[int, int] | None = None
+        self._spent: float | None = None
+        self._unsaid = False
+        """Whether children have spent something since the client was told."""
+        self.dirty = False
+        """Whether output of a command waits to be shown by `flush`."""
+        self._makers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
+            events.Text: self._text,
+            events.Thought: self._thought,
+            events.Voided: self._voided,
+            events.RetryScheduled: self._retry,
+            events.Noticed: self._noticed,
+            events.ChildRejected: self._child_rejected,
+            events.GateCalled: self._gate_called,
+            events.GateStarted: self._gate_started,
+            events.GateFinished: self._gate_finished,
+            events.PlanChanged: self._plan,
+            events.CommandStarted: self._command_started,
+            events.CommandOutput: self._command_output,
+            events.CommandFinished: self._command_finished,
+            events.UsageReported: self._usage,
+            events.Folded: self._folded,
+            TerminalOpened: self._terminal_opened,
+            Reached: self._reached,
+            events.CastEnded: self._cast_ended,
+            events.ChildEvent: self._child,
+        }
+
+    def translate(self, event: events.Event) -> list[acp.Update]:
+        """The updates that one event asks for, in order; none for events that a client need not see."""
+        make = self._makers.get(type(event))
+        return make(event) if make is not None else []
+
+    def flush(self) -> list[acp.Update]:
+        """The output that came since the last time: each running command's content anew."""
+        self.dirty = False
+        updates: list[acp.Update] = []
+        for call_id, call in self._calls.items():
+            if call.dirty:
+                call.dirty = False
+                updates.append(self._update(call_id, content=call.shown()))
+        for call_id in list(self._family.dirty):
+            children, locations = self._family.content(call_id)
+            if call_id in self._calls:
+                updates.append(self._update(call_id, content=children, locations=locations))
+        return updates
+
+    def close(self) -> list[acp.Update]:
+        """The turn is over: whatever still ran was stopped."""
+        updates: list[acp.Update] = []
+        for call_id, call in self._calls.items():
+            stopped = call.marks({"stopped": True}) or {}
+            if call.terminal:
+                stopped["terminal_exit"] = {"terminal_id": call_id, "exit_code": None, "signal": "SIGKILL"}
+            updates.append(
+                self._update(
+                    call_id,
+                    status="failed",
+                    content=self._family.end(call_id) or (None if call.terminal else call.stopped()),
+                    meta=stopped,
+                )
+            )
+        self._calls.clear()
+        self._family.clear()
+        self._message_id = None
+        self._said.clear()
+        self.dirty = False
+        return updates
+
+    def _update(self, call_id: str, call: _Call | None = None, **more: Any) -> acp.ToolCallUpdate:
+        """An update of a call. It repeats title and kind: some clients show what the last update says and no more."""
+        call = call or self._calls.get(call_id)
+        if call is not None:
+            more = {"title": call.title, "kind": call.kind, **more}
+        return acp.ToolCallUpdate(tool_call_id=call_id, **more)
+
+    # --- words -------------------------------------------------------------------------------------------------------
+
+    def _text(self, event: events.Text) -> list[acp.Update]:
+        if not event.delta:
+            return []
+        if event.message_id != self._message_id:
+            self._message_id = event.message_id
+            self._said.clear()
+        self._said.append(event.delta)
+        return [acp.AgentMessageChunk(acp.TextContent(event.delta), event.message_id)]
+
+    def _thought(self, event: events.Thought) -> list[acp.Update]:
+        if not event.delta:
+            return []
+        # The thought that leads to a message is not that message, so it has an id of its own.
+        return [acp.AgentThoughtChunk(acp.TextContent(event.delta), f"{event.message_id}:thought")]
+
+    def _voided(self, event: events.Voided) -> list[acp.Update]:
+        # What `done` says is compared with what was said and still holds.
+        self._said.clear()
+        spoken, self._message_id = self._message_id == event.message_id, None
+        what = f"Attempt {event.attempt} broke off: {event.error}. What it said above does not count."
+        meta = {"cantrip": {"void": event.message_id, "attempt": event.attempt}}
+        if self._client.notices:
+            return [acp.Notice("warning", "This answer broke off", what, meta)]
+        # Where messages are joined, the mark still stands between what is void and what comes next.
+        chunk = acp.AgentMessageChunk if spoken else acp.AgentThoughtChunk
+        return [chunk(acp.TextContent(f"\n\n({what})\n\n"), f"{event.message_id}:void", meta)]
+
+    def _retry(self, event: events.RetryScheduled) -> list[acp.Update]:
+        what = f"The model did not answer ({event.error}); asking again {event.when}."
+        if self._client.notices:
+            return [acp.Notice("warning", f"Asking the model again {event.when}", what)]
+        return [acp.AgentThoughtChunk(acp.TextContent(what), f"{event.message_id}:retry")]
+
+    def _noticed(self, event: events.Noticed) -> list[acp.Update]:
+        return [notice(event.text, self._client)]
+
+    def _child_rejected(self, event: events.ChildRejected) -> list[acp.Update]:
+        return [notice(f"No child was started: {event.reason}", self._client)]
+
+    def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
+        """What `done` was called with is the answer: said in words, unless it was said just before. Then what it all cost,
+        and which wards could not be enforced."""
+        warnings = [notice(warning, self._client) for warning in event.warnings]
+        return [*self._answer(event), *self._rest_of_usage(), *warnings]
+
+    def _rest_of_usage(self) -> list[acp.Update]:
+        if not self._unsaid or self._used is None or self._spent is None:
+            return []
+        self._unsaid = False
+        return [acp.UsageUpdate(*self._used, acp.Cost(self._spent))]
+
+    def _answer(self, event: events.CastEnded) -> list[acp.Update]:
+        if event.reason != "done" or event.result in (None, ""):
+            return []
+        answer = event.result if isinstance(event.result, str) else as_code(pretty(event.result), "json")
+        if answer.strip() == "".join(self._said).strip():
+            return []
+        return [acp.AgentMessageChunk(acp.TextContent(answer), f"{event.cast_id}:answer")]
+
+    def _usage(self, event: events.UsageReported) -> list[acp.Update]:
+        cost = event.cumulative.get("cost")
+        self._spent = float(cost) if isinstance(cost, int | float) else None
+        self._unsaid = False
+        if not event.size:
+            # The window's size is required: a made-up one shows a window that is full, or never fills. What was spent stands
+            # in the prompt's reply and in /cost.
+            self._used = None
+            return []
+        self._used = event.used, event.size
+        return [acp.UsageUpdate(*self._used, None if self._spent is None else acp.Cost(self._spent))]
+
+    # --- children ----------------------------------------------------------------------------------------------------
+
+    def _child(self, event: events.ChildEvent) -> list[acp.Update]:
+        inner = event.inner
+        updates = self._family.heard(event)
+        self.dirty = self.dirty or bool(self._family.dirty)
+        if isinstance(inner, events.UsageReported):
+            # The window is the session's entity's; what children cost, it pays. There may be many: its next turn tells of
+            # it, or the end of the prompt.
+            cost = inner.usage.get("cost")
+            if isinstance(cost, int | float) and cost:
+                self._spent = (self._spent or 0.0) + cost
+                self._unsaid = True
+        elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
+            # The user was asked about it, so it is a tool call.
+            updates += self._makers[type(inner)](inner)
+        return updates
+
+    def asked_by(self, question: Question) -> str | None:
+        """What people call the child that a question comes from; None where it is the session's own entity's."""
+        found = self._family.spawner(question.entity_id)
+        return found[1] if found is not None else None
+
+    def _folded(self, event: events.Folded) -> list[acp.Update]:
+        """A fold, as the client can show it: a compaction, a notice, or a thought."""
+        if self._client.compaction:
+            return [folded(event.turn_id, event.summary)]
+        turns = f"turns {event.first} to {event.last}" if event.last > event.first else f"turn {event.last}"
+        what = f"A summary stands for {turns} from now on; nothing is lost of them in the loom."
+        if self._client.notices:
+            return [acp.Notice("info", "Earlier turns were folded", what)]
+        return [acp.AgentThoughtChunk(acp.TextContent(what), event.turn_id)]
+
+    # --- gates -------------------------------------------------------------------------------------------------------
+
+    def _gate_called(self, event: events.GateCalled) -> list[acp.Update]:
+        title = headline(event.title or event.gate)
+        call = self._calls[event.call_id] = _Call(event.kind, title)
+        if event.via:
+            # A gate that a command calls: its result is in that command's output too, and a client may fold it in.
+            call.origin = {"via": event.via}
+        self._family.batch(event)
+        return [
+            acp.ToolCall(
+                tool_call_id=event.call_id,
+                title=title,
+                name=event.gate,
+                kind=event.kind,
+                status="pending",
+                locations=places(event.locations),
+                raw_input=event.args,
+                meta={"cantrip": call.origin} if call.origin else None,
+            )
+        ]
+
+    def _gate_started(self, event: events.GateStarted | events.GateFinished) -> list[acp.Update]:
+        call = self._calls.get(event.call_id)
+        if call is not None:
+            call.started = True
+        return [self._update(event.call_id, status="in_progress")]
+
+    def _gate_finished(self, event: events.GateFinished) -> list[acp.Update]:
+        call = self._calls.get(event.call_id)
+        if event.gate == "done" and not event.is_error and event.via in self._calls:
+            # `done` from within a command ends that command at once, and that is no failure of it.
+            self._calls[event.via].done = True
+        # A call that was refused before it ran goes through the same states: clients may count on each.
+        begun = [] if call is None or call.started else self._gate_started(event)
+        self._calls.pop(event.call_id, None)
+        call = call or _Call("other", headline(event.gate))
+        if event.title or event.diffs:
+            call.title = counted(event.title or call.title, event.diffs)
+            if event.title and call.who is not None:
+                call.title = by_child(call.title, call.who)
+        content: list[acp.ToolContent] = [acp.Diff(diff.path, diff.old_text, diff.new_text) for diff in event.diffs]
+        children = self._family.end(event.call_id)
+        shown_already = call.lent and not event.is_error
+        if is_in_chat(event.gate, event.result):
+            content.append(as_content(ASKED_IN_CHAT))
+        elif event.is_error or (not content and event.gate != "done" and not shown_already):
+            said = event.result
+            if event.is_error:
+                said = failure(said if isinstance(said, str) else pretty(said), event.annotations)
+            content += result(said, call.kind, failed=event.is_error)
+        content += images(event.attachments)
+        return [
+            *begun,
+            self._update(
+                event.call_id,
+                call,
+                status="failed" if event.is_error else "completed",
+                content=[*children, *content] or None,
+                locations=places(event.locations),
+                raw_output=raw_output(event.result),
+                meta=call.marks(event.annotations),
+            ),
+        ]
+
+    def _terminal_opened(self, event: TerminalOpened) -> list[acp.Update]:
+        call = self._calls.get(event.call_id)
+        if call is not None:
+            call.lent = True
+        return [self._update(event.call_id, content=[acp.Terminal(event.terminal_id)])]
+
+    def _reached(self, event: Reached) -> list[acp.Update]:
+        event.shown.set()
+        return []
+
+    def _plan(self, event: events.PlanChanged) -> list[acp.Update]:
+        return self._family.planned(event.entries)
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def proposed(self, question: Question) -> list[acp.Update]:
+        """A command or cell that waits for its user's word, or any call of a child that does: a call that is pending."""
+        if question.call_id in self._calls:
+            return []
+        made = None
+        if question.program:
+            made = self._command(question.call_id, question.tool, question.text, question.cwd)
+        spawner = self._family.spawner(question.entity_id)
+        if spawner is None:
+            return [made] if made is not None else []
+        call_id, who = spawner
+        if made is None:
+            self._calls[question.call_id] = _Call(question.kind, "")
+            made = acp.ToolCall(
+                tool_call_id=question.call_id,
+                title=counted(question.title, question.diffs),
+                name=question.tool,
+                kind=question.kind,
+                status="pending",
+                locations=places(tuple(question.locations)),
+                raw_input=question.raw_input,
+            )
+        made.title = by_child(made.title, who)
+        call = self._calls[question.call_id]
+        call.title, call.who = made.title, who
+        call.origin = {"via": call_id, "child": question.entity_id}
+        made.meta = {**(made.meta or {}), "cantrip": call.origin}
+        return [made]
+
+    def _command_started(self, event: events.CommandStarted) -> list[acp.Update]:
+        known = event.call_id in self._calls
+        made = [] if known else [self._command(event.call_id, event.tool, event.command, event.cwd)]
+        return [*made, self._update(event.call_id, status="in_progress")]
+
+    def _command(self, call_id: str, tool: str, command: str, cwd: str | None) -> acp.ToolCall:
+        terminal = self._client.display_terminal
+        call = self._calls[call_id] = _Call("execute", headline(command), command=True, terminal=terminal)
+        info: dict[str, Any] = {"terminal_id": call_id}
+        if cwd is not None:
+            info["cwd"] = cwd
+        return acp.ToolCall(
+            tool_call_id=call_id,
+            title=call.title,
+            name=tool,
+            kind="execute",
+            status="pending",
+            content=[acp.Terminal(call_id)] if terminal else None,
+            raw_input={"code" if tool == "python" else "command": command},
+            meta={"terminal_info": info} if terminal else None,
+        )
+
+    def _command_output(self, event: events.CommandOutput) -> list[acp.Update]:
+        call = self._calls.get(event.call_id)
+        if call is None or not event.data:
+            return []
+        call.add(event.data)
+        if call.terminal:
+            return [self._piece(event.call_id, call, event.data)]
+        call.dirty = self.dirty = True
+        return []
+
+    def _command_finished(self, event: events.CommandFinished) -> list[acp.Update]:
+        call = self._calls.pop(event.call_id, None) or _Call("execute", "", command=True)
+        well = call.done or (event.exit_code == 0 and not event.timed_out and event.error is None)
+        content = None if call.terminal else (call.shown() or [])
+        told: list[acp.Update] = []
+        if event.timed_out or event.error is not None:
+            # A traceback, or why it was stopped: it was in no stream, so a terminal hears of it here.
+            note = event.error or "stopped: it ran longer than it may"
+            said = failure(note, event.annotations)
+            if content is not None:
+                content.append(as_content(as_code(said) if "\n" in said else said))
+            note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
+            call.add(note)
+            # What was not allowed, or stopped, is said by its marks.
+            if call.terminal and not call.marks(event.annotations):
+                told.append(self._piece(event.call_id, call, note))
+        raw = {
+            "output": call.output(),
+            "exit_code": event.exit_code,
+            "signal": event.signal,
+            "timed_out": event.timed_out,
+            "truncated": event.truncated,
+        }
+        meta = call.marks(event.annotations) or {}
+        if call.terminal:
+            meta["terminal_exit"] = {
+                "terminal_id": event.call_id,
+                "exit_code": event.exit_code,
+                "signal": event.signal,
+            }
+        return [
+            *told,
+            self._update(
+                event.call_id,
+                call,
+                status="completed" if well else "failed",
+                content=content or None,
+                raw_output=raw,
+                meta=meta or None,
+            ),
+        ]
+
+    def _piece(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
+        """What a display terminal is to show next."""
+        return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
+
+
+def by_child(title: str, who: str) -> str:
+    """The title of a call that a child made."""
+    return f"{headline(title)} ({who})"
+
+
+def is_in_chat(gate: str, answer: Any) -> bool:
+    """Whether a question was asked in the chat."""
+    return gate == "ask_user" and isinstance(answer, str) and answer.startswith(IN_CHAT)
+
+
+def folded(fold_id: str, summary: str) -> acp.CompactionUpdate:
+    """A fold that has been made, with what stands for the turns now."""
+    return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(shortened(summary))])

@@ -1,0 +1,307 @@
+"""Children as a session shows them: live, in the content of the tool call that spawned them, each under its own number.
+
+A child has no tool calls of its own in the client, but for those that its user is asked about. What it says and does are
+lines below its intent; a child of a child has its parent's number and one more. All of it is bounded: of much, the end is
+shown, and of many finished children their number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.render.formatting import CONTENT_LIMIT, as_code, as_content, failure, headline, pretty
+from cantrip_acp.core import events
+
+CHILDREN = 24
+"""Children of one call that are shown one by one."""
+
+_LINES = 24
+_TAIL = 2_000
+_DIFFS = 64 * 1024
+
+
+class _Child:
+    """What one child did: its last lines, and the message or the output that grows."""
+
+    __slots__ = ("_lines", "born", "cast_id", "entity_id", "growing", "intent", "number", "output", "state")
+
+    def __init__(self, entity_id: str, number: tuple[int, ...]) -> None:
+        self.entity_id = entity_id
+        self.number = number
+        self.born = 0
+        self.cast_id: str | None = None
+        self.intent = ""
+        self.state = "running"
+        self.growing: tuple[str, str] = ("", "")
+        self.output = ""
+        self._lines: deque[str] = deque(maxlen=_LINES)
+
+    @property
+    def running(self) -> bool:
+        return self.state == "running"
+
+    def say(self, message_id: str, delta: str) -> None:
+        known, text = self.growing
+        if known != message_id:
+            self.settle()
+            text = ""
+        self.growing = (message_id, (text + delta)[-_TAIL:])
+
+    def void(self, message_id: str) -> None:
+        """What was said of a message does not count; the line of its retry tells why."""
+        if self.growing[0] == message_id:
+            self.growing = ("", "")
+
+    def settle(self) -> None:
+        """The message that grew has ended."""
+        text = self.growing[1].strip()
+        self.growing = ("", "")
+        if text:
+            self._lines.append(_quoted(text))
+
+    def did(self, line: str) -> None:
+        self.settle()
+        self.output = ""
+        self._lines.append(f"- {line}")
+
+    def shown(self) -> str:
+        label = "Child" + (f" {_dotted(self.number)}" if self.number else "")
+        parts = [f"**{label}** ({self.state}): {_inline(self.intent)}", *self._lines]
+        if said := self.growing[1].strip():
+            parts.append(_quoted(said))
+        if self.output.strip():
+            parts.append(as_code(self.output.strip("\n")))
+        return "\n\n".join(parts)
+
+
+class _Brood:
+    """The children of one tool call, theirs among them."""
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Child] = {}
+        self.locations: dict[str, acp.Location] = {}
+        self.diffs: list[acp.Diff] = []
+        self._room = _DIFFS
+        self._ended: dict[str, int] = {}
+
+    def child(self, event: events.ChildEvent) -> _Child:
+        found = self.children.get(event.path[-1])
+        if found is None:
+            above = self.children.get(event.path[-2]) if len(event.path) > 1 else None
+            if event.index is not None and above is None:
+                number: tuple[int, ...] = (event.index + 1,)
+            elif above is not None:
+                above.born += 1
+                number = (*above.number, above.born)
+            else:
+                # One child is called the child; where a cell gave several casts to one call there is nothing to tell apart.
+                number = ()
+            found = self.children[event.path[-1]] = _Child(event.path[-1], number)
+            self._forget()
+        return found
+
+    def _forget(self) -> None:
+        """Keep the account of the oldest that have ended, and no more of them."""
+        while len(self.children) > CHILDREN:
+            oldest = next((c for c in self.children.values() if not c.running), None)
+            if oldest is None:
+                return
+            del self.children[oldest.entity_id]
+            self._ended[oldest.state] = self._ended.get(oldest.state, 0) + 1
+
+    def changed(self, diffs: tuple[events.Diff, ...]) -> None:
+        for diff in diffs:
+            self.locations.pop(diff.path, None)
+            self.locations[diff.path] = acp.Location(diff.path)
+            size = len(diff.old_text or "") + len(diff.new_text)
+            if size <= self._room:
+                self._room -= size
+                self.diffs.append(acp.Diff(diff.path, diff.old_text, diff.new_text))
+
+    def content(self) -> list[acp.ToolContent]:
+        parts: list[str] = []
+        if self._ended:
+            parts.append("Earlier children: " + ", ".join(f"{n} {state}" for state, n in self._ended.items()) + ".")
+        sections = [c.shown() for c in sorted(self.children.values(), key=lambda c: c.number)]
+        # Many share the room: each child's end is what happens now.
+        each = max(CONTENT_LIMIT // max(len(sections), 1), 400)
+        parts += [s if len(s) <= each else _ends(s, each) for s in sections]
+        return [as_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self.diffs]
+
+
+class Family:
+    """All children of a prompt, by the session's tool calls that spawned them."""
+
+    def __init__(self) -> None:
+        self._broods: dict[str, _Brood] = {}
+        self._plan: tuple[acp.PlanEntry, ...] = ()
+        self._batches: dict[str, list[acp.PlanEntry]] = {}
+        self._over: set[str] = set()
+        self.dirty: set[str] = set()
+        """Calls whose children did something since they were shown."""
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def heard(self, event: events.ChildEvent) -> list[acp.Update]:
+        """Take in what a child did; the updates beside the view of its call, which waits for `content`."""
+        call_id = event.calls[0]
+        brood = self._broods.get(call_id)
+        if brood is None:
+            brood = self._broods[call_id] = _Brood()
+        child, inner = brood.child(event), event.inner
+        told: list[acp.Update] = []
+        if isinstance(inner, events.Text):
+            child.say(inner.message_id, inner.delta)
+        elif isinstance(inner, events.Voided):
+            child.void(inner.message_id)
+        elif isinstance(inner, events.CommandOutput):
+            child.output = (child.output + inner.data)[-_TAIL:]
+        else:
+            if not self._did(brood, child, inner):
+                return []
+            if event.index is not None and len(event.path) == 1:
+                told = self._progress(call_id, event.index, inner)
+        self.dirty.add(call_id)
+        return told
+
+    @staticmethod
+    def _did(brood: _Brood, child: _Child, inner: Any) -> bool:
+        """Whether there is something new to see."""
+        match inner:
+            case events.CastStarted():
+                child.intent, child.cast_id, child.state = headline(inner.intent), inner.cast_id, "running"
+            case events.GateCalled(gate=gate) if gate != "done":
+                child.did(_inline(inner.title or gate, code=True))
+            case events.GateFinished():
+                brood.changed(inner.diffs)
+                if inner.is_error:
+                    said = inner.result if isinstance(inner.result, str) else pretty(inner.result)
+                    told = failure(said, inner.annotations)
+                    child.did(f"{_inline(inner.gate, code=True)} failed: {_inline(told)}")
+                elif not inner.diffs:
+                    return False
+            case events.CommandStarted():
+                child.did(_inline(f"{'$' if inner.tool == 'bash' else '>>>'} {headline(inner.command)}", code=True))
+            case events.CommandFinished():
+                why = inner.error or ("it ran longer than it may" if inner.timed_out else None)
+                if why is None and inner.exit_code in (0, None):
+                    return False
+                why = why and failure(why, inner.annotations)
+                output = child.output
+                child.did(f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else ""))
+                child.output = output
+            case events.PlanChanged():
+                # Its own list: the session's plan is the session's entity's.
+                child.did("plan: " + "; ".join(f"{_inline(e.content)} ({e.status})" for e in inner.entries[:12]))
+            case events.RetryScheduled():
+                child.did(f"the model did not answer ({_inline(inner.error)}); asking again {inner.when}")
+            case events.CastEnded():
+                child.settle()
+                child.state = "done" if inner.terminated else f"stopped: {inner.reason}"
+            case _:
+                return False
+        return True
+
+    def end(self, call_id: str) -> list[acp.ToolContent]:
+        """The last view of a call's children, which is forgotten; nothing where it had none."""
+        self.dirty.discard(call_id)
+        if call_id in self._batches:
+            self._over.add(call_id)
+        brood = self._broods.pop(call_id, None)
+        return brood.content() if brood is not None else []
+
+    def content(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
+        """The view of a call's children now, and the files that they changed, the last one at the end."""
+        self.dirty.discard(call_id)
+        brood = self._broods.get(call_id)
+        if brood is None:
+            return [], None
+        return brood.content(), list(brood.locations.values())[-20:] or None
+
+    def clear(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    # --- who asks ----------------------------------------------------------------------------------------------------
+
+    def spawner(self, entity_id: str) -> tuple[str, str] | None:
+        """The call that a child of that id came of, and what people call the child; None where it is none of these."""
+        for call_id, brood in self._broods.items():
+            child = brood.children.get(entity_id)
+            if child is not None:
+                number = f" {_dotted(child.number)}" if child.number else ""
+                return call_id, f"child{number}"
+        return None
+
+    # --- the plan ----------------------------------------------------------------------------------------------------
+
+    def planned(self, entries: tuple[events.PlanEntry, ...]) -> list[acp.Update]:
+        """The entity's own plan, with the children that work now below it."""
+        self._plan = tuple(acp.PlanEntry(e.content, e.priority, e.status) for e in entries)
+        self._drop_ended()
+        return [self._whole()]
+
+    def batch(self, event: events.GateCalled) -> None:
+        """A call that spawns several children: each is an entry of the plan while they work, unless they are too many."""
+        requests = event.args.get("requests") if isinstance(event.args, dict) else None
+        if not isinstance(requests, list) or not 2 <= len(requests) <= CHILDREN:
+            return
+        if event.gate not in ("call_agent_batch", "cantrip.cast_batch"):
+            return
+        intents = [r if isinstance(r, str) else r.get("intent") if isinstance(r, dict) else None for r in requests]
+        if all(isinstance(each, str) for each in intents):
+            self._batches[event.call_id] = [
+                acp.PlanEntry(f"Child {n}: {headline(str(each))}", "medium", "pending")
+                for n, each in enumerate(intents, 1)
+            ]
+
+    def _progress(self, call_id: str, index: int, inner: Any) -> list[acp.Update]:
+        entries = self._batches.get(call_id)
+        if entries is None or index >= len(entries):
+            return []
+        if isinstance(inner, events.CastStarted):
+            self._drop_ended()
+            entries[index].status = "in_progress"
+        elif isinstance(inner, events.CastEnded):
+            entries[index].status = "completed"
+            if not inner.terminated:
+                entries[index].content += f" (stopped: {inner.reason})"
+        else:
+            return []
+        return [self._whole()]
+
+    def _drop_ended(self) -> None:
+        for call_id in self._over:
+            self._batches.pop(call_id, None)
+        self._over.clear()
+
+    def _whole(self) -> acp.Plan:
+        started = [b for b in self._batches.values() if any(e.status != "pending" for e in b)]
+        shown = [*self._plan, *(entry for batch in started for entry in batch)]
+        return acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in shown])
+
+
+def _dotted(number: tuple[int, ...]) -> str:
+    return ".".join(map(str, number))
+
+
+def _inline(text: str, *, code: bool = False) -> str:
+    """One line that cannot end or begin any other Markdown than its own."""
+    line = headline(text)
+    if not code:
+        return line
+    fence = "`"
+    while fence in line:
+        fence += "`"
+    return f"{fence} {line} {fence}" if len(fence) > 1 else f"`{line}`"
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _ends(section: str, room: int) -> str:
+    """How a child began (its intent) and what it did last."""
+    head, _, rest = section.partition("\n\n")
+    return f"{head[:300]}\n\n[earlier lines left out]\n\n{rest[-max(room - 340, 0) :]}" if rest else head[:room]

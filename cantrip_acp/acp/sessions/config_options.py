@@ -1,0 +1,337 @@
+"""What can be chosen in a session: mode, crystal, effort and recipe (ACP, Session Config Options).
+
+A mode binds at once. Another crystal or effort serves from the next prompt on. Another recipe is a fork: an entity of its
+own goes on from where the one before was, in the same session. Every change is a ``config`` record of the loom.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.permissions.request import choose
+from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.factory import Opening, hold
+from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.core.context import ContextBlock
+from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
+from cantrip_acp.crystals import clients
+from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cantrip_acp.acp.sessions.session import Session
+    from cantrip_acp.crystals.contract import Crystal
+
+log = logging.getLogger(__name__)
+
+MODE, MODEL, EFFORT, RECIPE = "mode", "model", "effort", "recipe"
+DEFAULT_EFFORT = "default"
+
+
+class Options:
+    """The options of one agent's sessions."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._ready: dict[str, Crystal] = {}
+        """Crystals that were chosen for the next prompt of a session, by its id."""
+
+    def listed(self, session: Session) -> list[acp.ConfigOption]:
+        """Every option with its value: what was chosen for the next prompt counts already."""
+        from cantrip_acp.recipes.build import choices as choosing
+
+        note, entity = session.note, session.entity
+        crystal = self._ready.get(session.id, entity.crystal)
+        choices = {c.value: c for c in choosing.offered(session.opened.recipe, crystal)}
+        chosen = note.crystal if note.crystal in choices else choosing.value_of(crystal)
+        found = [
+            acp.ConfigOption(
+                id=MODE,
+                name="Mode",
+                current_value=note.mode,
+                options=[acp.OptionValue(mode.id, mode.name, mode.description) for mode in modes.MODES],
+                description="What may be changed, and what is asked first",
+                category="mode",
+            ),
+            acp.ConfigOption(
+                id=MODEL,
+                name="Model",
+                current_value=chosen,
+                options=[acp.OptionValue(c.value, c.name, c.description) for c in choices.values()],
+                description="The model that acts, from the next prompt on",
+                category="model",
+            ),
+        ]
+        efforts = choosing.efforts_of(crystal)
+        if efforts:
+            found.append(
+                acp.ConfigOption(
+                    id=EFFORT,
+                    name="Effort",
+                    current_value=note.effort or DEFAULT_EFFORT,
+                    options=[acp.OptionValue(e, e.capitalize()) for e in (DEFAULT_EFFORT, *efforts)],
+                    description="How much the model thinks, from the next prompt on",
+                    category="thought_level",
+                )
+            )
+        names = dict(self._opening.recipes.names(_folder(session)))
+        current = session.pending.get(RECIPE) or note.recipe or self._opening.recipes.own
+        if names:
+            names.setdefault(current, "")
+            found.append(
+                acp.ConfigOption(
+                    id=RECIPE,
+                    name="Recipe",
+                    current_value=current,
+                    options=[acp.OptionValue(name, _short(name), about or None) for name, about in names.items()],
+                    description="Who the entity is and what it can reach; another one goes on from here as a fork",
+                    category="_recipe",
+                )
+            )
+        return found
+
+    def models(self, session: Session) -> acp.ModelState | None:
+        """The models as the unstable field `models` has them, for clients that do not read the options."""
+        option = next((each for each in self.listed(session) if each.id == MODEL), None)
+        if option is None:
+            return None
+        offered = [acp.Model(each.value, each.name, each.description) for each in option.options]
+        return acp.ModelState(offered, option.current_value)
+
+    async def set(self, session: Session, option: str, value: Any) -> None:
+        """Choose. Raises `RpcError` -32602 for what is no option or no value of it."""
+        if not isinstance(value, str):
+            raise invalid_params("must be the id of one of the option's values", "value")
+        try:
+            match option:
+                case "mode":
+                    self.set_mode(session, value)
+                    session.show(acp.CurrentMode(value))
+                case "model" | "effort":
+                    await self._set_crystal(session, option, value)
+                case "recipe":
+                    await self._set_recipe(session, value)
+                case _:
+                    raise invalid_params(
+                        f"unknown option {option[:100]!r}; known: mode, model, effort, recipe", "configId"
+                    )
+        except LoomError as problem:
+            raise _unwritten(problem) from None
+        except CantripError as problem:
+            raise invalid_params(shared().diagnostic(str(problem)), "value") from None
+
+    def set_mode(self, session: Session, mode: str) -> None:
+        """Put a mode in force, at once and for whatever runs. Raises `RpcError` where it cannot be recorded: one that allows
+        less is in force all the same."""
+        if mode not in modes.NAMES:
+            raise invalid_params(f"unknown mode {mode[:100]!r}; known: {', '.join(modes.NAMES)}", "modeId")
+        if mode == session.note.mode:
+            return
+        unwritten: LoomError | None = None
+        try:
+            self._append(session, {MODE: mode})
+        except LoomError as problem:
+            if not modes.tightens(session.note.mode, mode):
+                raise _unwritten(problem) from None
+            unwritten = problem
+        session.note.mode = session.permissions.mode = mode
+        hold(session.entity, mode)
+        session.permissions.reconsider()
+        described = next(m.description for m in modes.MODES if m.id == mode)
+        session.told = [told for told in session.told if not told.startswith("The user switched")]
+        session.told.append(
+            f"The user switched this session to the mode {modes.name_of(mode)!r}: {described} This stands over what you "
+            "were told of your surroundings before."
+        )
+        self._keep(session)
+        if unwritten is not None:
+            raise _unwritten(unwritten)
+
+    async def _set_crystal(self, session: Session, option: str, value: str) -> None:
+        from cantrip_acp.recipes.build import choices as choosing
+
+        note, recipe = session.note, session.opened.recipe
+        current = choosing.value_of(self._ready.get(session.id, session.entity.crystal))
+        crystal, effort = note.crystal, note.effort
+        if option == MODEL:
+            if value == (note.crystal or current):
+                return
+            crystal = value
+        else:
+            known = (DEFAULT_EFFORT, *choosing.efforts_of(self._ready.get(session.id, session.entity.crystal)))
+            if len(known) == 1:
+                raise invalid_params(f"{current} takes no effort: its model is not known to think", "configId")
+            if value not in known:
+                raise invalid_params(f"no effort of {current}: {value[:100]!r}; known: {', '.join(known)}", "value")
+            effort = None if value == DEFAULT_EFFORT else value
+        if recipe is None:
+            raise invalid_params("the crystal of this agent is fixed by the program that it runs in", "configId")
+        made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort if option == EFFORT else None)
+        if option == MODEL and effort is not None:
+            # What was asked of another model is asked of this one too, where it can be.
+            if effort in choosing.efforts_of(made):
+                made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
+            else:
+                effort = None
+        self._opening.recipes.admit(made)
+        note.crystal, note.effort = crystal, effort
+        self._ready[session.id] = made
+        self._record(session, {"crystal": crystal or current, "effort": effort or DEFAULT_EFFORT})
+        if not session.running:
+            await self._take_crystal(session)
+
+    async def _take_crystal(self, session: Session) -> None:
+        made = self._ready.pop(session.id, None)
+        if made is None:
+            return
+        entity = session.entity
+        old = entity.crystal
+        entity.use_crystal(made)
+        skip = getattr(made, "skip", None)
+        if skip is not None and old.name == made.name == "scripted" and old.model == made.model:
+            skip(getattr(old, "queries", 0))
+        await clients.release(old, entity)
+
+    async def _set_recipe(self, session: Session, value: str) -> None:
+        if value == (session.pending.get(RECIPE) or session.note.recipe or self._opening.recipes.own):
+            return
+        offered = [
+            name for name, _ in await anyio.to_thread.run_sync(list, self._opening.recipes.names(_folder(session)))
+        ]
+        if value not in (*offered, self._opening.recipes.own):
+            # A path would be a file that nobody offered and nobody looked at; whoever wants one starts the agent with it.
+            raise invalid_params(
+                f"no recipe {value[:100]!r} is offered here; known: {', '.join(map(_short, offered))}", "value"
+            )
+        await self.trusted(session.connection, session.id, _folder(session), value)
+        session.pending[RECIPE] = value
+        if not session.running:
+            await self._take_recipe(session)
+
+    async def _take_recipe(self, session: Session) -> None:
+        """Go on as an entity of another recipe."""
+        from cantrip_acp.core.forking.resume import reopen
+
+        value = session.pending.pop(RECIPE, None)
+        if value is None:
+            return
+        note, old = session.note, session.entity
+        self._ready.pop(session.id, None)
+        made, recipe = await anyio.to_thread.run_sync(self._opening.recipes.cantrip, _folder(session), value)
+        cantrip = made.reaching([_path(folder) for folder in note.directories], session.permissions)
+        cantrip = cantrip.replace(sources=(*cantrip.sources, *session.sources))
+        begun = old.last_turn if old.sequence or session.opened.turns else None
+        found = await anyio.to_thread.run_sync(reopen, cantrip, old.loom, new_id("e"), begun)
+        hold(found.entity, note.mode)
+        found.entity.names_requests = old.names_requests
+        session.opened.entity, session.opened.recipe = found.entity, recipe
+        note.entity_id, note.recipe, note.crystal, note.effort = found.entity.id, value, None, None
+        note.from_turn = begun
+        if begun is not None:
+            old.loom.append(ForkRecord(new_id("k"), begun, found.entity.id, found.kept, (), now()))
+        self._record(session, {RECIPE: value, "from_turn": begun})
+        await old.close()
+
+    async def trusted(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
+        """Ask for the user's trust where a workspace's recipe needs it; the word is kept for what the files hold now.
+
+        Raises `RpcError` where it is not given.
+        """
+        try:
+            await anyio.to_thread.run_sync(self._opening.recipes.cantrip, workspace, name)
+            return
+        except UntrustedRecipe as problem:
+            wanted = str(problem)
+        from cantrip_acp.gates.path_handle import one_line
+        from cantrip_acp.recipes import trust
+        from cantrip_acp.recipes.build.python_files import Files
+
+        ledger = trust.Ledger(self._opening.store.folder.parent)
+        shown = await anyio.to_thread.run_sync(lambda: trust.content(workspace, Files()))
+        wanted = "\n".join(map(one_line, wanted.splitlines()))
+        call = acp.Asking(
+            tool_call_id=f"trust_{shown.digest[:16]}",
+            title=one_line(f"Trust the recipes in {workspace}/{trust.FOLDER}"),
+            kind="other",
+            status="pending",
+            content=[
+                acp.Content(
+                    acp.TextContent(f"They came with the folder, and ask for more than is harmless:\n\n{wanted}")
+                )
+            ],
+        )
+        answers = [
+            acp.PermissionOption("trust", "Trust them as they are now", "allow_always"),
+            acp.PermissionOption("refuse", "Do not trust them", "reject_once"),
+        ]
+        said = await choose(connection, acp.RequestPermission(session_id, call, answers))
+        if said != "trust":
+            raise RpcError(INVALID_REQUEST, f"The recipe is not trusted: {wanted}", {"reason": "untrusted_recipe"})
+        if not await anyio.to_thread.run_sync(ledger.grant_seen, workspace, shown):
+            raise RpcError(
+                INVALID_REQUEST, "The recipes changed while they were asked about; look at them and try again"
+            )
+
+    async def look_for_local_servers(self, session: Session) -> None:
+        """Offer what local servers serve: the client is told once, and only where there is something new."""
+        from cantrip_acp.crystals import local_servers
+
+        before = local_servers.known()
+        found = await anyio.to_thread.run_sync(local_servers.running, abandon_on_cancel=True)
+        # A session that was opened after they were found has them in its reply.
+        if found != before and not session.closing and session.opened.recipe is not None:
+            session.show(acp.ConfigOptionsChanged(self.listed(session)))
+
+    async def before(self, session: Session) -> Sequence[ContextBlock]:
+        """Ahead of a cast: what was chosen takes effect, and the entity is told what it has to know of it."""
+        if session.pending:
+            try:
+                await self._take_recipe(session)
+            finally:
+                # Another recipe has other crystals; and one that was not to be had leaves the one before.
+                session.show(acp.ConfigOptionsChanged(self.listed(session)))
+        await self._take_crystal(session)
+        told, session.told = session.told, []
+        return [ContextBlock("\n".join(told), "This session", "session")] if told else []
+
+    def _record(self, session: Session, changes: dict[str, Any]) -> None:
+        """A change in the loom, and in the session's note."""
+        self._append(session, changes)
+        self._keep(session)
+
+    def _append(self, session: Session, changes: dict[str, Any]) -> None:
+        session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
+
+    def _keep(self, session: Session) -> None:
+        try:
+            self._opening.keep(session.opened)
+        except OSError as problem:
+            # The loom has it.
+            log.warning("the note of session %s could not be written: %s", session.id, problem)
+
+
+def _unwritten(problem: LoomError) -> RpcError:
+    text = shared().diagnostic(str(problem))
+    return RpcError(INTERNAL_ERROR, f"The change cannot be recorded: {text}", {"details": text})
+
+
+def _short(recipe: str) -> str:
+    """A recipe as people call it: by the name of its file."""
+    return _path(recipe).name
+
+
+def _folder(session: Session) -> Path:
+    return _path(session.note.cwd)
+
+
+def _path(path: str) -> Path:
+    from pathlib import Path
+
+    return Path(path)

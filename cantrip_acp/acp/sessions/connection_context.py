@@ -1,0 +1,187 @@
+"""What the sessions of one connection share: the client behind it, who is asked, and how an opened entity becomes a session."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from cantrip_acp import telemetry
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.client_services.services import services
+from cantrip_acp.acp.errors import auth_required, unknown
+from cantrip_acp.acp.permissions.interceptor import Permissions
+from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.factory import Opened, Opening, said
+from cantrip_acp.acp.sessions.session import Session
+from cantrip_acp.acp.sessions.session_store import Granted, NoSession
+from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from cantrip_acp.core.errors import CantripError, LoomLocked, MissingKey, UntrustedRecipe
+from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions.interceptor import Answer, Question
+    from cantrip_acp.acp.sessions.config_options import Options
+    from cantrip_acp.acp.sessions.registry import Living
+    from cantrip_acp.acp.wire.connection import Connection, Request
+    from cantrip_acp.gates.gate_source import GateSource
+
+log = logging.getLogger(__name__)
+
+_UNNAMED = telemetry.Trace("")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+class Host:
+    """One connection as its sessions see it."""
+
+    def __init__(self, opening: Opening, options: Options, living: Living) -> None:
+        self.client = acp.ClientAbilities()
+        self.connection: Connection | None = None
+        self._opening = opening
+        self._store = opening.store
+        self._options = options
+        self._living = living
+
+    @property
+    def wire(self) -> Connection:
+        """The connection, which is there before any request is."""
+        assert self.connection is not None
+        return self.connection
+
+    def permissions(self, session_id: str) -> Permissions:
+        """Who is asked in a session; it is found by its id, since entities are made with their interceptors."""
+
+        async def ask(question: Question) -> Answer:
+            return await self._living.sessions[session_id].ask(question)
+
+        def remember(granted: Granted) -> None:
+            session = self._living.sessions[session_id]
+            session.note.granted.append(granted)
+            changes = {"permission": said(granted)}
+            session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
+            self._opening.keep(session.opened)
+
+        return Permissions(ask, remember)
+
+    async def sources(self, params: acp.NewSession | acp.LoadSession) -> Sequence[GateSource]:
+        """The MCP servers that a client names for a session; they are reached behind the reply."""
+        if not params.mcp_servers:
+            return ()
+        from cantrip_acp.acp.sessions.factory import sources
+
+        try:
+            return await anyio.to_thread.run_sync(sources, params.mcp_servers, self._store.folder.parent)
+        except CantripError as problem:
+            raise RpcError(INTERNAL_ERROR, f"The session cannot be opened: {problem}") from None
+
+    def take(
+        self,
+        opened: Opened,
+        permissions: Permissions,
+        trace: telemetry.Trace | None,
+        meta: Any,
+        sources: Sequence[GateSource],
+    ) -> Session:
+        session = Session(opened, permissions, self.wire, self.client, trace)
+        session.sources = sources
+        session.before = self._options.before
+        session.after = self._after
+        permissions.mode, permissions.granted = opened.note.mode, list(opened.note.granted)
+        permissions.lend = services(session)
+        opened.entity.names_requests = self.client.request_ids or (isinstance(meta, dict) and bool(meta.get(acp.EDGES)))
+        self._living.sessions[session.id] = session
+        return session
+
+    def _after(self, session: Session) -> None:
+        """Behind a prompt: its title is known, and the time of its last activity."""
+        if session.closing:
+            return
+        try:
+            self._opening.keep(session.opened)
+        except OSError as problem:
+            # The loom has it all; the note is rebuilt from it.
+            log.warning("the note of session %s could not be written: %s", session.id, problem)
+
+    def introduce(self, session: Session, request: Request, *, ahead: bool = False) -> None:
+        """What follows the reply that names a session, which waits for nothing of it.
+
+        With ``ahead`` its commands go before the reply: that to ``session/load`` comes last (ACP, Session Setup).
+        """
+        connection = session.connection
+        if ahead:
+            _tell_commands(session)
+        else:
+            request.after.append(lambda: _tell_commands(session))
+        request.after.append(lambda: connection.beside(session.warm))
+        request.after.append(lambda: connection.beside(lambda: self._options.look_for_local_servers(session)))
+
+    def state(self, session: Session, *, session_id: str | None = None) -> acp.SessionState:
+        entity, opened = session.entity, session.opened
+        about: dict[str, Any] = {
+            "cantrip": {
+                "recipe": entity.cantrip.name,
+                "entity_id": entity.id,
+                "loom": entity.loom.location,
+                **({"turns": opened.turns, "state": opened.kept} if opened.turns else {}),
+            }
+        }
+        if session.trace is not None:
+            about["cantrip_trace_id"] = session.trace.trace_id
+        return acp.SessionState(
+            session_id=session_id,
+            modes=modes.state(session.note.mode),
+            config_options=self._options.listed(session),
+            models=self._options.models(session),
+            meta=about,
+        )
+
+    async def in_thread(self, work: Callable[..., Opened], *args: Any, fresh: bool = False) -> Opened:
+        """What opens a session, in a thread; of a request that was cancelled meanwhile nothing is left, ``fresh`` files neither."""
+        try:
+            with anyio.CancelScope(shield=True):
+                opened = await anyio.to_thread.run_sync(work, *args)
+        except MissingKey as missing:
+            raise auth_required(missing) from None
+        except UntrustedRecipe:
+            raise
+        except NoSession as problem:
+            raise unknown(problem.session_id) from None
+        except LoomLocked as problem:
+            raise RpcError(INVALID_REQUEST, f"The session is in use: {problem}", {"reason": "session_in_use"}) from None
+        except (CantripError, OSError) as problem:
+            words = str(problem)
+            if isinstance(problem, OSError) and problem.errno in _FULL:
+                words += ". Make room, or choose another folder with --state-dir"
+            text = shared().diagnostic(words)
+            raise RpcError(
+                INTERNAL_ERROR,
+                f"The session cannot be opened: {text}",
+                {"error": type(problem).__name__, "details": text, "where": getattr(problem, "where", None)},
+            ) from None
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except anyio.get_cancelled_exc_class():
+            opened.leave()
+            if fresh:
+                self._store.delete(opened.note.id)
+            raise
+        return opened
+
+
+def _tell_commands(session: Session) -> None:
+    from cantrip_acp.acp.sessions import slash_commands
+
+    session.show(slash_commands.available())
+
+
+def named(meta: Any) -> telemetry.Trace | None:
+    """The trace that a request names; None where it names none."""
+    trace = telemetry.trace_from(meta if isinstance(meta, dict) else None, default=_UNNAMED)
+    return trace if trace is not _UNNAMED else None

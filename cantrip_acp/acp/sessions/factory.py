@@ -1,0 +1,492 @@
+"""How a session comes to its entity: a new one, one from disk, a fork. All of it reads files, so it runs in a thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.errors import SignedOut
+from cantrip_acp.acp.permissions.patterns import elsewhere
+from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.session_store import FORK, Granted, NoSession, Note, SessionStore
+from cantrip_acp.acp.wire.jsonrpc import invalid_params
+from cantrip_acp.core.errors import DefinitionError, LoomError, MissingKey, UntrustedRecipe
+from cantrip_acp.gates.gate_source import GateSource
+from cantrip_acp.gates.mcp.declaration import McpServer
+from cantrip_acp.gates.mcp.servers import McpServers
+from cantrip_acp.loom.loom import Loom
+from cantrip_acp.loom.records.turn import (
+    CantripRecord,
+    CastRecord,
+    ConfigRecord,
+    ContextRecord,
+    FoldRecord,
+    ForkRecord,
+    LoomHeader,
+    RewardRecord,
+    SnapshotRecord,
+    Turn,
+    new_id,
+    now,
+)
+from cantrip_acp.loom.stores.address import is_address, shown
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.forking.resume import Kept
+    from cantrip_acp.crystals.contract import Crystal
+    from cantrip_acp.gates.contract import Interceptor
+    from cantrip_acp.loom.query.history import CastPart
+    from cantrip_acp.loom.records.turn import Record
+    from cantrip_acp.recipes.recipe import Recipe
+
+
+log = logging.getLogger(__name__)
+
+CantripFactory = Callable[[Path], "Cantrip"]
+"""Makes a session's cantrip for its folder. Runs in a thread; raises `MissingKey` where no crystal can be had."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A session's entity with what belongs to it. ``lock`` is a descriptor that holds a session in a shared loom, or -1.
+
+    ``lost`` says what was chosen in the session and is not to be had any more. ``exports`` is the folder for exports of it.
+    ``past`` is what its entity lived through, as it was read at the opening; None once it was shown, or has grown.
+    """
+
+    note: Note
+    entity: Entity
+    recipe: Recipe | None
+    exports: Path
+    turns: int = 0
+    kept: Kept = "none"
+    lock: int = -1
+    lost: str = ""
+    left: bool = False
+    past: list[CastPart] | None = None
+
+    def leave(self) -> None:
+        """Let go of what was taken; the entity's medium is for `Entity.close`."""
+        self.left = True
+        self.entity.loom.close()
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
+
+
+class Recipes:
+    """Where sessions get their cantrips: a recipe that was named at the start, one that was chosen later, or a program's own.
+
+    A recipe named by a path was chosen by whoever started the agent, so it is trusted; one found by name is not.
+    """
+
+    def __init__(self, named: str | None, state_dir: Path, factory: CantripFactory | None = None) -> None:
+        from cantrip_acp.recipes.build import choices
+
+        self._by_path = named is not None and choices.is_file(named)
+        # Relative to where the agent was started, not to a session's folder.
+        self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
+        self._state_dir = state_dir
+        self._factory = factory
+        self.signed_out = False
+        """Whether the user has signed out: no crystal that needs a key is to be had then."""
+
+    def cantrip(
+        self, workspace: Path, name: str | None = None, crystal: str | None = None, effort: str | None = None
+    ) -> tuple[Cantrip, Recipe | None]:
+        """A cantrip over a folder: of the recipe ``name``, else of the one that the agent was started with.
+
+        Raises `UntrustedRecipe`, `MissingKey`, `DefinitionError`.
+        """
+        cantrip, recipe = self._built(workspace, name, crystal, effort)
+        self.admit(cantrip.crystal)
+        return cantrip, recipe
+
+    def admit(self, crystal: Crystal) -> None:
+        """Raise `SignedOut` for a crystal that asks for a key, where the user has signed out."""
+        if not self.signed_out:
+            return
+        from cantrip_acp.recipes.build.crystals import KEYS
+
+        if crystal.name in KEYS:
+            raise SignedOut("you have signed out; choose a way to sign in again")
+
+    def _built(
+        self, workspace: Path, name: str | None, crystal: str | None, effort: str | None
+    ) -> tuple[Cantrip, Recipe | None]:
+        if self._factory is not None:
+            return self._factory(workspace), None
+        from cantrip_acp.recipes import DEFAULT, trust
+        from cantrip_acp.recipes import recipe as recipes
+        from cantrip_acp.recipes.build import build, choices
+
+        chosen = name if name is not None else self.named
+        if chosen is None:
+            found = recipes.built_in(DEFAULT, state_dir=self._state_dir)
+        else:
+            found = recipes.load(chosen, workspace, state_dir=self._state_dir)
+            if chosen != self.named or not self._by_path:
+                trust.require(found, workspace, self._state_dir)
+        other = choices.chosen(found, crystal, effort) if crystal is not None or effort is not None else None
+        return build.build(found, workspace=workspace, crystal=other), found
+
+    @property
+    def own(self) -> str:
+        """The recipe that sessions begin with, as a choice."""
+        from cantrip_acp.recipes import DEFAULT
+
+        return self.named or DEFAULT
+
+    def names(self, workspace: Path) -> Iterator[tuple[str, str]]:
+        """The recipes that can be chosen in a folder, the session's first one among them: name and where it is from."""
+        if self._factory is not None:
+            return
+        from cantrip_acp.recipes import recipe as recipes
+
+        known = recipes.names(workspace)
+        if self.own not in known:
+            yield self.own, "named when the agent was started"
+        for name, (source, _) in known.items():
+            yield name, {"workspace": "in this folder's .cantrip", "user": "your own"}.get(source, "built in")
+
+
+class Opening:
+    """Opens sessions of one agent."""
+
+    def __init__(self, recipes: Recipes, store: SessionStore) -> None:
+        self.recipes = recipes
+        self.store = store
+
+    def new(
+        self,
+        session_id: str,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
+    ) -> Opened:
+        """A session that nobody has said anything in."""
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
+        loom, lock = self._loom(cantrip, session_id)
+        entity = cantrip.invoke(loom=loom)
+        note = Note(
+            id=session_id,
+            cwd=str(cwd),
+            entity_id=entity.id,
+            loom=loom.location or "",
+            directories=[str(folder) for folder in directories],
+            started=self.recipes.named,
+        )
+        opened = Opened(note, entity, recipe, self.store.exports, lock=lock)
+        self.keep(opened)
+        return opened
+
+    def again(
+        self,
+        note: Note,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
+    ) -> Opened:
+        """A session from disk. Raises `LoomLocked` where another process works in it, `NoSession` where one has deleted it."""
+        from cantrip_acp.core.forking.resume import reopen
+
+        if note.cwd != str(cwd):
+            note.granted = elsewhere(note.granted)
+        note.cwd, note.directories = str(cwd), [str(folder) for folder in directories]
+        cantrip, recipe, lost = self._as_chosen(cwd, directories, interceptor, sources, note)
+        loom, lock = self._loom(cantrip, note.id, note)
+        try:
+            if not self.store.has(note.id):
+                raise NoSession(note.id)
+            begun = loom.last_turn(note.entity_id) is not None
+            found = reopen(cantrip, loom, note.entity_id, at=None if begun else note.from_turn)
+        except BaseException:
+            loom.close()
+            if lock >= 0:
+                os.close(lock)
+            raise
+        hold(found.entity, note.mode)
+        opened = Opened(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock, lost)
+        opened.past = found.parts
+        if lost:
+            crystal = found.entity.crystal
+            changes = {"crystal": f"{crystal.name}:{crystal.model}", "effort": "default"}
+            with suppress(LoomError):
+                loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
+        try:
+            self.keep(opened)
+        except OSError as problem:
+            # On a full disk a session can be looked at all the same.
+            log.warning("the note of session %s could not be written: %s", note.id, problem)
+        return opened
+
+    def forked(
+        self,
+        session_id: str,
+        source: Opened,
+        turn_id: str,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource] = (),
+        resumes: str | None = None,
+    ) -> Opened:
+        """A session that goes on from a turn of another one, which stays as it is (LOOM-4). ``resumes`` names the cast that it
+        is to go on with without a new message.
+
+        A loom that is a file is copied as far as the path to the turn goes: one session, one file, one writer.
+        """
+        from cantrip_acp.core.forking.resume import reopen
+
+        before = source.note
+        note = Note(
+            id=session_id,
+            cwd=str(cwd),
+            entity_id=new_id("e"),
+            loom="",
+            directories=[str(folder) for folder in directories],
+            from_turn=turn_id,
+            started=before.started,
+            title=before.title + FORK if before.title else None,
+            mode=before.mode,
+            recipe=before.recipe,
+            crystal=before.crystal,
+            effort=before.effort,
+            granted=list(before.granted) if before.cwd == str(cwd) else elsewhere(before.granted),
+        )
+        cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources, note)
+        loom, lock = self._loom(cantrip, session_id)
+        try:
+            if loom.location is None or loom.location != source.entity.loom.location:
+                for record in path_of(source.entity.loom, turn_id, resumes):
+                    loom.append(record)
+            note.loom = loom.location or ""
+            found = reopen(cantrip, loom, note.entity_id, at=turn_id)
+            loom.append(
+                ForkRecord(
+                    new_id("k"),
+                    turn_id,
+                    note.entity_id,
+                    found.kept,
+                    (),
+                    now(),
+                    resumes=UNSET if resumes is None else resumes,
+                )
+            )
+            changes = {"fork_of": before.id, "from_turn": turn_id, **chosen(note)}
+            loom.append(ConfigRecord(new_id("g"), note.entity_id, changes, now()))
+            for granted in note.granted:
+                loom.append(ConfigRecord(new_id("g"), note.entity_id, {"permission": said(granted)}, now()))
+        except BaseException:
+            loom.close()
+            if lock >= 0:
+                os.close(lock)
+            raise
+        hold(found.entity, note.mode)
+        opened = Opened(note, found.entity, recipe, self.store.exports, found.turns, found.kept, lock)
+        self.keep(opened)
+        return opened
+
+    def keep(self, opened: Opened) -> None:
+        """Write a session's note, where its loom outlives the process."""
+        if opened.entity.loom.location is not None and not opened.left:
+            self.store.save(opened.note)
+
+    def _as_chosen(
+        self,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource],
+        note: Note,
+    ) -> tuple[Cantrip, Recipe | None, str]:
+        """A session's cantrip, with what of its choices is lost: of a crystal that is gone the recipe's own takes the place,
+        since a session is more than its crystal. Another recipe would be somebody else."""
+        try:
+            return (*self._cantrip(cwd, directories, interceptor, sources, note), "")
+        except (MissingKey, UntrustedRecipe):
+            raise
+        except DefinitionError as problem:
+            why = problem
+        if note.crystal is not None or note.effort is not None:
+            own = replace(note, crystal=None, effort=None)
+            with suppress(DefinitionError):
+                found = self._cantrip(cwd, directories, interceptor, sources, own)
+                note.crystal = note.effort = None
+                return (*found, str(why))
+        if note.recipe is None:
+            raise why
+        raise DefinitionError(
+            f"it was switched to the recipe {note.recipe!r}, and {why}. Put that recipe back, or go on with another one in a "
+            f"terminal: cantrip repl RECIPE --session {note.id}"
+        ) from None
+
+    def _cantrip(
+        self,
+        cwd: Path,
+        directories: Sequence[Path],
+        interceptor: Interceptor,
+        sources: Sequence[GateSource],
+        note: Note | None = None,
+    ) -> tuple[Cantrip, Recipe | None]:
+        chosen = (note.recipe, note.crystal, note.effort) if note is not None else (None, None, None)
+        cantrip, recipe = self.recipes.cantrip(cwd, *chosen)
+        made = cantrip.reaching(directories, interceptor)
+        return (made.replace(sources=(*made.sources, *sources)) if sources else made), recipe
+
+    def _loom(self, cantrip: Cantrip, session_id: str, note: Note | None = None) -> tuple[Loom, int]:
+        """The loom of a session, and a lock where it is not the file itself that only one may write."""
+        store: Any = cantrip.loom_settings.get("store", "jsonl")
+        fsync = bool(cantrip.loom_settings.get("fsync", False))
+        if note is not None and note.loom:
+            # A note has no password; the recipe that the session began with has it.
+            store = store if is_address(store) and shown(store) == note.loom else note.loom
+        elif store == "memory":
+            return Loom.memory(), -1
+        if not is_address(store):
+            return Loom.open(self.store.loom_path(session_id), fsync=fsync), -1
+        lock = self.store.lock(session_id)
+        try:
+            return Loom.open(store, fsync=fsync), lock
+        except BaseException:
+            os.close(lock)
+            raise
+
+
+def hold(entity: Entity, mode: str) -> None:
+    """Put a mode's wards in force."""
+    entity.hold_to(lambda circle: modes.wards_of(mode, circle))
+
+
+def chosen(note: Note) -> dict[str, str]:
+    """What was chosen in a session, as a ``config`` record tells it."""
+    found = {"mode": note.mode, "recipe": note.recipe, "crystal": note.crystal, "effort": note.effort}
+    return {
+        name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.DEFAULT)
+    }
+
+
+def said(granted: Granted) -> dict[str, Any]:
+    """A permission as a ``config`` record tells it."""
+    return {"tool": granted.tool, "pattern": granted.pattern, "allowed": granted.allowed}
+
+
+def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
+    """The records that belong to the path to a turn, in the order in which they were written; with the start of ``cast_id``."""
+    on_it = set(loom.path(turn_id))
+    casts: set[str] = set() if cast_id is None else {cast_id}
+    cantrips: set[str] = set()
+    for each in on_it:
+        turn = loom.turn(each)
+        cantrips.add(turn.cantrip_id)
+        if turn.cast_id is not None:
+            casts.add(turn.cast_id)
+    for record in loom.records():
+        match record:
+            case LoomHeader():
+                continue
+            case CantripRecord():
+                wanted = record.id in cantrips
+            case Turn():
+                wanted = record.id in on_it
+            case CastRecord():
+                # How a cast ended is not known where the path leaves it half way.
+                wanted = record.id in casts and record.event == "start"
+            case ContextRecord() | FoldRecord():
+                wanted = record.cast_id in casts
+            case RewardRecord() | SnapshotRecord():
+                wanted = record.turn_id in on_it
+            case _:
+                wanted = False
+        if wanted:
+            yield record
+
+
+def turn_named(entity: Entity, named: object) -> str | None:
+    """The id of a turn by its id or its number (1 is the first); None where the entity has lived through no such turn.
+
+    Numbers count what the crystal said; 0 is the ``call`` turn before all of it. By its id any turn is known: a fold too, and
+    one that ended with a delegation.
+    """
+    if not entity.last_turn or entity.last_turn not in entity.loom:
+        return None
+    from cantrip_acp.loom.query.history import lived, spoken
+
+    own = [turn.id for _, turn in spoken(lived(entity.loom, entity.last_turn))]
+    if isinstance(named, int) and not isinstance(named, bool):
+        if named == 0:
+            return next((i for i in entity.loom.own(entity.last_turn) if entity.loom.places[i].role == "call"), None)
+        return own[named - 1] if 1 <= named <= len(own) else None
+    if not isinstance(named, str) or named not in entity.loom.own(entity.last_turn):
+        return None
+    return named
+
+
+def first_cast(entity: Entity, turn_id: str) -> str | None:
+    """The cast of the entity's own past that begins at a ``call`` turn, also where it came to no turn. None for other turns."""
+    loom = entity.loom
+    if loom.places[turn_id].role != "call":
+        return None
+    starts = loom.cast_starts()
+    fork = loom.fork_of(entity.id)
+    casts = [loom.places[i].cast_id for i in loom.own(entity.last_turn) if loom.places[i].role == "crystal"]
+    casts += [start.id for start in starts.values() if start.entity_id == entity.id]
+    casts += [fork.resumes] if fork is not None and isinstance(fork.resumes, str) else []
+    found = casts[0] if casts else None
+    while found in starts and isinstance(before := starts[found].resumes, str):
+        # A cast that goes on with another one begins where that one does.
+        found = before
+    return found
+
+
+# --- The MCP servers that a client names for a session (ACP, Session Setup), as sources of gates.
+#
+# A program is run in the sandbox, unless the user said with ``cantrip trust --mcp`` that this very command may run as
+# they do. What is reached over HTTP was named by the client, which is the user's.
+
+
+def sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[GateSource]:
+    """What a session's entity reaches for them; empty where there are none. Reads a file.
+
+    Raises `RpcError` -32602 with the place of what cannot be used; `DefinitionError` where the user's trust cannot be read.
+    """
+    if not named:
+        return []
+    return [McpServers([_declared(server, place, state_dir) for place, server in enumerate(named)])]
+
+
+def _declared(server: acp.McpServer, place: int, state_dir: Path) -> McpServer:
+    from cantrip_acp.recipes.trust import Ledger
+
+    try:
+        if server.type in ("http", "sse"):
+            headers = {pair.name: pair.value for pair in server.headers or ()}
+            return McpServer(
+                name=server.name,
+                transport="http" if server.type == "http" else "sse",
+                url=server.url or "",
+                headers=headers,
+            )
+        if server.type != "stdio":
+            raise invalid_params(f"{server.type[:40]!r} is none of stdio, http, sse", f"mcpServers[{place}].type")
+        argv = (server.command or "", *(server.args or ()))
+        trusted = Ledger(state_dir).trusts_command(argv)
+        env = {pair.name: pair.value for pair in server.env or ()}
+        return McpServer(name=server.name, command=argv[0], args=argv[1:], env=env, sandboxed=not trusted)
+    except DefinitionError as error:
+        if error.where:
+            raise
+        raise invalid_params(str(error), f"mcpServers[{place}]") from None

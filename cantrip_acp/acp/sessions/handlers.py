@@ -1,0 +1,430 @@
+"""The sessions of one connection: how each method finds its session, makes one, or ends it (ACP, Session Setup).
+
+Whatever reads files runs in a thread; what a request that was cancelled meanwhile had opened is closed again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from cantrip_acp import telemetry
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.errors import busy, unknown
+from cantrip_acp.acp.login import with_a_key
+from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.config_options import MODEL, Options
+from cantrip_acp.acp.sessions.connection_context import Host, named
+from cantrip_acp.acp.sessions.cwd import check_folder, check_further
+from cantrip_acp.acp.sessions.factory import Opened, Opening, first_cast, turn_named
+from cantrip_acp.acp.sessions.prompt_content import read_prompt
+from cantrip_acp.acp.sessions.registry import Living, Waiting
+from cantrip_acp.acp.sessions.session import Session
+from cantrip_acp.acp.sessions.session_store import BadCursor
+from cantrip_acp.acp.wire.jsonrpc import INVALID_REQUEST, RpcError, invalid_params
+from cantrip_acp.core.errors import CantripError, IntentRequired, TurnNotFound, UntrustedRecipe
+from cantrip_acp.loom.records.turn import new_id
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.sessions.slash_commands import Command
+    from cantrip_acp.acp.wire.connection import Request
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.forking.continuation import Point
+    from cantrip_acp.gates.gate_source import GateSource
+
+log = logging.getLogger(__name__)
+
+_UNNAMED = telemetry.Trace("")
+
+
+class Sessions:
+    """The sessions that live in this connection, by id, and the way to those on disk."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._store = opening.store
+        self._options = Options(opening)
+        self._living = Living()
+        self.host = Host(opening, self._options, self._living)
+
+    def running(self) -> list[Session]:
+        """Those that work on a prompt."""
+        return [session for session in self._living.sessions.values() if session.running]
+
+    async def close_all(self) -> None:
+        """End every session; nothing of it is left but what is on disk."""
+        async with anyio.create_task_group() as tasks:
+            for session in tuple(self._living.sessions.values()):
+                tasks.start_soon(session.close)
+
+    # --- beginning -----------------------------------------------------------------------------------------------------
+
+    async def new(self, params: acp.NewSession, request: Request) -> acp.SessionState:
+        """``session/new``"""
+        trace = named(params.meta)
+        session_id = f"sess_{os.urandom(12).hex()}"
+        try:
+            begin = partial(self._begun, session_id, params, trace)
+            session = await with_a_key(self.host.wire, self.host.client, request, begin)
+        except UntrustedRecipe as problem:
+            self._living.waiting[session_id] = Waiting(session_id, params, trace)
+            about = {"untrusted": shared().diagnostic(str(problem))}
+            return acp.SessionState(session_id=session_id, modes=modes.state(modes.DEFAULT), meta={"cantrip": about})
+        self.host.introduce(session, request)
+        return self.host.state(session, session_id=session_id)
+
+    async def _begun(self, session_id: str, params: acp.NewSession, trace: telemetry.Trace | None) -> Session:
+        cwd, folders = _folders(params.cwd, params.additional_directories)
+        permissions = self.host.permissions(session_id)
+        sources = await self.host.sources(params)
+        opened = await self.host.in_thread(
+            self._opening.new, session_id, cwd, folders, permissions, sources, fresh=True
+        )
+        return self.host.take(opened, permissions, trace, params.meta, sources)
+
+    def load(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
+        """``session/load``: the whole past goes out before the reply."""
+        self._living.loading[params.session_id] += 1
+        return self._while_loading(params.session_id, self._load(params, request))
+
+    async def _while_loading(self, session_id: str, work: Awaitable[acp.SessionState]) -> acp.SessionState:
+        """Count a session as being loaded from the moment when the request was read."""
+        try:
+            return await work
+        finally:
+            self._living.loading[session_id] -= 1
+            if not self._living.loading[session_id]:
+                del self._living.loading[session_id]
+
+    async def _load(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
+        session = await self._found(params)
+        await session.replay()
+        self.host.introduce(session, request, ahead=True)
+        return self.host.state(session)
+
+    def resume(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
+        """``session/resume``: as `load`, and nothing is replayed."""
+        self._living.loading[params.session_id] += 1
+        return self._while_loading(params.session_id, self._resume(params, request))
+
+    async def _resume(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
+        session = await self._found(params)
+        session.opened.past = None
+        self.host.introduce(session, request)
+        return self.host.state(session)
+
+    async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
+        """``session/fork``: from the last turn, or from the one that ``_meta.cantrip.turn`` names by id or number.
+
+        With ``_meta.cantrip.resume: true`` an empty prompt then goes on with the cast of that turn (`core.forking.continuation`).
+        """
+        cwd, folders = _folders(params.cwd, params.additional_directories)
+        asked = params.meta.get("cantrip") if isinstance(params.meta, dict) else None
+        wanted = asked.get("turn") if isinstance(asked, dict) else None
+        resume = asked.get("resume", False) if isinstance(asked, dict) else False
+        if not isinstance(resume, bool):
+            raise invalid_params(f"resume is true or false, not {str(resume)[:100]!r}", "_meta.cantrip.resume")
+        source = self._living.sessions.get(params.session_id)
+        if source is None or source.closing:
+            source = await self._from_disk(params, cwd, folders, await self.host.sources(params))
+            source.taken = False
+        source.borrowed += 1
+        try:
+            if wanted is None:
+                turn_id: str | None = source.entity.last_turn or None
+            else:
+                async with source.loom_read:
+                    turn_id = await anyio.to_thread.run_sync(turn_named, source.entity, wanted)
+                if turn_id is None and (wanted != 0 or isinstance(wanted, bool) or source.entity.last_turn):
+                    raise invalid_params(f"the session has no turn {str(wanted)[:100]!r}", "_meta.cantrip.turn")
+            where: Point | None = None
+            if resume:
+                where = await self._point(source, turn_id)
+                turn_id = where.turn_id
+            session = await self._forked(
+                source, turn_id, cwd, folders, await self.host.sources(params), params.meta, where
+            )
+        finally:
+            source.borrowed -= 1
+            if not source.taken and not source.borrowed:
+                # It was opened for its forks alone.
+                await self._living.end(source)
+        self.host.introduce(session, request)
+        if session.note.title is not None:
+            title = acp.SessionInfoChanged(session.note.title)
+            request.after.append(lambda: session.show(title))
+        return self.host.state(session, session_id=session.id)
+
+    async def _point(self, source: Session, turn_id: str | None) -> Point:
+        """Where a fork of a turn goes on without a new message; an error of the request where it cannot."""
+        try:
+            async with source.loom_read:
+                return await anyio.to_thread.run_sync(self._point_of, source.entity, turn_id or "")
+        except (IntentRequired, TurnNotFound) as problem:
+            why = (
+                str(problem) if turn_id else "nothing was asked in this session yet, so there is nothing to go on with"
+            )
+            raise invalid_params(why, "_meta.cantrip.resume") from None
+
+    @staticmethod
+    def _point_of(entity: Entity, turn_id: str) -> Point:
+        from cantrip_acp.core.forking.continuation import point
+
+        if turn_id not in entity.loom:
+            return point(entity.loom, turn_id)
+        return point(entity.loom, turn_id, first_cast(entity, turn_id))
+
+    async def _forked(
+        self,
+        source: Session,
+        turn_id: str | None,
+        cwd: Path,
+        folders: Sequence[Path],
+        sources: Sequence[GateSource],
+        meta: Any = None,
+        where: Point | None = None,
+    ) -> Session:
+        session_id = f"sess_{os.urandom(12).hex()}"
+        permissions = self.host.permissions(session_id)
+        if turn_id is None or turn_id not in source.entity.loom:
+            # Nothing was said yet: the fork of nothing is a new session.
+            opened = await self.host.in_thread(
+                self._opening.new, session_id, cwd, folders, permissions, sources, fresh=True
+            )
+        else:
+            async with source.loom_read:
+                opened = await self.host.in_thread(
+                    self._opening.forked,
+                    session_id,
+                    source.opened,
+                    turn_id,
+                    cwd,
+                    folders,
+                    permissions,
+                    sources,
+                    where.cast.id if where is not None else None,
+                    fresh=True,
+                )
+            await self._living_state(source, opened, turn_id)
+        from cantrip_acp.core.forking.resume import TOLD
+
+        session = self.host.take(opened, permissions, source.trace, meta, sources)
+        if opened.kept == "lost":
+            session.remarks.append(f"Of this fork's Python, {TOLD['lost']}.")
+        return session
+
+    async def _living_state(self, source: Session, opened: Opened, turn_id: str) -> None:
+        """A source that stands at that very turn gives its variables as they are."""
+        live, entity = source.entity, opened.entity
+        if entity.revive is None or live.revive is not None or live.busy or live.last_turn != turn_id:
+            return
+        if getattr(live, "_session", None) is None:
+            return
+        # What forks need is not loaded for sessions that begin.
+        from cantrip_acp.core.forking.fork import restore
+        from cantrip_acp.loom.query.history import lived
+
+        revive, entity.revive = entity.revive, None
+        parts = await anyio.to_thread.run_sync(lived, entity.loom, turn_id)
+        try:
+            await restore(entity, turn_id, parts, "snapshot", live)
+            opened.kept = "snapshot"
+        except CantripError:
+            await entity.discard_session()
+            entity.revive = revive
+
+    # --- what lives on disk --------------------------------------------------------------------------------------------
+
+    async def _found(self, params: acp.LoadSession) -> Session:
+        """A session that lived before, here or in another process."""
+        cwd, folders = _folders(params.cwd, params.additional_directories)
+        sources = await self.host.sources(params)
+        while (live := self._living.sessions.get(params.session_id)) is not None:
+            if live.closing:
+                await self._living.end(live)
+                continue
+            if live.running:
+                raise busy(live.id)
+            same = live.note.cwd == str(cwd) and live.note.directories == [str(f) for f in folders]
+            if live.entity.loom.location is None or (same and list(live.sources) == list(sources)):
+                live.taken = True
+                return live
+            await self._living.end(live)
+        return await self._from_disk(params, cwd, folders, sources)
+
+    async def _from_disk(
+        self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path], sources: Sequence[GateSource]
+    ) -> Session:
+        return await self._living.opened(params.session_id, partial(self._again, params, cwd, folders, sources))
+
+    async def _again(
+        self, params: acp.LoadSession, cwd: Path, folders: Sequence[Path], sources: Sequence[GateSource]
+    ) -> Session:
+        note = await anyio.to_thread.run_sync(self._store.find, params.session_id)
+        if note is None:
+            raise unknown(params.session_id)
+        permissions = self.host.permissions(note.id)
+        permissions.mode, permissions.granted = note.mode, list(note.granted)
+        try:
+            opened = await self.host.in_thread(self._opening.again, note, cwd, folders, permissions, sources)
+        except UntrustedRecipe:
+            await self._options.trusted(self.host.wire, note.id, cwd, note.recipe)
+            opened = await self.host.in_thread(self._opening.again, note, cwd, folders, permissions, sources)
+        from cantrip_acp.core.forking.resume import TOLD
+
+        session = self.host.take(opened, permissions, named(params.meta), params.meta, sources)
+        if opened.kept in TOLD:
+            session.told.append(f"This session was opened again in a new process: {TOLD[opened.kept]}.")
+        if opened.kept == "lost":
+            session.remarks.append(f"This session was opened again: {TOLD['lost']}.")
+        if opened.lost:
+            crystal = opened.entity.crystal
+            session.remarks.append(
+                f"The crystal that was chosen in this session is not to be had any more ({shared().diagnostic(opened.lost)}); "
+                f"{crystal.name}:{crystal.model}, the recipe's own, has its place."
+            )
+        return session
+
+    async def list(self, params: acp.ListSessions, request: Request) -> acp.SessionList:
+        """``session/list``"""
+        if params.cwd is not None and not os.path.isabs(params.cwd):
+            raise invalid_params(f"must be an absolute path, not {params.cwd[:200]!r}", "cwd")
+        live = frozenset(self._living.sessions)
+        try:
+            page, cursor = await anyio.to_thread.run_sync(
+                lambda: self._store.list(params.cwd, params.cursor, also=live)
+            )
+        except BadCursor as problem:
+            raise invalid_params(str(problem), "cursor") from None
+        listed = [
+            acp.SessionInfo(
+                session_id=each.note.id,
+                cwd=each.note.cwd,
+                additional_directories=each.note.directories or None,
+                title=each.note.title,
+                updated_at=each.updated_at,
+            )
+            for each in page
+        ]
+        return acp.SessionList(listed, cursor)
+
+    async def close(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
+        """``session/close``: what runs is cancelled and recorded; the session stays on disk."""
+        if not await self._living.clear(params.session_id):
+            raise unknown(params.session_id)
+        return {}
+
+    async def delete(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
+        """``session/delete``: twice is as good as once."""
+        async with self._living.deleting(params.session_id):
+            try:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._store.delete, params.session_id)
+            except (CantripError, OSError) as problem:
+                raise RpcError(INVALID_REQUEST, f"The session cannot be deleted: {problem}") from None
+        return {}
+
+    # --- choosing ------------------------------------------------------------------------------------------------------
+
+    def set_mode(self, params: acp.SetMode, request: Request) -> dict[str, Any]:
+        """``session/set_mode``: in force when the reply comes."""
+        session = self._living.session(params.session_id)
+        self._options.set_mode(session, params.mode_id)
+        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.listed(session))))
+        return {}
+
+    async def set_option(self, params: acp.SetConfigOption, request: Request) -> acp.ConfigOptions:
+        """``session/set_config_option``: the reply has every option."""
+        session = self._living.session(params.session_id)
+        await self._options.set(session, params.config_id, params.value)
+        return acp.ConfigOptions(self._options.listed(session))
+
+    async def set_model(self, params: acp.SetModel, request: Request) -> dict[str, Any]:
+        """``session/set_model``: the same as the option `model`, for clients that do not read the options."""
+        session = self._living.session(params.session_id)
+        await self._options.set(session, MODEL, params.model_id)
+        request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.listed(session))))
+        return {}
+
+    # --- prompts -------------------------------------------------------------------------------------------------------
+
+    def prompt(self, params: acp.Prompt, request: Request) -> Awaitable[acp.PromptResult]:
+        """``session/prompt``; the session is taken before anything else is read."""
+        waiting = self._living.waiting.get(params.session_id)
+        if waiting is not None:
+            return self._trusted_first(waiting, params, request)
+        session = self._living.session(params.session_id)
+        # An empty prompt goes on without a new message.
+        intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
+        command = None
+        if intent is not None and intent.lstrip().startswith("/"):
+            from cantrip_acp.acp.sessions import slash_commands
+
+            command = slash_commands.named(intent)
+        trace = telemetry.trace_from(params.meta if isinstance(params.meta, dict) else None, default=session.trace)
+        trace = replace(trace, conversation=session.id)
+        session.begin(request)
+        session.taken = True
+        work = session.cast(intent, context, trace) if command is None else self._answered(session, *command)
+        return session.run(work, trace.trace_id)
+
+    async def _answered(self, session: Session, command: Command, rest: str) -> acp.PromptResult:
+        from cantrip_acp.acp.sessions import slash_commands
+
+        text = await slash_commands.answer(session, command, rest, self._fork_of)
+        session.show(acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:command"))
+        return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})
+
+    async def _fork_of(self, source: Session, turn_id: str) -> str:
+        """A fork that is not opened here: it waits on disk for whoever loads it."""
+        if source.entity.loom.location is None:
+            raise RpcError(INVALID_REQUEST, "This session's loom is in memory; only one that is kept can be forked so.")
+        folders = [Path(folder) for folder in source.note.directories]
+        session = await self._forked(source, turn_id, Path(source.note.cwd), folders, source.sources)
+        await self._living.end(session)
+        return session.id
+
+    async def _trusted_first(self, waiting: Waiting, params: acp.Prompt, request: Request) -> acp.PromptResult:
+        """The first prompt of a session whose recipe is not trusted: the user is asked, and then it begins."""
+        if waiting.running:
+            raise busy(waiting.id)
+        with anyio.CancelScope() as scope:
+            waiting.asking = scope
+            try:
+                await self._options.trusted(self.host.wire, waiting.id, Path(waiting.params.cwd), None)
+            finally:
+                waiting.asking = None
+        if scope.cancelled_caught:
+            return acp.PromptResult("cancelled")
+        if self._living.waiting.pop(waiting.id, None) is None:
+            return await self.prompt(params, request)
+        begin = partial(self._begun, waiting.id, waiting.params, waiting.trace)
+        session = await self._living.opened(waiting.id, begin)
+        self.host.introduce(session, request, ahead=True)
+        session.show(acp.ConfigOptionsChanged(self._options.listed(session)))
+        return await self.prompt(params, request)
+
+    def cancel(self, params: acp.Cancel, request: Request) -> None:
+        """``session/cancel``"""
+        waiting = self._living.waiting.get(params.session_id)
+        # One that is being closed is cancelled already.
+        closing = self._living.sessions.get(params.session_id)
+        (waiting or closing or self._living.session(params.session_id)).cancel()
+
+
+def _folders(cwd: str, additional: Sequence[str] | None) -> tuple[Path, list[Path]]:
+    return check_folder(cwd), list(
+        dict.fromkeys(
+            check_further(path, f"additionalDirectories[{index}]") for index, path in enumerate(additional or ())
+        )
+    )

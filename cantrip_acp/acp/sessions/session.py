@@ -1,0 +1,396 @@
+"""A session: one entity in one folder, and the prompt that it is working on (ACP, Session Setup and Prompt Turn).
+
+A prompt is a cast. Its updates go out while it runs and all of them before its reply; a session takes one prompt at a
+time, and a cancelled one leaves it ready for the next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import msgspec
+
+from cantrip_acp import telemetry
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.errors import busy, unready
+from cantrip_acp.acp.permissions.request import Asked, ask_client
+from cantrip_acp.acp.render.event_translator import Translator, notice
+from cantrip_acp.acp.render.formatting import Breaks
+from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
+from cantrip_acp.core.errors import CantripError, IntentRequired
+from cantrip_acp.crystals.ahead import prepare_beside
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
+    from cantrip_acp.acp.sessions.factory import Opened
+    from cantrip_acp.acp.sessions.prompt_content import Link
+    from cantrip_acp.acp.sessions.session_store import Note
+    from cantrip_acp.acp.wire.connection import Connection, Request
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.entity import CastStream, Entity
+    from cantrip_acp.core.loop import CastResult
+    from cantrip_acp.gates.gate_source import GateSource
+
+log = logging.getLogger(__name__)
+
+OUTPUT_INTERVAL = 0.1
+"""Seconds between two views of a running command's output."""
+
+ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
+"""Seconds in which a prompt ends that was cancelled, and in which it does once all that it had started was killed."""
+
+STOP_REASONS: dict[str, acp.StopReason] = {
+    "done": "end_turn",
+    "text": "end_turn",
+    "max_turns": "max_turn_requests",
+    "max_seconds": "max_turn_requests",
+    "max_tokens": "max_tokens",
+    "max_cost": "max_tokens",
+    "cancelled": "cancelled",
+    "parent_terminated": "cancelled",
+    "refusal": "refusal",
+}
+"""Why a cast ended, in the protocol's words; reason ``error`` is no stop reason but an error."""
+
+
+class Session:
+    """One session. ``trace`` is what ``session/new`` named, the default of its prompts.
+
+    ``before`` is run ahead of each cast (what was chosen since takes effect then) and gives what the entity is to be told;
+    ``after`` behind each.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        permissions: Permissions,
+        connection: Connection,
+        client: acp.ClientAbilities,
+        trace: telemetry.Trace | None,
+    ) -> None:
+        self.opened = opened
+        self.permissions = permissions
+        self.client = client
+        self.trace = trace
+        self.connection = connection
+        self.translator = Translator(client)
+        self.before: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
+        self.after: Callable[[Session], None] | None = None
+        self.sources: Sequence[GateSource] = ()
+        """What the client named for this session beside the recipe: MCP servers."""
+        self.pending: dict[str, str] = {}
+        """What was chosen while a prompt ran, for the next one: option and value."""
+        self.told: list[str] = []
+        """What the entity is to be told before its next intent."""
+        self._told: list[str] = []
+        """What it was told before the last one."""
+        self.remarks: list[str] = []
+        """What the user is to be told behind the reply that names the session."""
+        self.running = False
+        """Whether a prompt is being worked on."""
+        self.closing = False
+        self.taken = True
+        """Whether the client has it; False of one that was opened for its forks alone."""
+        self.borrowed = 0
+        """How many forks are being made of it."""
+        self.loom_read = anyio.Lock()
+        """Held while a thread reads the loom, which is not closed under it: its descriptor could be another file by then."""
+        self._leaves_late = False
+        """Whether the prompt that still runs closes the loom when it ends."""
+        self._replaying = False
+        self._cancelled = False
+        self._ended = anyio.Event()
+        self._closed = anyio.Event()
+        self._patience: set[anyio.CancelScope] = set()
+        self._output = anyio.Event()
+        self._breaks = Breaks()
+
+    @property
+    def note(self) -> Note:
+        return self.opened.note
+
+    @property
+    def id(self) -> str:
+        return self.opened.note.id
+
+    @property
+    def entity(self) -> Entity:
+        return self.opened.entity
+
+    def begin(self, request: Request) -> None:
+        """Take the session for a prompt. Raises `RpcError` while another one runs."""
+        if self.closing:
+            raise unready(self.id, "closed")
+        if self.running:
+            raise busy(self.id)
+        if self._replaying:
+            raise unready(self.id, "loaded")
+        self.running = True
+        self.opened.past = None
+        self._cancelled = False
+        self._breaks.begin()
+        self._ended = anyio.Event()
+        request.on_cancel = self.cancel
+
+    async def run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
+        """What a prompt asks for, once it was begun: its result, or the error that its user can act on."""
+        try:
+            return await work
+        except CantripError as problem:
+            if self._cancelled:
+                return acp.PromptResult("cancelled")
+            # An intent that failed may be taken back, and what was told with it.
+            self.told = self.told or self._told
+            text = shared().diagnostic(str(problem))
+            raise RpcError(
+                INTERNAL_ERROR,
+                f"The prompt failed: {text}",
+                {
+                    "error": type(problem).__name__,
+                    "details": text,
+                    # The provider's status: by it a client says what its user can do.
+                    **({} if (status := getattr(problem, "status", None)) is None else {"status": status}),
+                    "cantrip_trace_id": trace_id,
+                },
+            ) from None
+        finally:
+            self.running = False
+            self._ended.set()
+            if self._leaves_late:
+                self.opened.leave()
+            elif self.after is not None:
+                self.after(self)
+
+    def cancel(self) -> None:
+        """End the running prompt; nothing where none runs."""
+        if not self.running:
+            return
+        self._cancelled = True
+        self.entity.cancel()
+        for scope in self._patience:
+            scope.cancel()
+
+    async def warm(self) -> None:
+        """Start what the first prompt would wait for; the reply that names this session goes out before."""
+        await anyio.lowlevel.checkpoint()
+        remarks, self.remarks = self.remarks, []
+        for text in remarks:
+            self.show(notice(text, self.client))
+        prepare_beside(self.entity.crystal)
+        try:
+            await self.entity.warm()
+            for text in self.entity.problems():
+                self.show(notice(text, self.client))
+        except Exception:
+            # The first prompt meets it again, and says it where it can be seen.
+            log.warning("session %s could not be prepared", self.id, exc_info=True)
+
+    async def close(self) -> None:
+        """End the running prompt and the entity, and let go of its loom; whoever comes second waits for it.
+
+        The loom is closed behind the end of the cast, which is written to it. If the cast does not end although all that it
+        had started was killed (a handler in a thread cannot be), the loom stays open and locked until it does.
+        """
+        if self.closing:
+            await self._closed.wait()
+            return
+        self.closing = True
+        try:
+            self.cancel()
+            if self.running:
+                with anyio.move_on_after(ENDS_WITHIN):
+                    await self._ended.wait()
+            await self.entity.close()
+            if self.running:
+                with anyio.move_on_after(ENDS_WITHIN_KILLED):
+                    await self._ended.wait()
+            async with self.loom_read:
+                if self.running:
+                    self._leaves_late = True
+                    log.warning("a prompt of session %s does not end; its loom stays open until it does", self.id)
+                else:
+                    self.opened.leave()
+        finally:
+            self._closed.set()
+
+    async def replay(self) -> None:
+        """Send all that was lived through. No prompt is taken meanwhile; raises `RpcError` where that cannot be waited for."""
+        from cantrip_acp.acp.render.history import replayed
+
+        if self.running or self._replaying:
+            raise busy(self.id)
+        self._replaying, self._cancelled = True, False
+        self._breaks.begin()
+        try:
+            async with self.loom_read:
+                updates = () if self.closing else await anyio.to_thread.run_sync(self._past, replayed)
+            for at in range(0, len(updates), 64):
+                if self.closing:
+                    break
+                await self.send(updates[at : at + 64])
+                await anyio.lowlevel.checkpoint()
+        finally:
+            self._replaying = False
+        if self.note.title is not None:
+            self.show(acp.SessionInfoChanged(self.note.title))
+        if self.closing:
+            raise unready(self.id, "closed")
+
+    def _past(self, replayed: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
+        # What was read when the session was opened need not be read again.
+        parts, self.opened.past = self.opened.past, None
+        return list(replayed(self.entity, parts, compaction=self.client.compaction))
+
+    def show(self, update: acp.Update) -> None:
+        """Send one update without waiting."""
+        self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._breaks.between(update)))
+
+    async def send(self, updates: Sequence[acp.Update]) -> None:
+        """Send updates at the client's pace."""
+        for update in updates:
+            self.show(update)
+        if self.connection.congested and not self._cancelled:
+            with anyio.CancelScope() as scope:
+                self._patience.add(scope)
+                try:
+                    await self.connection.room()
+                finally:
+                    self._patience.discard(scope)
+
+    async def cast(
+        self, intent: str | None, context: Sequence[ContextBlock | Link], trace: telemetry.Trace
+    ) -> acp.PromptResult:
+        """A prompt as a cast of the entity. None as the intent goes on without a new message (`Entity.resume`)."""
+        context = await self._pinned(context)
+        self._told = list(self.told)
+        if self.before is not None:
+            context = (*context, *await self.before(self))
+        if self._stopped():
+            return acp.PromptResult("cancelled")
+        options: dict[str, Any] = {"trace": trace}
+        if intent is not None:
+            self._name(intent)
+            self.permissions.hosts.hear(intent)
+            options["context"] = context
+        try:
+            async with self.entity.stream(intent, **options) as stream:
+                await self._forward(stream)
+        except IntentRequired as problem:
+            raise invalid_params(f"The prompt is empty, and {problem}", "prompt") from None
+        finally:
+            for update in self.translator.close():
+                self.show(update)
+        result = stream.result
+        reason = "cancelled" if self._stopped() else STOP_REASONS.get(result.reason)
+        if reason is None:
+            raise RpcError(
+                INTERNAL_ERROR, f"The prompt failed: {result.summary or result.reason}", {"details": result.reason}
+            )
+        about = _about(result, self.entity.last_turn)
+        if self.entity.names_requests:
+            about[acp.EDGES] = {"edges": self.entity.lineage.take()}
+        return acp.PromptResult(reason, about)
+
+    def _name(self, intent: str) -> None:
+        """Give the session a title, where it has none or what was said so far was no more than a greeting."""
+        from cantrip_acp.acp.sessions.title import renewed
+
+        title = renewed(self.note.title, shared().text(intent))
+        if title is not None:
+            self.note.title = title
+            self.show(acp.SessionInfoChanged(title))
+
+    async def _pinned(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
+        """The context with its links read; a cancel ends the reading."""
+        if not context or self._cancelled:
+            return ()
+        from cantrip_acp.acp.sessions.prompt_links import pinned
+
+        blocks: tuple[ContextBlock, ...] = ()
+        with anyio.CancelScope() as scope:
+            self._patience.add(scope)
+            try:
+                blocks = await pinned(self, context)
+            finally:
+                self._patience.discard(scope)
+        return blocks
+
+    def _stopped(self) -> bool:
+        """Whether a cancel came; it may have come while something was waited for."""
+        return self._cancelled
+
+    async def ask(self, question: Question) -> Answer:
+        """Put a question to the user, behind everything that the client was to see before; see `asking`."""
+        mask = self.entity.redactor
+        question = msgspec.structs.replace(
+            question,
+            title=mask.text(question.title),
+            text=mask.text(question.text),
+            raw_input=mask.data(question.raw_input),
+        )
+        asked = Asked(entity_id=question.entity_id, cast_id=question.cast_id, question=question, shown=anyio.Event())
+        if self.entity.hub.active:
+            await self.entity.hub.send(asked)
+            await asked.shown.wait()
+        who = self.translator.asked_by(question)
+        if who is not None:
+            question = msgspec.structs.replace(question, child=who)
+        answer = await ask_client(self.connection, self.id, question)
+        if answer is None:
+            # The client says that the turn is over; where it did not say so by session/cancel, this is the same.
+            self.cancel()
+            await anyio.lowlevel.checkpoint()
+            return "reject_once"
+        return answer
+
+    async def _forward(self, stream: CastStream) -> None:
+        """Every event of a cast to the client, at the client's pace."""
+        translator = self.translator
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._show_output)
+            async for event in stream:
+                if self._cancelled:
+                    # A cancel that came before the cast had begun found nothing to cancel.
+                    self.entity.cancel()
+                if isinstance(event, Asked):
+                    await self.send(translator.proposed(event.question))
+                    event.shown.set()
+                    continue
+                updates = translator.translate(event)
+                if translator.dirty:
+                    self._output.set()
+                # Without updates too: a client that does not read slows what only its views tell of.
+                await self.send(updates)
+            tasks.cancel_scope.cancel()
+
+    async def _show_output(self) -> None:
+        """Views of what running commands print, at intervals: each replaces the one before."""
+        while True:
+            self._output = anyio.Event()
+            await self._output.wait()
+            await anyio.sleep(OUTPUT_INTERVAL)
+            await self.send(self.translator.flush())
+
+
+def _about(result: CastResult, turn: str) -> dict[str, Any]:
+    """What the reply to a prompt says beside the stop reason, under ``_meta``; ``turn`` is where a fork would go on from."""
+    return {
+        "cantrip_trace_id": result.trace_id,
+        "cantrip": {
+            "reason": result.reason,
+            "summary": result.summary,
+            "entity_id": result.entity_id,
+            "cast_id": result.cast_id,
+            "turns": result.turns,
+            "turn": turn,
+            "usage": result.usage.record(),
+            **({"warnings": list(result.warnings)} if result.warnings else {}),
+            "loom": result.loom,
+        },
+    }

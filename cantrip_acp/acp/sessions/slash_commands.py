@@ -1,0 +1,307 @@
+"""Slash commands: what a user can type in place of a prompt (ACP, Slash Commands).
+
+They are answered here, without a query: no cast begins, and nothing of them goes into what the crystal sees.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from cantrip_acp.acp import protocol as acp
+from cantrip_acp.acp.permissions.request import visible
+from cantrip_acp.acp.sessions import modes
+from cantrip_acp.acp.sessions.factory import turn_named
+from cantrip_acp.acp.wire.jsonrpc import RpcError
+from cantrip_acp.core.errors import CantripError
+from cantrip_acp.loom.query.history import lived, spoken
+from cantrip_acp.loom.records.turn import ConfigRecord, new_id, now
+from cantrip_acp.text.redaction import shared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cantrip_acp.acp.sessions.session import Session
+
+Forker = Callable[["Session", str], Awaitable[str]]
+"""Makes a session that goes on from a turn; returns its id."""
+
+
+class Mistake(Exception):
+    """What was typed makes no sense; the text says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """``run`` takes the session, what was typed behind the name, and what makes forks; it returns Markdown."""
+
+    name: str
+    description: str
+    run: Callable[[Session, str, Forker], Awaitable[str]]
+    hint: str | None = None
+
+
+def named(text: str) -> tuple[Command, str] | None:
+    """The command that a prompt's text begins with, and what stands behind it; None of a prompt for the entity."""
+    words = text.strip()
+    if not words.startswith("/") or not words[1:2].isalpha():
+        return None
+    name, *rest = words[1:].split(maxsplit=1)
+    command = COMMANDS.get(name.lower())
+    if command is not None:
+        return command, rest[0].strip() if rest else ""
+    if rest:
+        # More than a word: a path, or a question about one.
+        return None
+    near = _ELSEWHERE.get(name.lower()) or next(iter(get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.75)), None)
+    return (_unknown(name, near), "") if near is not None else None
+
+
+def _unknown(name: str, near: str) -> Command:
+    """What answers a name that was mistyped, or is another agent's: a query would cost money and give an odd answer."""
+
+    async def run(session: Session, rest: str, forker: Forker) -> str:
+        return f"There is no command `/{name}`; did you mean `/{near}`? `/help` lists them all."
+
+    return Command(name, "", run)
+
+
+def available() -> acp.AvailableCommands:
+    """The update that tells a client of them."""
+    return acp.AvailableCommands(
+        [
+            acp.AvailableCommand(c.name, c.description, acp.CommandInput(c.hint) if c.hint else None)
+            for c in COMMANDS.values()
+        ]
+    )
+
+
+async def answer(session: Session, command: Command, rest: str, forker: Forker) -> str:
+    """What a command answers; what went wrong is an answer too."""
+    try:
+        return await command.run(session, rest, forker)
+    except (Mistake, CantripError) as problem:
+        return shared().diagnostic(str(problem))
+    except RpcError as problem:
+        return problem.message
+
+
+# --- the commands ------------------------------------------------------------------------------------------------------
+
+
+async def _loom(session: Session, rest: str, forker: Forker) -> str:
+    entity = session.entity
+    where = entity.loom.location or "in memory: it is gone when the session is closed"
+    turns = await anyio.to_thread.run_sync(_turns, session)
+    lines = [
+        f"Loom: `{where}`",
+        f"Entity `{entity.id}`, {len(turns)} turn{'' if len(turns) == 1 else 's'} in this thread.",
+    ]
+    if turns:
+        lines += ["", "| turn | id | says |", "|---|---|---|"]
+        lines += [f"| {n} | `{turn_id}` | {said} |" for n, turn_id, said in turns[-12:]]
+        if len(turns) > 12:
+            lines.append(f"\nThe last 12 of them; `cantrip loom show {where}` shows all.")
+    return "\n".join(lines)
+
+
+def _turns(session: Session) -> list[tuple[int, str, str]]:
+    entity = session.entity
+    if not entity.last_turn or entity.last_turn not in entity.loom:
+        return []
+    rows = []
+    for number, (_, turn) in enumerate(spoken(lived(entity.loom, entity.last_turn)), 1):
+        said = turn.utterance.content or turn.utterance.code or ", ".join(turn.gate_calls)
+        short = " ".join(said.split())[:80].replace("|", "\\|").replace("`", "'")
+        rows.append((number, turn.id, short))
+    return rows
+
+
+async def _fork(session: Session, rest: str, forker: Forker) -> str:
+    turn_id = await _turn(session, rest)
+    forked = await forker(session, turn_id)
+    return (
+        f"Forked from turn `{turn_id}` as session `{forked}`; this one stays as it is. Open it from your editor's list of "
+        f"sessions, or with `cantrip repl --session {forked}`."
+    )
+
+
+async def _turn(session: Session, text: str) -> str:
+    """The turn that was named, by number or id; the last one where none was."""
+    wanted: object = int(text) if text.isdecimal() else text
+    turns = await anyio.to_thread.run_sync(_turns, session)
+    if not turns:
+        raise Mistake("There is no turn yet in this session.")
+    if not text:
+        return turns[-1][1]
+    found = await anyio.to_thread.run_sync(turn_named, session.entity, wanted)
+    if found is None:
+        raise Mistake(
+            f"There is no turn {text!r} in this thread: name one from 1 to {len(turns)}, or an id that /loom shows."
+        )
+    return found
+
+
+async def _fold(session: Session, rest: str, forker: Forker) -> str:
+    from cantrip_acp.core.folding.apply import fold_now
+
+    if rest and not rest.isdecimal():
+        raise Mistake("Give the number of turns that are to stay as they are, such as /fold 3, or nothing.")
+    with session.entity.hub.listening(lossy=True) as heard:
+        gone = await fold_now(session.entity, int(rest) if rest else None)
+        heard.finish()
+        async for event in heard:
+            # As a fold in the middle of a prompt is shown.
+            await session.send(session.translator.translate(event))
+    if not gone:
+        return "There is nothing to fold: a summary would stand for no turn."
+    return (
+        f"Folded: a summary stands for {gone} earlier turn{'' if gone == 1 else 's'} in what the crystal sees from now on. "
+        "The loom has them all."
+    )
+
+
+async def _reward(session: Session, rest: str, forker: Forker) -> str:
+    words = shlex.split(rest) if rest.count('"') % 2 == 0 and rest.count("'") % 2 == 0 else rest.split()
+    try:
+        value = float(words[0])
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError
+    except (IndexError, ValueError):
+        raise Mistake(
+            "Give a number, such as /reward 1, and a turn where the last one is not meant: /reward 0.5 3"
+        ) from None
+    named_turn = words[1] if len(words) > 1 else ""
+    turn_id = await _turn(session, named_turn)
+    session.entity.loom.annotate_reward(turn_id, value, by="user", note=" ".join(words[2:]) or None)
+    return f"Turn `{turn_id}` has the reward {value:g}."
+
+
+async def _wards(session: Session, rest: str, forker: Forker) -> str:
+    granted = session.permissions.granted
+    if rest:
+        if rest.lower() != "forget":
+            raise Mistake("Type /wards to see what is in force, or /wards forget to take back what you said for good.")
+        count = len(granted)
+        session.permissions.forget()
+        session.note.granted.clear()
+        changes = {"permissions": "forgotten"}
+        session.entity.loom.append(ConfigRecord(new_id("g"), session.entity.id, changes, now()))
+        return (
+            f"{count} answer{'' if count == 1 else 's'} for good taken back: you are asked again, as the mode has it."
+        )
+    wards = session.entity.circle.wards.declared()
+    rows = "\n".join(f"| `{name}` | {_value(value)} |" for name, value in wards.items())
+    said = "".join(
+        f"\n- {'allowed' if each.allowed else 'refused'}: `{each.tool}` {_quoted(shared().text(each.pattern))}"
+        for each in granted
+    )
+    told = f"\n\nSaid for good in this session (`/wards forget` takes it back):\n{said}" if said else ""
+    return f"Mode: **{modes.name_of(session.note.mode)}**\n\n| ward | in force |\n|---|---|\n{rows}{told}"
+
+
+def _quoted(pattern: str) -> str:
+    """A pattern in one line of Markdown."""
+    if pattern == "*":
+        return "(any call)"
+    text = " ".join(visible(pattern.replace("\0", " ")).removeprefix("=").replace("`", "'").split())
+    return f"`{text[:200]}{'…' if len(text) > 200 else ''}`"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(f"`{item}`" for item in value) or "nothing"
+    return f"`{value}`"
+
+
+async def _cost(session: Session, rest: str, forker: Forker) -> str:
+    usage = session.entity.usage
+    window = session.entity.crystal.context_window
+    held = session.entity.context.tokens
+    context = f"about {held:,} tokens" + (f" of {window:,} ({100 * held // window} %)" if window else "")
+    return f"Used so far: {', '.join(usage.words()) or 'nothing'}.\n\nThe context holds {context}."
+
+
+async def _recipe(session: Session, rest: str, forker: Forker) -> str:
+    entity, recipe = session.entity, session.opened.recipe
+    gates = ", ".join(f"`{name}`" for name in entity.circle.gates)
+    source = (
+        f"{recipe.source}, `{recipe.file}`" if recipe is not None else "made by the program that serves this session"
+    )
+    about = f"\n\n{recipe.description}" if recipe is not None and recipe.description else ""
+    return (
+        f"**{entity.cantrip.name or entity.cantrip_id}** ({source}){about}\n\nCrystal: `{entity.crystal.name}:"
+        f"{entity.crystal.model}` · medium: `{entity.circle.medium.name}` · gates: {gates}"
+    )
+
+
+async def _export(session: Session, rest: str, forker: Forker) -> str:
+    from cantrip_acp.training.export import registry
+
+    words = rest.split()
+    if len(words) != 1:
+        raise Mistake(f"Name a format, such as /export openai. There are: {', '.join(registry.names())}.")
+    chosen = registry.find(words[0])
+    loom = session.entity.loom
+    if loom.location is None:
+        raise Mistake("This session's loom is in memory; only one that is kept can be exported.")
+    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.loom.stores.address import is_address
+    from cantrip_acp.training.export.rows import write
+    from cantrip_acp.training.export.selection import Source, Wanted
+
+    target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
+    # A database holds the threads of other sessions, too; a session's own file holds its forks and children.
+    places, own = loom.places, session.entity.id
+    threads = tuple(i for i in loom.leaves() if places[i].entity_id == own) if is_address(loom.location) else ()
+    if is_address(loom.location) and not threads:
+        raise Mistake("This session has no turn yet; there is nothing to export.")
+
+    def work() -> int:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with output_file(target) as out:
+            return write(chosen, Source(loom, Wanted(threads=threads), None), out).rows
+
+    rows = await anyio.to_thread.run_sync(work)
+    return (
+        f"Wrote {rows} row{'' if rows == 1 else 's'} to `{target}`. `cantrip loom export` chooses threads and places."
+    )
+
+
+async def _help(session: Session, rest: str, forker: Forker) -> str:
+    rows = "\n".join(f"- `/{c.name}{f' {c.hint}' if c.hint else ''}`: {c.description}" for c in COMMANDS.values())
+    return f"{rows}\n\nAnything else is for the entity."
+
+
+def _listed(commands: Sequence[Command]) -> dict[str, Command]:
+    return {command.name: command for command in commands}
+
+
+_ELSEWHERE = {
+    "compact": "fold",
+    "summarize": "fold",
+    "usage": "cost",
+    "tokens": "cost",
+    "permissions": "wards",
+    "commands": "help",
+}
+"""What other agents call them."""
+
+COMMANDS = _listed(
+    [
+        Command("loom", "Show where this session is kept, and its last turns", _loom),
+        Command("fork", "Begin a new session from a turn of this one", _fork, "[turn]"),
+        Command("fold", "Put a summary in the place of earlier turns", _fold, "[turns to keep]"),
+        Command("reward", "Give a turn a reward", _reward, "number [turn] [note]"),
+        Command("wards", "Show the mode, the wards in force and what you said for good", _wards, "[forget]"),
+        Command("cost", "Show tokens and cost so far", _cost),
+        Command("recipe", "Show who the entity is and what it can reach", _recipe),
+        Command("export", "Write this session's threads for a trainer", _export, "format"),
+        Command("help", "List these commands", _help),
+    ]
+)

@@ -1,0 +1,163 @@
+"""Whatever a program has for input and output, as the two byte streams that a connection needs."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from typing import Any
+
+import anyio
+
+from cantrip_acp.acp.wire.connection import ByteReceiver
+from cantrip_acp.acp.wire.send_queue import ByteSender
+
+
+def byte_streams(reader: Any, writer: Any) -> tuple[ByteReceiver, ByteSender, bool]:
+    """The two streams, and whether the input is a regular file, whose end is no hanging up.
+
+    Takes anyio byte streams, asyncio's stream reader and writer, binary files and descriptors. Raises TypeError for
+    anything else.
+    """
+    receive: ByteReceiver
+    send: ByteSender
+    if hasattr(reader, "receive"):
+        receive = reader
+    elif hasattr(reader, "at_eof"):
+        receive = _AsyncioReader(reader)
+    else:
+        receive = DescriptorReader(_descriptor(reader, "reader"))
+    if hasattr(writer, "send"):
+        send = writer
+    elif hasattr(writer, "drain"):
+        send = _AsyncioWriter(writer)
+    else:
+        if hasattr(writer, "flush"):
+            writer.flush()
+        send = DescriptorWriter(_descriptor(writer, "writer"))
+    return receive, send, getattr(receive, "is_file", False) is True
+
+
+def _descriptor(stream: Any, what: str) -> int:
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        os.fstat(stream)
+        return stream
+    fileno = getattr(stream, "fileno", None)
+    if fileno is None:
+        raise TypeError(
+            f"the {what} must be an anyio byte stream, asyncio's stream {what}, a binary file or a descriptor, "
+            f"not {type(stream).__name__}"
+        )
+    number: int = fileno()
+    return number
+
+
+class _AsyncioReader:
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    async def receive(self) -> bytes:
+        try:
+            chunk: bytes = await self._reader.read(65536)
+        except OSError:
+            chunk = b""
+        if not chunk:
+            raise anyio.EndOfStream
+        return chunk
+
+
+class _AsyncioWriter:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    async def send(self, item: bytes, /) -> None:
+        try:
+            self._writer.write(item)
+            await self._writer.drain()
+        except OSError as gone:
+            raise anyio.BrokenResourceError from gone
+
+
+# --- Descriptors of any kind as byte streams: pipes, sockets, terminals and regular files.
+#
+# An event loop watches pipes, sockets and terminals, and refuses files; here both read alike. The flags of a descriptor
+# are left as they are, because they belong to whoever opened it (a terminal's are the shell's too): reading and writing
+# ask first whether they would wait.
+
+READ_SIZE = 256 * 1024
+"""Bytes taken at once; a pipe holds 64 KiB by default."""
+
+_ROOM = select.PIPE_BUF
+"""Bytes that a blocking descriptor surely takes at once when it says that it is writable."""
+
+_END_OF_TRANSMISSION = b"\x04"
+
+
+class DescriptorReader:
+    """Reads a descriptor; `receive` raises `anyio.EndOfStream` at its end, also where the other side vanished."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._terminal = os.isatty(fd)
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        self.is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        """A file has an end, but nobody hangs up at it."""
+
+    def hung_up(self) -> bool:
+        """Whether nobody writes any more, though there may be something to read yet."""
+        return any(events & (select.POLLHUP | select.POLLERR) for _, events in self._poll.poll(0))
+
+    async def receive(self, max_bytes: int = READ_SIZE) -> bytes:
+        """At least one byte, at most ``max_bytes``."""
+        while True:
+            if self._poll.poll(0):
+                try:
+                    chunk = os.read(self._fd, max_bytes)
+                except BlockingIOError:
+                    chunk = None
+                except OSError:
+                    # ECONNRESET of a socket, EIO of a terminal whose other side closed: nobody is there any more.
+                    raise anyio.EndOfStream from None
+                if chunk is not None:
+                    if self._terminal and _END_OF_TRANSMISSION in chunk:
+                        chunk = chunk.partition(_END_OF_TRANSMISSION)[0]
+                    if not chunk:
+                        raise anyio.EndOfStream
+                    return chunk
+            await anyio.wait_readable(self._fd)
+
+
+class DescriptorWriter:
+    """Writes a descriptor at the pace of its reader; `send` raises `anyio.BrokenResourceError` when that has gone."""
+
+    def __init__(self, fd: int) -> None:
+        # A blocking terminal may take less than it promises: it gets an open description of our own that never blocks.
+        self._fd = _terminal_of_our_own(fd) if os.isatty(fd) else fd
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLOUT)
+        patient = os.get_blocking(self._fd) and not stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._at_once = _ROOM if patient else READ_SIZE
+
+    async def send(self, item: bytes | bytearray) -> None:
+        """Write all of it."""
+        rest = memoryview(item)
+        while rest:
+            if not self._poll.poll(0):
+                await anyio.wait_writable(self._fd)
+                continue
+            try:
+                written = os.write(self._fd, rest[: self._at_once])
+            except BlockingIOError:
+                await anyio.wait_writable(self._fd)
+            except OSError as gone:
+                raise anyio.BrokenResourceError from gone
+            else:
+                rest = rest[written:]
+
+
+def _terminal_of_our_own(fd: int) -> int:
+    try:
+        return os.open(os.ttyname(fd), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return fd

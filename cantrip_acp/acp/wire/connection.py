@@ -1,0 +1,473 @@
+"""JSON-RPC 2.0 over newline-delimited JSON, both ways, for either side of the Agent Client Protocol.
+
+A `Connection` reads on one task and never works there: a handler checks its parameters and returns, and what it returns
+awaitable runs on a task of its own. Handlers start in the order in which messages came, so a cancel that follows a
+prompt finds it. Replies, updates and requests go out in the order in which they were put (see `outbox`).
+
+What the other side may send, and what it gets (ACP, Errors): a line that is no JSON gets -32700 and one that is no
+message -32600, both with a null id where none can be read; an unknown request -32601; wrong parameters -32602 with the
+name of the field; a cancelled request (``$/cancel_request``) -32800; a fault of ours -32603 without its text, which may
+hold what is not the other side's to see. A notification is never answered. None of these ends the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from cantrip_acp.acp.wire.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NULL_ID,
+    PARSE_ERROR,
+    REQUEST_CANCELLED,
+    Envelope,
+    ErrorObject,
+    ErrorReply,
+    Id,
+    Notification,
+    OutgoingRequest,
+    Reply,
+    RpcError,
+    decode_params,
+    read_envelope,
+    read_id,
+)
+from cantrip_acp.acp.wire.ndjson import MAX_LINE, LineSplitter, TooLong
+from cantrip_acp.acp.wire.send_queue import HIGH_WATER, ByteSender, Outbox
+from cantrip_acp.text import codecs
+
+__all__ = ["Connection", "Disconnected", "Method", "Request", "RpcError"]
+
+log = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT = 1024
+"""Requests of the other side that may be open at once."""
+
+UNREAD_LIMIT = 1024 * 1024
+"""Bytes that may wait before reading does too: a peer that asks and never reads costs no more memory than this."""
+
+GRACE = 0.5
+"""Seconds that requests have to be answered in after the end, where nobody says otherwise."""
+
+LAST_WORDS = 0.2
+"""Seconds in which the last replies may be written after the end."""
+
+LINES_AT_ONCE = 64
+"""Lines handled before other tasks get their turn."""
+
+
+class ByteReceiver(Protocol):
+    """Where bytes come from: an anyio byte stream or a descriptor."""
+
+    async def receive(self) -> bytes: ...
+
+
+class Disconnected(Exception):
+    """The other side is gone, so what it was asked will not be answered."""
+
+
+class Request:
+    """One message that is being handled.
+
+    ``on_cancel`` replaces the cancellation of the handler's task when the other side cancels the request; ``after``
+    holds what is to be sent right behind the reply. A notification has ``id`` None and gets no reply.
+    """
+
+    __slots__ = ("_scope", "after", "cancelled", "id", "method", "on_cancel")
+
+    def __init__(self, method: str, known: Id | None) -> None:
+        self.method = method
+        self.id = known
+        self.cancelled = False
+        self.on_cancel: Callable[[], None] | None = None
+        self.after: list[Callable[[], None]] = []
+        self._scope = anyio.CancelScope()
+
+    def cancel(self) -> None:
+        """As the other side asked for it: the reply will be -32800."""
+        self.cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
+        else:
+            self._scope.cancel()
+
+
+Handler = Callable[[Any, Request], Any]
+"""Takes the decoded parameters; returns the result, or an awaitable of it that runs on a task of its own."""
+
+
+class Method(msgspec.Struct, frozen=True):
+    """One method that this side serves. ``params`` is the type that its parameters are decoded into."""
+
+    params: Any
+    handler: Handler
+    notification: bool = False
+
+
+class _Pending:
+    """A question of ours that waits for its answer."""
+
+    __slots__ = ("done", "error", "result")
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.result = msgspec.Raw(b"null")
+        self.error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.done.set()
+
+
+class Connection:
+    """One side of a connection. `run` serves ``methods`` until the other side hangs up or `stop` is called."""
+
+    def __init__(
+        self,
+        receive: ByteReceiver,
+        send: ByteSender,
+        methods: Mapping[str, Method],
+        *,
+        leftover: bytes = b"",
+        max_line: int = MAX_LINE,
+        admit: Callable[[str], None] | None = None,
+    ) -> None:
+        """``leftover`` was read before; ``admit`` raises `RpcError` for a request that may not come at this point."""
+        self._receive = receive
+        self._methods = methods
+        self._leftover = leftover
+        self._splitter = LineSplitter(max_line)
+        self._max_line = max_line
+        self._admit = admit
+        self._outbox = Outbox(send)
+        self._requests: set[Request] = set()
+        self._answered = anyio.Event()
+        self._pending: dict[int, _Pending] = {}
+        self._last_id = 0
+        self._reading = anyio.CancelScope()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._hang_up: Callable[[], float] | None = None
+        self._patient = False
+        self._gone = False
+        self._leaving = anyio.CancelScope()
+        self.closed = False
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    @property
+    def congested(self) -> bool:
+        """Whether the other side reads slower than we write."""
+        return self._outbox.waiting > HIGH_WATER
+
+    async def room(self) -> None:
+        """Wait while `congested`."""
+        await self._outbox.room()
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Send a notification; waits while the other side is slow."""
+        outbox = self._outbox
+        outbox.put(Notification(method, params))
+        if outbox.waiting > HIGH_WATER:
+            await outbox.room()
+
+    def notify_now(self, method: str, params: Any) -> None:
+        """Send a notification without waiting: for the few that end something."""
+        self._outbox.put(Notification(method, params))
+
+    async def request(self, method: str, params: Any, result: Any = Any) -> Any:
+        """Ask the other side; the answer is decoded into the type ``result``.
+
+        Raises `RpcError` for an error answer or one of the wrong shape, `Disconnected` when the other side is gone.
+        When the waiting is cancelled, the other side is told so by ``$/cancel_request``.
+        """
+        if self.closed:
+            raise Disconnected(f"the connection is closed; {method} was not sent")
+        self._last_id += 1
+        number = self._last_id
+        pending = self._pending[number] = _Pending()
+        self._outbox.put(OutgoingRequest(number, method, params))
+        try:
+            await pending.done.wait()
+        except BaseException:
+            self._outbox.put(Notification("$/cancel_request", {"requestId": number}))
+            raise
+        finally:
+            del self._pending[number]
+        if pending.error is not None:
+            raise pending.error
+        try:
+            return codecs.json_decoder(result).decode(pending.result)
+        except (msgspec.DecodeError, RecursionError) as problem:
+            raise RpcError(INVALID_REQUEST, f"the answer to {method} has the wrong shape: {problem}") from None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def run(self, hang_up: Callable[[], float] | None = None, *, patient: bool = False) -> None:
+        """Serve until the end of the input, a broken output, or `stop`.
+
+        Then nothing new is taken, ``hang_up`` is called and gives the seconds that what is being handled has to be
+        answered in (-32800 afterwards), and what was put is written where the other side still reads. With ``patient``
+        the end of the input is not yet somebody's leaving: what was asked is answered in its own time.
+        """
+        self._hang_up = hang_up
+        self._patient = patient
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            tasks.start_soon(self._write)
+            try:
+                with self._reading:
+                    await self._read()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._close()
+                tasks.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """End `run` as if the other side had hung up."""
+        self._left()
+        self._reading.cancel()
+
+    def _left(self) -> None:
+        """The other side is gone, or as good as gone."""
+        if self._gone:
+            return
+        self._gone = True
+        grace = GRACE if self._hang_up is None else self._hang_up()
+        self._leaving.deadline = anyio.current_time() + grace
+
+    async def _close(self) -> None:
+        self.closed = True
+        for pending in self._pending.values():
+            pending.fail(Disconnected("the other side hung up"))
+        if not self._patient:
+            self._left()
+        with self._leaving:
+            await self._all_answered()
+        for request in self._requests:
+            request._scope.cancel()
+        with anyio.move_on_after(LAST_WORDS):
+            await self._all_answered()
+            self._outbox.finish()
+            await self._outbox.written.wait()
+
+    async def _all_answered(self) -> None:
+        while self._requests:
+            await self._answered.wait()
+
+    async def _write(self) -> None:
+        await self._outbox.run()
+        # Whoever cannot hear us has gone, whether or not its end of our input is still open.
+        self.stop()
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        lines = self._splitter.feed(self._leftover)
+        try:
+            while True:
+                for count, line in enumerate(lines, 1):
+                    self._take(line)
+                    while self._outbox.waiting > UNREAD_LIMIT and not self._outbox.broken:
+                        await self._unread()
+                    if not count % LINES_AT_ONCE:
+                        await anyio.lowlevel.checkpoint()
+                # Also where bytes are always at hand, so that a flood starves nobody.
+                await anyio.lowlevel.checkpoint()
+                lines = self._splitter.feed(await self._receive.receive())
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            for line in self._splitter.end():
+                self._take(line)
+            await anyio.lowlevel.checkpoint()
+
+    async def _unread(self) -> None:
+        """Read no further while the other side does not. One that has left besides will never read: that is the end."""
+        with anyio.move_on_after(GRACE) as patience:
+            await self._outbox.room()
+        if patience.cancelled_caught and getattr(self._receive, "hung_up", bool)():
+            raise anyio.EndOfStream
+
+    def _take(self, line: bytes | TooLong) -> None:
+        if isinstance(line, TooLong):
+            self._refuse(RpcError(PARSE_ERROR, f"Parse error: a line of more than {self._max_line} bytes was dropped"))
+            return
+        if not line or line.isspace():
+            return
+        try:
+            envelope = read_envelope(line)
+        except RpcError as problem:
+            self._refuse(problem)
+            return
+        self._message(envelope)
+
+    def _message(self, envelope: Envelope) -> None:
+        caller = NULL_ID
+        is_call = bool(envelope.method)
+        is_answer = not is_call and bool(envelope.result or envelope.error)
+        try:
+            if envelope.id:
+                known = read_id(envelope.id)
+                if known is None:
+                    raise RpcError(INVALID_REQUEST, "Invalid request: an id is a string, an integer or null")
+                # An answer carries an id of ours; an error with it would look like an answer to one of theirs.
+                caller = NULL_ID if is_answer else known
+            if envelope.jsonrpc != b'"2.0"' and (
+                not envelope.jsonrpc or msgspec.json.decode(envelope.jsonrpc) != "2.0"
+            ):
+                raise RpcError(INVALID_REQUEST, 'Invalid request: "jsonrpc" must be "2.0"')
+            if is_answer:
+                self._answer(envelope)
+                return
+            if not is_call:
+                raise RpcError(
+                    INVALID_REQUEST, "Invalid request: a message has a method, or an id and a result or error"
+                )
+            method = msgspec.json.decode(envelope.method)
+            if not isinstance(method, str):
+                raise RpcError(INVALID_REQUEST, "Invalid request: the method must be a string")
+            if bytes(memoryview(envelope.params)[:1]) not in (b"{", b"[", b"n", b""):
+                if not envelope.id:
+                    return
+                raise RpcError(INVALID_REQUEST, "Invalid request: params must be an object")
+        except RpcError as problem:
+            self._refuse(problem, caller)
+            return
+        if envelope.id:
+            self._serve(Request(method, caller), envelope.params)
+        else:
+            self._hear(method, envelope.params)
+
+    def _answer(self, envelope: Envelope) -> None:
+        known = read_id(envelope.id) if envelope.id else NULL_ID
+        pending = self._pending.get(known.key[1]) if known is not None and known.key[0] == "number" else None
+        if pending is None:
+            log.debug("an answer to nothing that was asked, or that is no longer waited for")
+        elif pending.done.is_set():
+            log.debug("a second answer to the same request: the first one stands")
+        elif envelope.error:
+            try:
+                error = codecs.json_decoder(ErrorObject).decode(envelope.error)
+                pending.fail(RpcError(error.code, error.message, error.data))
+            except msgspec.DecodeError:
+                pending.fail(RpcError(INVALID_REQUEST, "the answer is an error of the wrong shape"))
+        else:
+            pending.result = envelope.result
+            pending.done.set()
+
+    def _hear(self, name: str, params: msgspec.Raw) -> None:
+        """A notification: acted on or ignored, never answered."""
+        if name == "$/cancel_request":
+            self._cancel_request(params)
+            return
+        method = self._methods.get(name)
+        if method is None or not method.notification:
+            log.debug("notification ignored: %s", name)
+            return
+        request = Request(name, None)
+        try:
+            outcome = method.handler(decode_params(params, method.params), request)
+        except RpcError as problem:
+            log.warning("notification %s ignored: %s", name, problem.message)
+        except Exception:
+            log.exception("notification %s failed", name)
+        else:
+            if hasattr(outcome, "__await__"):
+                assert self._tasks is not None
+                self._tasks.start_soon(self._finish, request, outcome)
+
+    def _cancel_request(self, params: msgspec.Raw) -> None:
+        try:
+            wanted = read_id(codecs.json_decoder(_CancelRequest).decode(params).requestId)
+        except msgspec.DecodeError:
+            wanted = None
+        if wanted is None:
+            log.warning("$/cancel_request ignored: it names no request")
+            return
+        for request in list(self._requests):
+            if request.id is not None and request.id.key == wanted.key and not request.cancelled:
+                request.cancel()
+
+    # --- serving -----------------------------------------------------------------------------------------------------
+
+    def _serve(self, request: Request, params: msgspec.Raw) -> None:
+        """Start a request; what is awaitable goes on in a task of its own."""
+        try:
+            method = self._methods.get(request.method)
+            if method is None:
+                raise RpcError(
+                    METHOD_NOT_FOUND, f"Method not found: {request.method[:200]}", {"method": request.method}
+                )
+            if method.notification:
+                raise RpcError(
+                    METHOD_NOT_FOUND,
+                    f"Method not found: {request.method} is a notification; send it without an id",
+                    {"method": request.method},
+                )
+            if self._admit is not None:
+                self._admit(request.method)
+            if len(self._requests) >= MAX_IN_FLIGHT:
+                raise RpcError(INVALID_REQUEST, f"Invalid request: {MAX_IN_FLIGHT} requests are open already")
+            outcome = method.handler(decode_params(params, method.params), request)
+        except Exception as problem:  # noqa: BLE001 - a fault in a handler is answered, and logged by _as_error
+            self._refuse(self._as_error(problem, request), request.id)
+            return
+        if hasattr(outcome, "__await__"):
+            assert self._tasks is not None
+            self._requests.add(request)
+            self._tasks.start_soon(self._finish, request, outcome)
+        else:
+            self._reply(request, outcome)
+
+    async def _finish(self, request: Request, outcome: Awaitable[Any]) -> None:
+        result = error = None
+        try:
+            with request._scope:
+                result = await outcome
+            if request.cancelled or request._scope.cancelled_caught:
+                error = RpcError(REQUEST_CANCELLED, "Request cancelled")
+        except Exception as problem:  # noqa: BLE001 - as in _serve
+            error = self._as_error(problem, request)
+        finally:
+            self._requests.discard(request)
+            answered, self._answered = self._answered, anyio.Event()
+            answered.set()
+        if error is None:
+            self._reply(request, result)
+        elif request.id is not None:
+            self._refuse(error, request.id)
+
+    def beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run something beside the requests, until it has ended or the connection does."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
+
+    def _reply(self, request: Request, result: Any) -> None:
+        if request.id is not None:
+            self._outbox.put(Reply(request.id.raw, {} if result is None else result))
+        for send in request.after:
+            send()
+
+    def _refuse(self, error: RpcError, caller: Id | None = NULL_ID) -> None:
+        raw = (caller or NULL_ID).raw
+        self._outbox.put(ErrorReply(raw, ErrorObject.of(error)))
+
+    def _as_error(self, problem: Exception, request: Request) -> RpcError:
+        if isinstance(problem, RpcError):
+            return problem
+        log.error("%s failed", request.method, exc_info=problem)
+        what = type(problem).__name__
+        return RpcError(
+            INTERNAL_ERROR,
+            f"Internal error: {request.method} failed ({what}); the agent's log says more",
+            {"error": what},
+        )
+
+
+class _CancelRequest(msgspec.Struct):
+    requestId: msgspec.Raw  # noqa: N815 - the protocol's name

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import click
 
-from cantrip_acp.cli.commands import Lazy, examples
+from cantrip_acp.cli.command_table import Lazy, examples
 from cantrip_acp.core.errors import (
     CantripError,
     DefinitionError,

@@ -230,7 +230,7 @@ def _no_groups() -> Iterator[None]:
 
 
 def test_doctor_without_a_control_group() -> None:
-    from cantrip_acp.cli.doctor import _limits
+    from cantrip_acp.cli.commands.doctor import _limits
 
     with _no_groups():
         found = {f.name: f for f in _limits()}

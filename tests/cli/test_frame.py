@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.cli.commands import COMMANDS
+from cantrip_acp.cli.command_table import COMMANDS
 from tests.cli.command import CANTRIP, GREETER, recipe, run
 
 
@@ -29,7 +29,7 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     loaded = set(done.stderr.split())
     assert "click" in loaded
-    assert not {"rich", "pydantic", "anyio", "msgspec", "ruamel.yaml", "cantrip_acp.cli.cast"} & loaded
+    assert not {"rich", "pydantic", "anyio", "msgspec", "ruamel.yaml", "cantrip_acp.cli.commands.cast"} & loaded
 
 
 def test_the_agent_is_started_before_anything_is_imported(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cantrip_acp.cli import providers
-from cantrip_acp.cli.doctor import Finding
+from cantrip_acp.cli.commands import doctor
+from cantrip_acp.cli.commands.doctor import Finding
 from tests.cli.command import run
 from tests.providers.wire import Request, Wire, json_reply
 
@@ -48,7 +48,7 @@ def test_the_users_own_table(tmp_path: Path) -> None:
 
 
 def looked(*, probe: bool = False) -> dict[str, Finding]:
-    return {finding.name: finding for finding in providers.look(probe=probe)}
+    return {finding.name: finding for finding in doctor.look(probe=probe)}
 
 
 def test_doctor_says_where_a_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +103,6 @@ def test_doctor_asks_the_providers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_money_is_readable() -> None:
-    from cantrip_acp.cli.castview import money
+    from cantrip_acp.cli.render.cast_output import money
 
     assert [money(d) for d in (0.0, 0.00002, 0.0123, 12.5)] == ["$0.0000", "$0.000020", "$0.0123", "$12.5000"]

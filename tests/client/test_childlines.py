@@ -3,7 +3,7 @@
 from typing import Any
 
 from cantrip_acp.acp.render.subagent_view import Family
-from cantrip_acp.cli.childlines import ChildLines
+from cantrip_acp.cli.render.child_output import ChildLines
 from cantrip_acp.core import events
 from tests.client.test_transcript import content, more, shown, tool
 

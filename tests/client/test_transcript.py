@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.cli.screen import Screen
-from cantrip_acp.cli.transcript import Transcript, duration, usage_line
+from cantrip_acp.cli.render.terminal import Screen
+from cantrip_acp.cli.render.transcript import Transcript, duration, usage_line
 
 
 def shown(updates: list[dict[str, Any]], **options: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cantrip_acp.cli.conformance import conformance
+from cantrip_acp.cli.commands.conformance import conformance
 from cantrip_acp.conformance.runner import Outcome, run_case
 from cantrip_acp.conformance.suite import read_suite
 

@@ -14,8 +14,8 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle, Loom, RetryPolicy
 from cantrip_acp.acp.protocol import ClientAbilities
 from cantrip_acp.acp.render.event_translator import Translator
-from cantrip_acp.cli.castview import TextFace
-from cantrip_acp.cli.screen import Screen
+from cantrip_acp.cli.render.cast_output import TextFace
+from cantrip_acp.cli.render.terminal import Screen
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.core.events import Event, RetryScheduled, Text, Voided
 from cantrip_acp.loom.records.turn import VoidedAttempt

@@ -150,7 +150,7 @@ def test_nothing_of_an_untrusted_recipe_runs(tmp_path: Path) -> None:
         load_for_session("theirs", folder, state, trusted=False)
     assert inspect.circle_of(load("theirs", folder), folder).gates.keys() == {"done"}
     assert inspect.check(folder / ".cantrip/theirs.cantrip.yaml").ok
-    from cantrip_acp.cli.recipe import show
+    from cantrip_acp.cli.commands.recipe import show
 
     shown = CliRunner().invoke(show, [str(folder / ".cantrip/theirs.cantrip.yaml")])
     assert shown.exit_code == 0, shown.output

@@ -77,7 +77,7 @@ async def export(server: Server, given: Given, work: Work) -> dict[str, Any]:
             loop.call_soon_threadsafe(work.say, f"{done:,} of {of:,} threads")
 
     def run() -> Report:
-        from cantrip_acp.cli.loomfile import leaf, reading
+        from cantrip_acp.cli.loom.find_loom import leaf, reading
         from cantrip_acp.files.output_file import output_file
         from cantrip_acp.training.export.rows import write
         from cantrip_acp.training.export.selection import Source, Wanted

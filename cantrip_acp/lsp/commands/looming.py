@@ -162,7 +162,7 @@ def loom_file(given: Given) -> Path:
 
 def turn_of(path: Path, wanted: str) -> tuple[str, str]:
     """A turn's id from itself or its beginning (an empty one: the leaf that was written last), and its cast's intent."""
-    from cantrip_acp.cli.loomfile import leaf, reading
+    from cantrip_acp.cli.loom.find_loom import leaf, reading
 
     with reading(path) as loom:
         turn = leaf(loom, wanted or None)

@@ -1,0 +1,85 @@
+"""The commands by name: where each one lives, and its line in the list, so that no command's module is imported to list it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+import click
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "acp": (
+        "cantrip_acp.cli.commands.servers:acp",
+        "Serve the Agent Client Protocol on stdin and stdout (what an editor starts).",
+    ),
+    "lsp": ("cantrip_acp.cli.commands.servers:lsp", "Serve the Language Server Protocol: recipes in any editor."),
+    "cast": ("cantrip_acp.cli.commands.cast:cast", "Cast a recipe on an intent, once, and watch."),
+    "repl": ("cantrip_acp.cli.commands.repl:repl", "Talk to an entity in the terminal."),
+    "client": ("cantrip_acp.cli.commands.client:client", "Talk to any ACP agent in the terminal."),
+    "demo": ("cantrip_acp.cli.commands.demo:demo", "The main job on real input, with no key."),
+    "recipe": ("cantrip_acp.cli.commands.recipe:recipe", "Write, check and show recipes."),
+    "trust": ("cantrip_acp.cli.commands.trust:trust", "Trust the recipes of a folder, or see which are trusted."),
+    "loom": ("cantrip_acp.cli.loom.commands:loom", "Read the record of casts."),
+    "sandbox": ("cantrip_acp.cli.commands.sandbox:sandbox", "Run one command as the medium would, or show the policy."),
+    "conformance": ("cantrip_acp.cli.commands.conformance:conformance", "Run a conformance suite."),
+    "models": (
+        "cantrip_acp.cli.commands.models:models",
+        "What is known of models: windows, limits, prices, abilities.",
+    ),
+    "gc": ("cantrip_acp.cli.commands.gc:gc", "Let go of old looms and leftovers in the state folder."),
+    "doctor": ("cantrip_acp.cli.commands.doctor:doctor", "What works on this machine, and how to mend what does not."),
+}
+"""Name to ``module:attribute`` and a short text. A new command is a file and a line here."""
+
+
+class Lazy(click.Group):
+    """A group whose commands are imported when they are run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and name not in COMMANDS and not name.startswith("-"):
+            raise click.UsageError(unknown("command", name, list(COMMANDS)), ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Suggesting(click.Group):
+    """A group of a few commands that names the nearest where one is not known."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        known = self.list_commands(ctx)
+        if name and name not in known and not name.startswith("-"):
+            raise click.UsageError(unknown(f"{ctx.info_name} command", name, known), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def unknown(what: str, name: str, known: list[str]) -> str:
+    """No such command; the nearest, else all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"unknown {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(known)})")
+
+
+def examples(*lines: str) -> dict[str, Any]:
+    """A command's epilog: examples that work when pasted, one after the other, in an empty folder."""
+    head = "Example:" if len(lines) == 1 else "Examples:"
+    return {"epilog": "\b\n" + "\n  ".join([head, *lines])}

@@ -1,0 +1,133 @@
+"""`cantrip cast`: one recipe, one intent, one result."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.ask import (
+    allow_host_option,
+    ask_option,
+    named_hosts,
+    permissions,
+    require_terminal,
+    say_what_is_allowed,
+)
+from cantrip_acp.cli.session.setup import (
+    Given,
+    context_option,
+    cwd_option,
+    given,
+    loom_option,
+    open_recipe,
+    state_option,
+)
+from cantrip_acp.core.errors import CantripError, IntentRequired
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.render.cast_output import JsonFace, TextFace
+    from cantrip_acp.cli.session.loop_thread import Ended
+    from cantrip_acp.cli.session.setup import Opening
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
+
+
+@click.command(
+    "cast",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "echo 'Say hello.' | cantrip cast greeter - --json",
+        "seq 100 > notes.txt",
+        'cantrip cast greeter "Say hello." --context notes.txt',
+    ),
+)
+@click.argument("recipe")
+@click.argument("intent")
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
+@cwd_option
+@loom_option
+@context_option
+@state_option
+@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@ask_option
+@allow_host_option
+def cast(
+    recipe: str,
+    intent: str,
+    as_json: bool,
+    cwd: Path,
+    loom_file: str | None,
+    context_files: tuple[Path, ...],
+    state_dir: Path | None,
+    full: bool,
+    ask: bool,
+    allow_hosts: tuple[str, ...],
+) -> int:
+    """Cast RECIPE (a file, or a name) on INTENT (- reads it from stdin), once, and show what happens.
+
+    A recipe is looked for in .cantrip/ of the folder, then in your configuration folder, then among the built-in ones. A
+    FILE that you name here is trusted for this run.
+
+    The entity may do what the recipe allows; a line on stderr says what that is. With --ask it asks you first. The gate fetch
+    sends requests to hosts alone that INTENT, the recipe (bash_network) or --allow-host names.
+
+    Ctrl-C cancels the cast; what had happened is recorded. Exit status: 0 it ended by itself, 1 it was truncated or
+    failed, 2 the command line, the recipe or a file is wrong, 3 there is no sandbox here, 130 interrupted.
+    """
+    if ask:
+        require_terminal()
+    words = sys.stdin.read() if intent == "-" else intent
+    if not words.strip():
+        raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
+    context, hosts = given(context_files), named_hosts(allow_hosts)
+    opening = open_recipe(recipe, cwd, loom_file, state_dir)
+    try:
+        return _run(opening, words, context, hosts, as_json=as_json, full=full, ask=ask)
+    finally:
+        opening.loom.close()
+
+
+def _run(
+    opening: Opening, intent: str, context: Given, hosts: NamedHosts, *, as_json: bool, full: bool, ask: bool
+) -> int:
+    from cantrip_acp.cli.render.cast_output import JsonFace, TextFace
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.loop_thread import running
+
+    face: JsonFace | TextFace = JsonFace() if as_json else TextFace(Screen(), opening.workspace, full=full)
+    if not isinstance(face, JsonFace):
+        face.intent(intent)
+    cantrip = context.to(opening.cantrip).reaching((), permissions(hosts) if ask else hosts)
+    hosts.hear(intent)
+    say_what_is_allowed(cantrip, cantrip.circle, hosts, ask=ask)
+    entity = cantrip.invoke(loom=opening.loom)
+    try:
+        with running(entity) as run:
+            ended = run.cast(intent, face, context.blocks)
+    except CantripError as error:
+        if isinstance(face, JsonFace):
+            face.failed(str(error), entity_id=entity.id, usage=entity.usage, loom=opening.loom.location)
+        else:
+            face.transcript.finish()
+            face.kept(opening.loom.location)
+        raise
+    return tell(ended, face)
+
+
+def tell(ended: Ended, face: JsonFace | TextFace) -> int:
+    """Show how a cast ended; the exit status."""
+    from cantrip_acp.cli.app import DONE, FAILED, INTERRUPTED
+    from cantrip_acp.cli.render.cast_output import TextFace
+
+    if isinstance(face, TextFace):
+        if ended.result is not None:
+            face.ended(ended.result)
+        else:
+            face.stopped()
+    if ended.stopped_by is not None and (ended.result is None or not ended.result.terminated):
+        return INTERRUPTED
+    return DONE if ended.result is not None and ended.result.terminated else FAILED

@@ -1,0 +1,411 @@
+"""`cantrip client`: a headless ACP client in the terminal, for any ACP agent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cantrip_acp.acp.client.errors import AgentRefused
+from cantrip_acp.cli.command_table import examples, unknown
+from cantrip_acp.cli.render.tool_call import listed, text
+from cantrip_acp.cli.session.permission import Policy
+from cantrip_acp.text.sanitize import clean_line
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.client.client import Listed
+    from cantrip_acp.cli.render.session_output import Face
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.client_session import Headless
+
+
+# --- What can be typed at `cantrip client` beside prompts: lines that begin with a colon are for the client itself.
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "help": "this list",
+    "modes": "the session's modes",
+    "mode ID": "change the mode",
+    "options": "the session's config options and their values",
+    "set ID=VALUE": "change a config option",
+    "sessions": "the agent's sessions of this folder",
+    "new": "begin another session",
+    "load ID": "open an earlier session and show its past; `last` is the one before",
+    "resume ID": "open an earlier session without its past",
+}
+
+
+class ClientCommands:
+    """The commands over one headless session. Strings of the agent are cleaned before they are shown."""
+
+    def __init__(self, headless: Headless, screen: Screen) -> None:
+        self._headless = headless
+        self._screen = screen
+
+    def run(self, line: str) -> None:
+        """A line without its colon; what is wrong with it, or what the agent refuses, is said."""
+        name, _, rest = line.strip().partition(" ")
+        rest = rest.strip()
+        known: dict[str, Callable[[str], None]] = {
+            "help": self._help,
+            "modes": self._modes,
+            "mode": self._mode,
+            "options": self._options,
+            "set": self._set,
+            "sessions": self._sessions,
+            "new": lambda rest: self._headless.reopen(),
+            "load": lambda rest: self._headless.reopen(load=rest or "last"),
+            "resume": lambda rest: self._headless.reopen(resume=rest or "last"),
+        }
+        if name not in known:
+            self._say(f"{unknown('command', name, list(known))}; :help lists them", "yellow")
+            return
+        try:
+            known[name](rest)
+        except AgentRefused as refused:
+            # The whole text shows the agent's stderr too, which is much for a slip of the finger.
+            self._say(str(refused).splitlines()[0], "yellow")
+
+    def _say(self, words: str, style: str = "") -> None:
+        self._screen.line((clean_line(words, 400), style), indent=2)
+
+    def _help(self, rest: str) -> None:
+        for name, words in COMMANDS.items():
+            self._screen.line((f":{name:<14}", "bold"), words, indent=2)
+        self._say("Everything else goes to the agent, its own /commands too.", "dim")
+
+    def _modes(self, rest: str) -> None:
+        modes = self._headless.session.modes
+        for each in listed(modes, "availableModes"):
+            if isinstance(each, Mapping):
+                self._choice(text(each, "id"), text(modes, "currentModeId"), each)
+        if not listed(modes, "availableModes"):
+            self._say("this session has no modes", "dim")
+
+    def _mode(self, rest: str) -> None:
+        if not rest:
+            self._modes(rest)
+            return
+        self._headless.set_mode(rest)
+        self._say(f"mode {rest}", "dim")
+
+    def _options(self, rest: str) -> None:
+        options = [each for each in self._headless.session.config_options if isinstance(each, Mapping)]
+        for option in options:
+            self._screen.line(
+                (clean_line(text(option, "id"), 60), "bold"),
+                f" = {clean_line(str(option.get('currentValue')), 100)}",
+                (f"  {clean_line(text(option, 'name'), 60)}", "dim"),
+                indent=2,
+            )
+            values = [text(value, "value") for value in _values(option)]
+            self._screen.line((clean_line(", ".join(filter(None, values)), 400), "dim"), indent=4)
+        if not options:
+            self._say("this session has no config options", "dim")
+
+    def _set(self, rest: str) -> None:
+        option, equals, value = rest.partition("=")
+        if not equals or not option.strip():
+            self._say("say :set ID=VALUE; :options lists them", "yellow")
+            return
+        self._headless.set_option(option.strip(), value.strip())
+        self._say(f"{option.strip()} = {value.strip()}", "dim")
+
+    def _sessions(self, rest: str) -> None:
+        found = sorted(self._headless.sessions(), key=lambda each: each.updated_at, reverse=True)
+        for each in found:
+            mark = "*" if each.id == self._headless.session.id else " "
+            self._screen.line(
+                f"{mark} ", (clean_line(each.id, 100), "bold"), f"  {clean_line(each.title, 80)}", indent=2
+            )
+        if not found:
+            self._say("no sessions", "dim")
+
+    def _choice(self, name: str, current: str, about: Mapping[str, Any]) -> None:
+        mark = "*" if name == current else " "
+        self._screen.line(
+            f"{mark} ",
+            (clean_line(name, 60), "bold"),
+            (f"  {clean_line(text(about, 'description'), 200)}", "dim"),
+            indent=2,
+        )
+
+
+def _values(option: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """An option's values; those of groups too."""
+    found: list[Mapping[str, Any]] = []
+    for each in listed(option, "options"):
+        if isinstance(each, Mapping):
+            found += _values(each) if listed(each, "options") else [each]
+    return found
+
+
+@click.command(
+    epilog=examples(
+        "cantrip client -- cantrip-acp",
+        'cantrip client --prompt "What does this project do?" -- cantrip-acp',
+        'cantrip client --json --allow once --allow edit=never --prompt "Run the tests" -- cantrip-acp --recipe coding',
+        "cantrip client --list -- cantrip-acp",
+        'cantrip client --load last --prompt "Where were we?" -- cantrip-acp',
+        "cantrip client --script smoke.yaml -- cantrip-acp",
+    )["epilog"]
+)
+@click.argument("agent", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- AGENT-COMMAND")
+@click.option(
+    "--cwd",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="The session's folder; its files are lent to the agent.  [default: here]",
+)
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help="A prompt (may be repeated; - reads one from stdin). Without any: a terminal is asked, a pipe's lines are prompts.",
+)
+@click.option(
+    "--allow",
+    "rules",
+    multiple=True,
+    metavar="[KIND=]RULE",
+    help="How permission requests are answered: ask, once, always or never; for one kind of tool call with KIND= (read, edit, "
+    "execute, …; may be repeated). With nobody at a terminal, ask means no.  [default: ask]",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds that one answer may take."
+)
+@click.option("--mode", metavar="ID", help="The session mode to set, as the agent names it.")
+@click.option("--set", "options", multiple=True, metavar="ID=VALUE", help="A config option to set (may be repeated).")
+@click.option("--auth", metavar="ID", help="The way to sign in, as the agent names it.")
+@click.option(
+    "--load", metavar="ID", help="Open an earlier session and show its past; `last` is the folder's last one."
+)
+@click.option("--resume", metavar="ID", help="Open an earlier session without its past.")
+@click.option("--list", "listing", is_flag=True, help="List the agent's sessions of the folder, and do nothing else.")
+@click.option("--all", "everywhere", is_flag=True, help="With --list: those of all folders.")
+@click.option(
+    "--script",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Play a script of prompts and check what it expects (docs/client.md).",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print each update as a line of JSON, and a result line for each prompt."
+)
+@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the agent's stderr as it comes.")
+def client(
+    agent: tuple[str, ...],
+    folder: Path,
+    prompts: tuple[str, ...],
+    rules: tuple[str, ...],
+    timeout: float | None,
+    mode: str | None,
+    options: tuple[str, ...],
+    auth: str | None,
+    load: str | None,
+    resume: str | None,
+    listing: bool,
+    everywhere: bool,
+    script: Path | None,
+    as_json: bool,
+    full: bool,
+    verbose: bool,
+) -> int:
+    """Talk to an ACP agent in the terminal.
+
+    Shows what the agent says and thinks, its tool calls with their output and changes, what it used, and why it stopped.
+    On a terminal, Ctrl-C cancels the running turn (twice quits), Ctrl-D quits, and :help lists what is for the client itself:
+    modes, config options, sessions.
+
+    Exit status: 0 every turn ended by itself (end_turn), or all that a script expects held; 1 one was cut short, refused or
+    failed, or something did not hold; 2 the command line or the script is wrong, or the agent cannot be started; 130 interrupted.
+    """
+    try:
+        policy = Policy.of(rules)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem), param_hint="--allow") from None
+    if wrong := next((each for each in options if "=" not in each), None):
+        raise click.BadParameter(f"{wrong!r} is not ID=VALUE", param_hint="--set")
+    if load and resume:
+        raise click.UsageError("--load shows the past of a session and --resume does not: give one of them")
+    if script is not None:
+        if prompts or load or resume or listing or mode or options:
+            raise click.UsageError("a script says itself what is prompted, opened and set")
+        from cantrip_acp.cli.script.report import run_script
+
+        return run_script(script, agent, folder=folder.resolve(), policy=policy, as_json=as_json, verbose=verbose)
+    return run(
+        agent,
+        folder=folder.resolve(),
+        prompts=prompts,
+        policy=policy,
+        timeout=timeout,
+        mode=mode,
+        options=dict(each.split("=", 1) for each in options),
+        auth=auth,
+        load=load,
+        resume=resume,
+        listing=("all" if everywhere else "folder") if listing else None,
+        as_json=as_json,
+        full=full,
+        verbose=verbose,
+    )
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    prompts: Sequence[str] = (),
+    policy: Policy | None = None,
+    timeout: float | None = None,
+    mode: str | None = None,
+    options: Mapping[str, str] | None = None,
+    auth: str | None = None,
+    load: str | None = None,
+    resume: str | None = None,
+    listing: str | None = None,
+    as_json: bool = False,
+    full: bool = False,
+    verbose: bool = False,
+) -> int:
+    """The whole command; returns its exit status."""
+    from cantrip_acp.acp.client.client import AgentError, AgentMissing
+    from cantrip_acp.cli.render.session_output import JsonFace, TranscriptFace
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.client_session import Headless, Quit
+    from cantrip_acp.cli.session.permission import ask
+
+    screen = Screen()
+    face: Face = (
+        JsonFace() if as_json else TranscriptFace(screen, Screen(sys.stderr), folder=folder, full=full, verbose=verbose)
+    )
+    at_terminal = sys.stdin.isatty() and not as_json
+
+    def asker(options: Sequence[Mapping[str, Any]]) -> str:
+        with headless.keyboard():
+            return ask(screen, options, input)
+
+    headless = Headless(argv, face, folder=folder, policy=policy, asker=asker if at_terminal else None, timeout=timeout)
+    try:
+        with headless:
+            if listing is not None:
+                headless.meet(auth)
+                _list(headless.sessions(everywhere=listing == "all"), screen, as_json)
+                return 0
+            headless.open(mode=mode, auth=auth, load=load, resume=resume, options=options)
+            return _turns(headless, face, screen, prompts, at_terminal)
+    except Quit as quit_:
+        return quit_.status
+    except KeyboardInterrupt:
+        return 130
+    except AgentError as error:
+        face.failed(error)
+        return 1
+    except AgentMissing as missing:
+        face.failed(missing)
+        return 2
+
+
+def _list(found: Sequence[Listed], screen: Screen, as_json: bool) -> None:
+    """Sessions, the last one first."""
+    import json
+
+    from cantrip_acp.text.sanitize import clean_line
+
+    for each in sorted(found, key=lambda session: session.updated_at, reverse=True):
+        if as_json:
+            about = {"id": each.id, "cwd": each.folder, "title": each.title, "updated_at": each.updated_at}
+            print(json.dumps({"event": "listed", **about}))
+            continue
+        screen.line((clean_line(each.id, 100), "bold"), ("  " + clean_line(each.updated_at, 40), "dim"), whole=True)
+        screen.line(clean_line(each.title, 200) or "(no title)", indent=2, whole=True)
+        screen.line((clean_line(each.folder), "dim"), indent=2, whole=True)
+    if not found and not as_json:
+        screen.line(("no sessions", "dim"))
+
+
+def _turns(headless: Headless, face: Face, screen: Screen, prompts: Sequence[str], at_terminal: bool) -> int:
+    from cantrip_acp.acp.client.client import AgentError, AgentRefused
+
+    interactive = not prompts and at_terminal
+    status = 0
+    for words in _typed(headless, screen) if interactive else _given(headless, prompts):
+        if not interactive:
+            face.prompted(words)
+        try:
+            outcome = headless.turn(words)
+        except AgentError as error:
+            face.failed(error)
+            status = 1
+            # An agent that said no is alive: the next prompt may fare better. One that died or hangs is not asked again.
+            if isinstance(error, AgentRefused):
+                continue
+            return status
+        if headless.interrupted and not interactive:
+            return 130
+        if outcome.stop_reason != "end_turn":
+            status = 1
+    return 0 if interactive else status
+
+
+def _given(headless: Headless, prompts: Sequence[str]) -> Iterator[str]:
+    """Prompts from the command line, or one from each line of stdin as it comes."""
+    if prompts:
+        for words in prompts:
+            if words == "-":
+                with headless.keyboard():
+                    words = sys.stdin.read()
+            yield words
+        return
+    while True:
+        # Reading is retried after a signal unless its handler raises, as those of the keyboard do.
+        with headless.keyboard():
+            line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def _typed(headless: Headless, screen: Screen) -> Iterator[str]:
+    """Prompts from the terminal; a line that ends in a backslash goes on in the next one."""
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - makes input() editable
+
+    from cantrip_acp.cli.session.client_session import Quit
+
+    screen.line(("Ctrl-C cancels a turn, twice quits; Ctrl-D quits; :help lists what else there is", "dim"))
+    commands = ClientCommands(headless, screen)
+    pressed = False
+    mark = f"{screen.marks.prompt} "
+    while True:
+        screen.blank()
+        try:
+            with headless.keyboard():
+                words = input(mark)
+                while words.endswith("\\"):
+                    words = words[:-1] + "\n" + input("  ")
+        except EOFError:
+            screen.blank()
+            return
+        except KeyboardInterrupt:
+            screen.blank()
+            if pressed:
+                raise Quit(130) from None
+            pressed = True
+            screen.line(("press Ctrl-C again to quit", "dim"))
+            continue
+        pressed = False
+        if words.startswith(":"):
+            commands.run(words[1:])
+        elif words.strip():
+            yield words

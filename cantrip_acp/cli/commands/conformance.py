@@ -1,0 +1,126 @@
+"""`cantrip conformance`: run suites in the format of ``tests.yaml`` and say what passed, failed and was skipped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.conformance.case import Case
+    from cantrip_acp.conformance.runner import Outcome
+
+_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+@click.command(
+    "conformance",
+    short_help="Run conformance suites against the real loop, loom and mediums.",
+    epilog="\b\nExamples:\n  cantrip conformance tests.yaml\n  cantrip conformance tests.yaml --rule LOOP-3 --rule LOOM",
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--rule", "rules", multiple=True, metavar="RULE", help="Only this rule (LOOP-3) or family (LOOP); repeatable."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a case, and a last one with the counts.")
+def conformance(files: tuple[Path, ...], rules: tuple[str, ...], as_json: bool) -> None:
+    """Run every case of the suites FILE..., a line a case.
+
+    A case runs against this package's own loop, in a folder of its own that stands in for /; a bash or code case runs
+    in the real sandbox. A case that needs what this version does not have, or that has no action, is skipped and never
+    passed. A key that is not known, anywhere in a case, fails it.
+
+    Exit status: 0 nothing failed, 1 a case failed, 2 a file cannot be read or no case has the rule.
+    """
+    from cantrip_acp.conformance.runner import chosen
+    from cantrip_acp.conformance.suite import read_suite
+    from cantrip_acp.core.errors import DefinitionError
+
+    cases: list[Case] = []
+    unreadable = False
+    for file in files:
+        try:
+            cases += read_suite(file)
+        except DefinitionError as error:
+            unreadable = True
+            click.echo(f"cantrip conformance: {error}", err=True)
+    picked = chosen(cases, rules)
+    if cases and not picked:
+        known = ", ".join(sorted({case.rule for case in cases}))
+        raise click.UsageError(f"no case has the rule {' or '.join(rules)}; the rules here: {known}")
+    counts: Counter[str] = Counter()
+    report = _json_report() if as_json else _line_report()
+
+    def told(outcome: Outcome) -> None:
+        counts[outcome.status] += 1
+        report(outcome)
+
+    _run(picked, told)
+    if as_json:
+        summary = {
+            "event": "result",
+            "passed": counts["passed"],
+            "failed": counts["failed"],
+            "skipped": counts["skipped"],
+        }
+        click.echo(json.dumps(summary))
+    else:
+        click.echo(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    sys.exit(2 if unreadable else 1 if counts["failed"] else 0)
+
+
+def _run(cases: list[Case], told: Callable[[Outcome], None]) -> None:
+    import anyio
+
+    from cantrip_acp.conformance.runner import run_case
+
+    async def every() -> None:
+        for case in cases:
+            told(await run_case(case))
+
+    anyio.run(every)
+
+
+def _json_report() -> Callable[[Outcome], None]:
+    def report(outcome: Outcome) -> None:
+        case = outcome.case
+        record = {
+            "event": "case",
+            "file": str(case.file),
+            "line": case.line,
+            "rule": case.rule,
+            "name": case.name,
+            "status": outcome.status,
+            "problems": [{"path": p.path, "message": p.message} for p in outcome.problems],
+            "reason": outcome.reason or None,
+            "duration_ms": round(outcome.duration_ms, 3),
+        }
+        click.echo(json.dumps(record))
+
+    return report
+
+
+def _line_report() -> Callable[[Outcome], None]:
+    from cantrip_acp.cli.render.terminal import Screen
+
+    screen: Screen = Screen()
+
+    def report(outcome: Outcome) -> None:
+        case = outcome.case
+        told = f"  [{outcome.reason}]" if outcome.status == "skipped" else ""
+        if outcome.problems:
+            told = f"  {case.where}: " + "; ".join(_one_line(str(p)) for p in outcome.problems)
+        screen.line((f"{outcome.status:8}", _STYLES[outcome.status]), f"{case.rule:10} {case.name}", (told, "dim"))
+        screen.flush()
+
+    return report
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

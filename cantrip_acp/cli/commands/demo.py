@@ -1,0 +1,162 @@
+"""`cantrip demo`: the main job on real input, with no key."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+
+if TYPE_CHECKING:
+    from cantrip_acp.acp.client.client import Outcome
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.demo.proof import TestRun
+    from cantrip_acp.demo.stage import Stage
+
+
+@click.command(epilog=examples("cantrip demo", "cantrip demo --slow --keep")["epilog"])
+@click.option("--slow", is_flag=True, help="Let the words come at a model's pace.")
+@click.option("--keep", is_flag=True, help="Keep the sample project afterwards, to look at it.")
+@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+def demo(slow: bool, keep: bool, full: bool) -> int:
+    """Watch an entity mend a small project in a real sandbox; no key is needed.
+
+    A scripted crystal speaks in a model's place. All else is real: the agent `cantrip-acp` over stdio, the headless client,
+    the commands in bubblewrap, the gates, the edit, the tests that fail and then pass, and the loom. At the end the files,
+    the loom and the tests are checked against what was shown.
+
+    Exit status: 0 all of it happened, 1 something went differently, 3 this machine has no sandbox, 130 interrupted.
+    """
+    return run(slow=slow, keep=keep, full=full)
+
+
+def run(*, slow: bool = False, keep: bool = False, full: bool = False) -> int:
+    """The whole command; returns its exit status. Raises SandboxMissing."""
+    import anyio
+
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.demo.stage import set_stage
+    from cantrip_acp.sandbox.launch.sandbox import check
+
+    anyio.run(check)
+    screen = Screen()
+    root = Path(tempfile.mkdtemp(prefix="cantrip-demo-"))
+    status = 1
+    try:
+        stage = set_stage(root, slow=slow)
+        status = _play(screen, stage, full=full)
+        return status
+    finally:
+        if keep or status == 1:
+            screen.line(("project  ", "dim"), str(root / "pennywise"), (" (kept)", "dim"), whole=True)
+        else:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def agent_command() -> list[str]:
+    """The agent that belongs to this installation: its console script, else its module."""
+    script = Path(sys.executable).with_name("cantrip-acp")
+    return [str(script)] if script.is_file() else [sys.executable, "-m", "cantrip_acp.acp.start"]
+
+
+def _play(screen: Screen, stage: Stage, *, full: bool) -> int:
+    from cantrip_acp.acp.client.client import AgentError, AgentMissing
+    from cantrip_acp.cli.render.session_output import TranscriptFace
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.client_session import Headless, Quit
+    from cantrip_acp.cli.session.permission import Policy
+    from cantrip_acp.demo.proof import run_tests
+    from cantrip_acp.demo.stage import INTENT
+
+    before, first = stage.files(), run_tests(stage.project)
+    argv = [*agent_command(), "--recipe", str(stage.recipe)]
+    screen.line(("A scripted crystal speaks in a model's place; all else is real. What runs:", "dim"))
+    screen.line(("$ ", "dim"), "cantrip client --allow once --cwd PROJECT -- cantrip-acp --recipe RECIPE")
+    screen.blank()
+    face = TranscriptFace(screen, Screen(sys.stderr), folder=stage.project, full=full)
+    started = time.monotonic()
+    headless = Headless(argv, face, folder=stage.project, policy=Policy("once"), timeout=300)
+    try:
+        with headless:
+            session = headless.open()
+            face.prompted(INTENT)
+            outcome = headless.turn(INTENT)
+    except Quit as quit_:
+        return quit_.status
+    except KeyboardInterrupt:
+        return 130
+    except (AgentError, AgentMissing) as error:
+        face.failed(error)
+        return 1
+    if headless.interrupted:
+        return 130
+    from cantrip_acp.cli.render.session_output import loom_of
+
+    return _prove(screen, stage, before, first, outcome, loom_of(session.meta), time.monotonic() - started)
+
+
+def _prove(
+    screen: Screen,
+    stage: Stage,
+    before: dict[str, bytes],
+    first: TestRun,
+    outcome: Outcome,
+    loom: str | None,
+    seconds: float,
+) -> int:
+    """The closing summary: what the files and the loom say, whatever the session showed."""
+    from cantrip_acp.cli.render.transcript import duration
+    from cantrip_acp.core.errors import LoomError
+    from cantrip_acp.demo.proof import examine, read_loom
+
+    marks = screen.marks
+    screen.blank()
+    if loom is None:
+        screen.line((f"{marks.failed} the agent did not say where the loom is", "red"))
+        return 1
+    try:
+        record = read_loom(Path(loom))
+    except LoomError as error:
+        screen.line((f"{marks.failed} the loom cannot be read: {error}", "red"))
+        return 1
+    screen.line(("Checked afterwards, outside of the sandbox:", "bold"))
+    findings = examine(stage, before, first, record, outcome.stop_reason)
+    for finding in findings:
+        mark, style = (marks.done, "green") if finding.holds else (marks.failed, "bold red")
+        screen.line((f"{mark} ", style), (finding.words, "" if finding.holds else "red"), indent=2)
+    dot = f" {marks.dot} "
+    screen.blank()
+    screen.line(
+        dot.join(
+            [
+                f"{record.turns} turns",
+                f"{len(record.commands)} commands",
+                f"{len(record.gates)} gate calls",
+                *record.usage.words(),
+                duration(seconds),
+            ]
+        )
+    )
+    screen.line(("loom     ", "dim"), loom, whole=True)
+    screen.line(("look at it with  ", "dim"), (f"{_program()} loom show {_quoted(loom)}", "bold"), whole=True)
+    return 0 if all(finding.holds for finding in findings) else 1
+
+
+def _program() -> str:
+    """How this command line is called from here: by `make demo` it is not on PATH."""
+    if shutil.which("cantrip") is not None:
+        return "cantrip"
+    own = Path(sys.argv[0])
+    return _quoted(str(own)) if own.name == "cantrip" and own.is_file() else f"{_quoted(sys.executable)} -m cantrip_acp"
+
+
+def _quoted(path: str) -> str:
+    import shlex
+
+    return shlex.quote(path)

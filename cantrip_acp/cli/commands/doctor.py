@@ -1,0 +1,353 @@
+"""`cantrip doctor`: what works on this machine, and how to mend what does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.core.errors import CantripError
+
+# --- What `cantrip doctor` says of providers: which have a key, where it came from, and with ``--probe`` whether they answer.
+
+
+def look(*, probe: bool) -> Iterator[Finding]:
+    """A finding for what was chosen, for each provider with a key, for the files that were read. Shows no key."""
+    from cantrip_acp.crystals import keys, table
+    from cantrip_acp.recipes.build import crystals
+
+    yield from _files()
+    found = {provider: keys.find(names, keyring=False) for provider, names in crystals.KEYS.items()}
+    missing = {p: names for p, names in crystals.KEYS.items() if found[p] is None}
+    if missing:
+        held = keys.in_keyring([name for names in missing.values() for name in names])
+        found |= {p: next((held[n] for n in names if n in held), None) for p, names in missing.items()}
+    for provider, key in found.items():
+        if key is not None:
+            yield Finding(f"provider.{provider}", "ok", f"{key.name} from {key.source}")
+    chosen = keys.setting(crystals.VARIABLE)
+    first = next((provider for provider, key in found.items() if key is not None), None)
+    if chosen:
+        yield Finding("crystal", "ok", f"{chosen} ({crystals.VARIABLE}), where a recipe names none")
+    elif first is not None:
+        model = table.default(first)
+        yield Finding("crystal", "ok", f"{first}:{model} (the first provider with a key), where a recipe names none")
+    else:
+        names = [names[0] for names in crystals.KEYS.values()]
+        yield Finding(
+            "providers",
+            "note",
+            "no provider's key is set; scripted crystals, Ollama and `cantrip demo` need none",
+            f"Set one of {', '.join(names)}, or write it into {keys.dotenv_file()}.",
+        )
+    if probe:
+        yield from _probe([provider for provider, key in found.items() if key is not None], chosen)
+
+
+def _files() -> Iterator[Finding]:
+    from cantrip_acp.crystals import keys, table
+    from cantrip_acp.recipes.build import crystals, providers
+
+    path = keys.dotenv_file()
+    try:
+        mode = os.stat(path).st_mode
+        problem = keys.exposed(mode)
+        names = ", ".join(keys.dotenv()) or "nothing"
+        if problem:
+            yield Finding("keys.file", "note", f"{path} {problem.partition(';')[0]}", f"Run: chmod 600 {path}")
+        else:
+            yield Finding("keys.file", "ok", f"{path} sets {names}")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        yield Finding("keys.file", "note", f"{path} cannot be read: {error.strerror}", "Mend its permissions.")
+    if table.users_file().exists():
+        try:
+            own = table.users_own()
+            count = sum(len(models) for models in own.values())
+            yield Finding("models", "ok", f"{table.users_file()} says something of {count} models")
+            if odd := sorted(set(own) - set(crystals.available())):
+                text = f"{table.users_file()} speaks of {', '.join(odd)}, which is no provider here"
+                mend = f"Name one of {', '.join(crystals.available())}: what it says there is not used."
+                yield Finding("models.provider", "note", text, mend)
+        except CantripError as error:
+            yield Finding("models", "note", str(error), "Mend or remove the file: no crystal can be made until then.")
+    try:
+        need = _need()
+        base_url = keys.setting(providers.BASE_URL)
+        if base_url:
+            plain, login = providers.address(base_url, providers.BASE_URL, need)
+            signed = ", with a login" if login is not None else ""
+            yield Finding("gateway", "ok", f"every provider is asked at {plain}{signed} ({providers.BASE_URL})")
+        headers = providers.environment_headers()
+        if headers:
+            yield Finding("headers", "ok", f"each request carries {', '.join(headers)} ({providers.HEADERS})")
+    except CantripError as error:
+        yield Finding("gateway", "note", str(error), "Mend it: no crystal can be made until then.")
+
+
+def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
+    """Ask each provider that has a key, and the chosen one, at the same time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from cantrip_acp.crystals.presets import LOCAL
+    from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
+
+    asked = [p for p in dict.fromkeys([*providers, chosen.partition(":")[0], *LOCAL]) if p in MODEL_PROVIDERS]
+    with ThreadPoolExecutor(max_workers=len(asked)) as pool:
+        for provider, finding in zip(asked, pool.map(_asked, asked), strict=True):
+            wanted = provider in providers or provider == chosen.partition(":")[0]
+            # Nobody need have a local server; one is reported only where it answers.
+            if wanted or finding.state == "ok":
+                yield finding
+
+
+def _asked(provider: str) -> Finding:
+    from cantrip_acp.crystals import probing
+    from cantrip_acp.recipes.build import providers
+
+    try:
+        end = providers.endpoint(provider, {"model": "probe"}, _need(), known=False)
+    except CantripError as error:
+        return Finding(f"probe.{provider}", "note", str(error))
+    answer = probing.probe(provider, end.base_url, end.api_key, end.headers)
+    text = f"{provider} {answer.text} ({answer.seconds * 1000:.0f} ms)"
+    if answer.ok:
+        return Finding(f"probe.{provider}", "ok", text)
+    mend = "Check the key." if answer.status in (401, 403) else "Check the network, its proxy settings and the address."
+    return Finding(f"probe.{provider}", "note", text, mend)
+
+
+def _need() -> Any:
+    from pathlib import Path
+
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.recipes.build.crystals import Need
+    from cantrip_acp.recipes.build.python_files import Files
+
+    return Need(Path.cwd(), Files(), None, lambda path, message: DefinitionError(message))
+
+
+_NO_SANDBOX = 3
+_OLDEST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. ``state``: ok, note (works, with a limit that is worth knowing) or missing."""
+
+    name: str
+    state: str
+    text: str
+    mend: str | None = None
+
+
+@click.command(
+    "doctor",
+    short_help="What works on this machine, and how to mend what does not.",
+    **examples("cantrip doctor", "cantrip doctor --json", "cantrip doctor --probe"),
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: every finding, and whether commands can run.")
+@click.option("--probe", is_flag=True, help="Ask each provider that has a key for something that costs nothing.")
+def doctor(as_json: bool, probe: bool) -> int:
+    """Look at this machine: sandbox, system call filter, limits, providers' keys (where they are, never what), folders.
+
+    The sandbox is tried for real: a command starts in it, and each thing that it must not do is attempted.
+    Exit status: 0 commands can run, 3 there is no sandbox here.
+    """
+    findings = list(examine(probe=probe))
+    sandbox = all(f.state != "missing" for f in findings if f.name.startswith("sandbox"))
+    if as_json:
+        data = {"sandbox": sandbox, "findings": [asdict(f) for f in findings]}
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _show(findings)
+    return 0 if sandbox else _NO_SANDBOX
+
+
+def examine(*, probe: bool = False) -> Iterator[Finding]:
+    """Every finding, in the order in which one needs the other."""
+    yield _python()
+    yield from _sandbox()
+    yield from _limits()
+    yield from _tools()
+    yield from _folders()
+
+    yield from look(probe=probe)
+
+
+def _python() -> Finding:
+    text = f"Python {platform.python_version()} ({sys.executable}) on {platform.system()} {platform.release()}"
+    if sys.version_info < _OLDEST_PYTHON:
+        return Finding("python", "missing", text, "Install Python 3.11 or newer.")
+    return Finding("python", "ok", text)
+
+
+def _sandbox() -> Iterator[Finding]:
+    import anyio
+
+    from cantrip_acp.core.errors import CantripError, SandboxMissing
+    from cantrip_acp.sandbox.launch import availability as probe
+    from cantrip_acp.sandbox.launch import seccomp
+
+    try:
+        program = probe.find_bubblewrap()
+    except SandboxMissing as error:
+        yield _missing("sandbox", error)
+        return
+    version = probe.version(program)
+    shown = ".".join(map(str, version)) or "of unknown version"
+    if version and version < (0, 8):
+        yield Finding("sandbox.bubblewrap", "missing", f"bubblewrap {shown} ({program})", probe.OLD.mend)
+        return
+    yield Finding("sandbox.bubblewrap", "ok", f"bubblewrap {shown} ({program})")
+    machine = os.uname().machine
+    if machine not in seccomp.MACHINES:
+        cause = seccomp.unknown_architecture(machine)
+        yield Finding("sandbox.seccomp", "missing", cause.text, cause.mend)
+        return
+    size = len(seccomp.program(machine)) // 8
+    yield Finding("sandbox.seccomp", "ok", f"system call filter for {machine}, {size} instructions")
+    try:
+        results = anyio.run(_try_canaries)
+    except SandboxMissing as error:
+        yield _missing("sandbox", error)
+        return
+    except CantripError as error:
+        yield Finding("sandbox", "missing", str(error), "See `cantrip sandbox policy` for what was asked for.")
+        return
+    for name, text, held in results:
+        if held:
+            yield Finding(f"sandbox.{name}", "ok", text)
+        else:
+            mend = "Do not run commands here; please report this with the output of `cantrip sandbox policy`."
+            yield Finding(f"sandbox.{name}", "missing", f"NOT so: {text}", mend)
+    try:
+        anyio.run(_try_hosts)
+        text = "a list of hosts in bash_network is kept by the filtering proxy: those are reached and nothing else is"
+        yield Finding("sandbox.hosts", "ok", text)
+    except CantripError as error:
+        mend = "Use `bash_network: false` or `true` here; a list is refused, and nothing weaker is done in its place."
+        yield Finding("sandbox.hosts", "note", str(error), mend)
+
+
+def _missing(name: str, error: Exception) -> Finding:
+    mend = getattr(error, "mend", None)
+    text = str(error)
+    if isinstance(mend, str) and text.endswith(mend):
+        text = text.removesuffix(mend).rstrip()
+    return Finding(name, "missing", text, mend)
+
+
+async def _try_hosts() -> None:
+    from cantrip_acp.sandbox.network import proxy_check
+
+    await proxy_check.attempt()
+
+
+async def _try_canaries() -> list[tuple[str, str, bool]]:
+    from cantrip_acp.sandbox.launch import self_test
+
+    return [(r.name, r.text, r.held) for r in await self_test.attempt()]
+
+
+def _limits() -> Iterator[Finding]:
+    from cantrip_acp.sandbox.launch import control_groups as controlgroup
+    from cantrip_acp.sandbox.launch import limits
+    from cantrip_acp.sandbox.launch.sandbox import control_groups
+
+    yield Finding("limits", "ok", "time, CPU, file size and open files of commands are limited by the kernel")
+    late = int(1000 * (limits.FIRST + limits.INTERVAL))
+    group = control_groups()
+    if controlgroup.bounds_memory(group):
+        yield Finding(
+            "limits.group", "ok", f"memory and processes of commands are limited by control groups in {group}"
+        )
+        return
+    yield Finding(
+        "limits.memory",
+        "note",
+        f"no control group is delegated to this user: a watchdog ends a command that uses too much memory, up to {late} ms "
+        "late",
+        "Start the agent in a systemd user session to have the kernel keep the limit.",
+    )
+    if group is not None:
+        yield Finding("limits.processes", "ok", f"processes of commands are limited by control groups in {group}")
+    elif os.getuid() == 0:
+        yield Finding(
+            "limits.processes",
+            "note",
+            "you are root, whose processes the kernel does not count: a watchdog ends a command that exceeds "
+            f"sandbox_max_processes, up to {late} ms late",
+            "Run as an ordinary user to have the kernel keep the limit.",
+        )
+    else:
+        yield Finding("limits.processes", "ok", "the kernel keeps sandbox_max_processes")
+
+
+def _tools() -> Iterator[Finding]:
+    from cantrip_acp.sandbox.launch.sandbox import machine
+
+    host = machine()
+    shell = os.path.basename(host.shell)
+    if shell == "bash":
+        yield Finding("shell", "ok", f"commands run in {host.shell}")
+    else:
+        yield Finding("shell", "note", f"there is no bash: commands run in {host.shell}", "Install bash.")
+    for name, use in (("git", "version control in the sandbox"), ("rg", "a fast search gate")):
+        found = shutil.which(name)
+        if found:
+            yield Finding(name, "ok", found)
+        else:
+            package = "ripgrep" if name == "rg" else name
+            yield Finding(name, "note", f"{name} is not installed ({use})", f"Install {package}.")
+    hidden = [p for p in os.environ.get("PATH", "").split(":") if p and os.path.isdir(p) and p not in host.path]
+    if hidden:
+        yield Finding(
+            "path",
+            "note",
+            f"commands do not see these folders of PATH: {', '.join(hidden)}",
+            "Programs are shown where a version manager or an installation is recognised; move these, or link to them "
+            "from ~/.local/bin.",
+        )
+
+
+def _folders() -> Iterator[Finding]:
+    from cantrip_acp.core.errors import SandboxError
+    from cantrip_acp.files.paths import state_dir
+    from cantrip_acp.sandbox.launch.runtime_dir import base_folder
+
+    state = state_dir()
+    nearest = state
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if os.access(nearest, os.W_OK):
+        yield Finding("state", "ok", f"looms and sessions: {state}")
+    else:
+        yield Finding("state", "missing", f"{state} cannot be written", "Set CANTRIP_STATE_DIR to a folder of yours.")
+    try:
+        yield Finding("runtime", "ok", f"runtime files of sandboxes: {base_folder(os.environ)}")
+    except SandboxError as error:
+        yield Finding(
+            "sandbox.runtime", "missing", str(error), "Set TMPDIR to a folder on a file system without noexec."
+        )
+
+
+def _show(findings: list[Finding]) -> None:
+    from cantrip_acp.cli.render.terminal import Screen
+
+    screen = Screen()
+    marks = {"ok": (screen.marks.done, "green"), "note": ("!", "yellow"), "missing": (screen.marks.failed, "bold red")}
+    width = max(len(f.name) for f in findings)
+    for finding in findings:
+        screen.line(marks[finding.state], f" {finding.name:<{width}}  {finding.text}")
+        if finding.mend is not None and finding.state != "ok":
+            screen.line((finding.mend, "dim"), indent=width + 4)

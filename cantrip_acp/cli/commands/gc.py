@@ -1,0 +1,196 @@
+"""`cantrip gc`: let go of what the state folder need not keep."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.setup import state_option
+
+if TYPE_CHECKING:
+    from cantrip_acp.retention.plan import Plan
+    from cantrip_acp.retention.rules import Item, Rules
+
+
+@click.command(
+    "gc",
+    **examples(
+        "cantrip gc", "cantrip gc --older-than 30d --max-size 2GB", "cantrip gc --older-than 1y --yes", "cantrip gc --json"
+    ),
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do it; without, only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done (the default).")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="Let go of looms that nobody wrote to for so long: 90d, 12h, 2w, 1y, or never.  [default: gc.older_than, else 90d]",
+)
+@click.option(
+    "--max-size",
+    metavar="SIZE",
+    help="Then of the oldest ones, until all together take no more: 500MB, 2GB, or unlimited.  "
+    "[default: gc.max_size, else unlimited]",
+)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@state_option
+def gc(
+    yes: bool, dry_run: bool, older_than: str | None, max_size: str | None, as_json: bool, state_dir: Path | None
+) -> int:
+    """Say which looms and leftovers of the state folder would be let go of; with --yes, remove them.
+
+    A loom stays where a process has it open, where `cantrip loom keep` marked it, and where another loom goes on from it.
+    With a loom go its forks' worktrees in the state folder, where nobody worked since, and the hidden git refs by which it
+    pinned files in a repository. Nothing else outside of the state folder is touched, and no link is followed. What is
+    always wanted stands in settings.toml of the configuration folder: [gc], older_than = "90d", max_size = "2GB".
+
+    Exit status: 0 done, or nothing to do; 1 something could not be removed, or another one is at work; 2 usage.
+    """
+    from contextlib import nullcontext
+
+    from cantrip_acp.files import paths
+    from cantrip_acp.retention.delete import alone
+    from cantrip_acp.retention.plan import make
+
+    if yes and dry_run:
+        raise click.UsageError("--yes does it and --dry-run does not; give one of them")
+    state = paths.state_dir(state_dir)
+    if state_dir is not None and not state.is_dir():
+        raise click.BadParameter(f"there is no folder {state}", param_hint="--state-dir")
+    rules = _rules(older_than, max_size)
+    with alone(state) if yes else nullcontext():
+        plan = make(state, rules, progress=_progress())
+        try:
+            done = _carry_out(plan, quiet=as_json) if yes else None
+        finally:
+            plan.close()
+    if as_json:
+        click.echo(json.dumps(_data(plan, done)))
+    elif done is None:
+        _tell(plan)
+    else:
+        _told(plan, done)
+    return 1 if done is not None and any(failed for _, _, failed in done) else 0
+
+
+def _rules(older_than: str | None, max_size: str | None) -> Rules:
+    from cantrip_acp.files import paths
+    from cantrip_acp.retention import rules
+
+    kept = rules.read(paths.config_dir())
+    return rules.Rules(
+        kept.older_than if older_than is None else _parsed("--older-than", rules.age, older_than),
+        kept.max_size if max_size is None else _parsed("--max-size", rules.size, max_size),
+    )
+
+
+def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def _progress() -> Callable[[str, int, int], None] | None:
+    """On a terminal, how far the reading is; it is gone when there is something to say."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(what: str, done: int, of: int) -> None:
+        sys.stderr.write(f"\rreading {what}: {done} of {of}" + ("\r\033[K" if done == of else ""))
+        sys.stderr.flush()
+
+    return show
+
+
+Done = list[tuple["Item", "str | None", bool]]
+
+
+def _carry_out(plan: Plan, *, quiet: bool) -> Done:
+    from cantrip_acp.retention.delete import sweep
+
+    done: Done = []
+    for item, why, failed in sweep(plan):
+        done.append((item, why, failed))
+        if not quiet:
+            click.echo(_line("removed" if why is None else "failed" if failed else "stays", item, why or item.why))
+    return done
+
+
+def _tell(plan: Plan) -> None:
+    for item in plan.going:
+        click.echo(_line("would remove", item, item.why))
+    _stay(plan)
+    if plan.going:
+        click.echo(f"would free {size(plan.freed)}; {_kept(plan, plan.going)}")
+        click.echo("nothing was removed; do it with --yes")
+    else:
+        click.echo(f"nothing to let go of in {plan.state}; {_kept(plan, [])}")
+
+
+def _told(plan: Plan, done: Done) -> None:
+    _stay(plan, told={item.name for item, _, _ in done})
+    gone = [item for item, why, _ in done if why is None]
+    if done:
+        click.echo(f"freed {size(sum(item.size + item.beside for item in gone))}; {_kept(plan, gone)}")
+    else:
+        click.echo(f"nothing to let go of in {plan.state}; {_kept(plan, [])}")
+
+
+def _stay(plan: Plan, told: set[str] | None = None) -> None:
+    from cantrip_acp.text.sanitize import clean_line
+
+    for item in plan.staying:
+        if item.name not in (told or ()):
+            click.echo(_line("stays", item, f"{item.stays} ({item.why})"))
+    for note in plan.notes:
+        click.echo(f"note: {clean_line(note)}", err=True)
+
+
+def _kept(plan: Plan, gone: list[Item]) -> str:
+    looms = [item for item in gone if item.kind == "loom"]
+    count, held = plan.looms - len(looms), plan.held - sum(item.size for item in looms)
+    return f"{count} loom{'' if count == 1 else 's'} kept, {size(held)}"
+
+
+def _line(what: str, item: Item, why: str) -> str:
+    from cantrip_acp.text.sanitize import clean_line
+
+    when = time.strftime("%Y-%m-%d", time.localtime(item.changed))
+    return f"{what}  {clean_line(item.name)}  {when}  {size(item.size + item.beside)}  {clean_line(why)}"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def _data(plan: Plan, done: Done | None) -> dict[str, Any]:
+    def told(item: Item, **more: Any) -> dict[str, Any]:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(item.changed))
+        data = {"kind": item.kind, "name": item.name, "bytes": item.size, "beside_bytes": item.beside}
+        return {**data, "changed": when, "why": item.why, **more}
+
+    going = plan.going if done is None else [item for item, why, _ in done if why is None]
+    return {
+        "state_dir": str(plan.state),
+        "dry_run": done is None,
+        "rules": {"older_than_seconds": plan.rules.older_than, "max_size_bytes": plan.rules.max_size},
+        "looms": plan.looms,
+        "loom_bytes": plan.held,
+        "removed" if done is not None else "would_remove": [told(item) for item in going],
+        "bytes": sum(item.size + item.beside for item in going),
+        "stays": [told(item, because=item.stays) for item in plan.staying],
+        "failed": [told(item, because=why) for item, why, failed in done or () if failed],
+        "notes": plan.notes,
+    }

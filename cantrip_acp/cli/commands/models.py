@@ -1,0 +1,157 @@
+"""`cantrip models`: what is known of models, and what of it is the user's own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cantrip_acp.crystals.models import ModelInfo
+
+_ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
+
+
+@click.command(
+    "models",
+    short_help="What is known of models: windows, limits, prices, abilities.",
+    **examples("cantrip models", "cantrip models anthropic", "cantrip models local", "cantrip models openai --json"),
+)
+@click.argument("provider", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: the table's date, its models, the defaults.")
+def models(provider: str | None, as_json: bool) -> int:
+    """List the models of PROVIDER, or of all: context window, longest answer, price, abilities.
+
+    PROVIDER local asks the servers of this machine (Ollama, LM Studio, vLLM, llama.cpp) which models they serve now; ollama,
+    lmstudio, vllm or llamacpp asks that one. A model that is not listed works all the same; PROVIDER:MODEL shows what is
+    assumed of one. What you write into models.toml of your configuration folder stands over what ships.
+    """
+    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.presets import LOCAL
+    from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
+
+    name, _, model = (provider or "").partition(":")
+    rows = list(table.listed(name or None)) if not model else [(name, model, table.look_up(name, model, remark=False))]
+    known = sorted({*MODEL_PROVIDERS, *(row[0] for row in table.listed())})
+    if name and name not in known:
+        raise click.UsageError(unknown("provider", name, known))
+    if name == "local" or name in LOCAL:
+        return _local(LOCAL if name == "local" else (name,), model, as_json)
+    about = table.about()
+    defaults = {p: m for p in known if (m := table.default(p))}
+    if as_json:
+        data: dict[str, Any] = {"date": about["date"], "defaults": defaults, "notes": about["notes"]}
+        click.echo(json.dumps(data | {"models": [_as_json(*row) for row in rows]}, indent=2))
+        return 0
+    _show(rows, about, defaults)
+    return 0
+
+
+def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
+    """What the servers of this machine serve. 1 where one was asked for by name and does not answer."""
+    import msgspec
+
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.crystals import local_servers
+    from cantrip_acp.crystals.presets import PRESETS
+
+    servers: list[local_servers.LocalServer] = []
+    problems: dict[str, str] = {}
+    for provider in providers:
+        try:
+            servers.append(local_servers.ask(provider))
+        except local_servers.NoServer as problem:
+            problems[provider] = str(problem)
+    if as_json:
+        found = [
+            {
+                "provider": server.provider,
+                "base_url": server.base_url,
+                "models": [msgspec.to_builtins(m) for m in server.models if model in ("", m.name)],
+            }
+            for server in servers
+        ]
+        click.echo(json.dumps({"servers": found, "not_running": problems}, indent=2))
+        return 1 if len(providers) == 1 and problems else 0
+    screen = Screen()
+    for server in servers:
+        screen.line((f"{server.provider} at {server.base_url}", "bold"), whole=True)
+        for served in server.models:
+            if model not in ("", served.name):
+                continue
+            able = [word for word in ("tools", "images", "reasoning") if getattr(served, word)]
+            parts = [
+                f"window {_count(served.context_window)}" if served.context_window else "",
+                ", ".join(able),
+                "loaded" if served.loaded else "",
+            ]
+            about = "; ".join(part for part in parts if part)
+            screen.line(f"  {server.provider}:{served.name}{f'  ({about})' if about else ''}", whole=True)
+        if not server.models:
+            screen.line("  it serves no model that can hold a conversation")
+    for provider, why in problems.items():
+        start = PRESETS[provider].start.format(model="MODEL")
+        address = local_servers.address(provider)
+        screen.line((f"{provider}: no server at {address} ({why}); start it with: {start}", "dim"), whole=True)
+    if servers:
+        screen.blank()
+        screen.line(("Use one as a recipe's crystal, or set CANTRIP_CRYSTAL to it.", "dim"))
+    return 1 if len(providers) == 1 and problems else 0
+
+
+def _as_json(provider: str, model: str, info: ModelInfo) -> dict[str, Any]:
+    import msgspec
+
+    return {"provider": provider, "model": model, **msgspec.to_builtins(info)}
+
+
+def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str, str]) -> None:
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.presets import PRESETS
+
+    screen = Screen()
+    width = max((len(model) for _, model, _ in rows), default=0) + 2
+    last = ""
+    for provider, model, info in rows:
+        if provider != last:
+            if last:
+                screen.blank()
+            head = f"{provider:<{width}}{'window':>10}{'answer':>9}{'in':>9}{'cached':>9}{'out':>9}  takes"
+            screen.line((head, "bold"), whole=True)
+            last = provider
+        mark = " *" if defaults.get(provider) == model else ""
+        price = info.price
+        cells = [
+            f"{_count(info.context_window):>10}{_count(info.max_output):>9}",
+            f"{_money(price.input if price else None):>9}",
+            f"{_money(price.cached if price else None):>9}{_money(price.output if price else None):>9}",
+        ]
+        takes = ", ".join(ability for ability in _ABILITIES if getattr(info, ability))
+        longer = f"; beyond {_count(price.above)} tokens dearer" if price is not None and price.above else ""
+        how = f"as {info.family} is" if info.family else "no table has it"
+        assumed = "" if info.known or provider in ("local", *PRESETS) else f"  (assumed: {how})"
+        gone = f"; retired {info.retired}{f', use {info.successor}' if info.successor else ''}" if info.retired else ""
+        screen.line(f"{model + mark:<{width}}{''.join(cells)}  {takes}{longer}{gone}{assumed}", whole=True)
+    if not rows:
+        screen.line("nothing is listed: every model of it works, with what is assumed of models nobody knows")
+    screen.blank()
+    screen.line(
+        (f"As of {about['date']}; prices in US dollars for a million tokens. * where no model is named.", "dim")
+    )
+    screen.line((f"Yours: {table.users_file()}", "dim"), whole=True)
+
+
+def _count(tokens: int | None) -> str:
+    if tokens is None:
+        return "-"
+    return f"{tokens / 1_000_000:g}M" if tokens >= 1_000_000 and tokens % 10_000 == 0 else f"{tokens / 1000:.4g}k"
+
+
+def _money(dollars: float | None) -> str:
+    return "-" if dollars is None else f"{dollars:g}"

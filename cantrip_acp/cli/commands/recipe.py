@@ -1,0 +1,278 @@
+"""`cantrip recipe`: write, check, list and show recipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import Suggesting, examples
+from cantrip_acp.cli.session.setup import cwd_option, state_option
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.text.sanitize import clean_line
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.recipes.inspect import Report
+    from cantrip_acp.recipes.recipe import Recipe
+
+
+@click.group("recipe", cls=Suggesting, **examples("cantrip recipe new greeter", "cantrip recipe check .cantrip"))
+def recipe() -> None:
+    """Write, check and show recipes: cantrips as files (NAME.cantrip.yaml or .toml)."""
+
+
+@recipe.command("new", **examples("cantrip recipe new greeter", "cantrip recipe new - > greeter.cantrip.yaml"))
+@click.argument("name")
+@click.option("--toml", "as_toml", is_flag=True, help="Write TOML in place of YAML.")
+@click.option("--force", is_flag=True, help="Write over a file that is there already.")
+@cwd_option
+def new(name: str, as_toml: bool, force: bool, cwd: Path) -> None:
+    """Write a commented recipe to start from.
+
+    NAME becomes .cantrip/NAME.cantrip.yaml in the folder; a path (with a slash or an ending) is taken as it is; - prints.
+    """
+    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.recipes.parse.document import SUFFIXES
+    from cantrip_acp.recipes.recipe import is_path, stem
+
+    if name == "-":
+        sys.stdout.write(_template("greeter", as_toml))
+        return
+    ending = ".cantrip.toml" if as_toml else ".cantrip.yaml"
+    if is_path(name):
+        path = Path(name).expanduser()
+        if not path.name.endswith(SUFFIXES):
+            raise click.UsageError(f"a recipe's file ends in {' or '.join(SUFFIXES)}: {name}{ending}")
+        as_toml = path.suffix == ".toml"
+    else:
+        if name.startswith((".", "-")):
+            raise click.UsageError(f"a recipe's name begins with a letter or a digit: {name!r}")
+        path = cwd / ".cantrip" / f"{name}{ending}"
+    if os.path.lexists(path) and not force:
+        raise DefinitionError("is there already; choose another name, or --force to write over it", where=str(path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DefinitionError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    with output_file(path, overwrite=force) as file:
+        file.write(_template(stem(path), as_toml).encode())
+    click.echo(f"wrote {path}")
+    click.echo(f'try it: cantrip cast {stem(path) if not is_path(name) else path} "Say hello."')
+
+
+def _template(name: str, as_toml: bool) -> str:
+    from cantrip_acp import recipes
+
+    ending = "toml" if as_toml else "yaml"
+    text = (Path(recipes.__file__).parent / "templates" / f"recipe.cantrip.{ending}").read_text(encoding="utf-8")
+    # A name may hold what YAML or TOML would read as syntax.
+    return (
+        text.replace(f"name: {_MARK}", f"name: {json.dumps(name)}")
+        .replace(f'name = "{_MARK}"', f"name = {json.dumps(name)}")
+        .replace(f"Hello from {_MARK}.", "Hello from your recipe.")
+        .replace(_MARK, name)
+    )
+
+
+_MARK = "NAME"
+_LONGEST = 2_000
+"""Characters of one line of a name or a problem."""
+
+
+@recipe.command(
+    "check",
+    **examples(
+        "cantrip recipe new greeter", "cantrip recipe check .cantrip", "cantrip recipe check greeter coding --json"
+    ),
+)
+@click.argument("targets", nargs=-1, required=True, metavar="FILE|FOLDER|NAME...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
+@cwd_option
+def check(targets: tuple[str, ...], as_json: bool, cwd: Path) -> int:
+    """Say everything that is wrong with recipes, with file, line, column and key.
+
+    A folder stands for the recipes in it and in its .cantrip. What is right but not available in this version is noted.
+    Exit status: 0 all are valid, 2 one is not.
+    """
+    from cantrip_acp.cli.app import DONE, USAGE
+    from cantrip_acp.recipes import inspect
+
+    reports = [inspect.check(path, file=shown, workspace=cwd.resolve()) for path, shown in _chosen(targets, cwd)]
+    for report in reports:
+        if as_json:
+            click.echo(json.dumps(_as_json(report)))
+        else:
+            _print_report(report)
+    return DONE if all(report.ok for report in reports) else USAGE
+
+
+def _chosen(targets: tuple[str, ...], cwd: Path) -> list[tuple[Path, str]]:
+    from cantrip_acp.recipes.recipe import is_path, names, recipe_files
+
+    found: list[tuple[Path, str]] = []
+    known = names(cwd.resolve())
+    for target in targets:
+        path = Path(target).expanduser()
+        if path.is_dir():
+            inside = [*recipe_files(path), *recipe_files(path / ".cantrip")]
+            if not inside:
+                raise DefinitionError("no recipe lies in this folder (*.cantrip.yaml, *.cantrip.toml)", where=target)
+            found += [(p, str(p)) for p in inside]
+        elif not is_path(target) and target in known and not path.is_file():
+            found.append((known[target][1], str(known[target][1])))
+        else:
+            found.append((path, target))
+    return found
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    return {"file": report.file, "ok": report.ok, "problems": list(report.problems), "notes": list(report.notes)}
+
+
+def _print_report(report: Report) -> None:
+    from cantrip_acp.cli.render.terminal import Screen
+
+    screen = Screen()
+    for problem in report.problems:
+        screen.line((clean_line(problem, _LONGEST), "red"))
+    for note in report.notes:
+        screen.line((f"{clean_line(note, _LONGEST)} (noted)", "yellow"))
+    if report.ok:
+        screen.line((f"{screen.marks.done} ", "green"), clean_line(report.file, _LONGEST))
+
+
+@recipe.command("schema", **examples("cantrip recipe schema > cantrip.schema.json"))
+def schema() -> None:
+    """Print the JSON Schema of recipes: it accepts exactly what the loader accepts."""
+    from cantrip_acp.recipes.models.schema import text
+
+    sys.stdout.write(text())
+
+
+@recipe.command("list", **examples("cantrip recipe list"))
+@cwd_option
+def list_recipes(cwd: Path) -> None:
+    """The recipes that can be named here, and where they are."""
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.recipes.recipe import names
+
+    screen = Screen()
+    for name, (source, path) in sorted(names(cwd.resolve()).items()):
+        # Both come from somebody's folder: a newline in them must not look like another recipe.
+        screen.line((f"{clean_line(name):<20}", "bold"), f" {source:<10} ", (clean_line(str(path), _LONGEST), "dim"))
+
+
+@recipe.command("show", **examples("cantrip recipe show coding", "cantrip recipe show coding --source"))
+@click.argument("name", metavar="FILE|NAME")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--source", is_flag=True, help="Print the file as it is.")
+@cwd_option
+@state_option
+def show(name: str, as_json: bool, source: bool, cwd: Path, state_dir: Path | None) -> None:
+    """Show what a recipe comes to: crystal, call, gates, wards in force, and what the crystal is told about its circle."""
+    from cantrip_acp.files import paths
+    from cantrip_acp.recipes import inspect, load
+
+    workspace = cwd.resolve()
+    state = paths.state_dir(state_dir)
+    found = load(name, workspace, state_dir=state)
+    if source:
+        sys.stdout.write(found.raw.decode("utf-8-sig"))
+        return
+    circle = inspect.circle_of(found, workspace)
+    about = _about(found, circle, inspect.trust_of(found, workspace, state), inspect.crystal_line(found))
+    if as_json:
+        click.echo(json.dumps(about, indent=2))
+        return
+    from cantrip_acp.cli.render.terminal import Screen
+
+    _print_shown(Screen(), about, circle)
+
+
+def _about(found: Recipe, circle: Circle, trust: str, crystal: str) -> dict[str, Any]:
+    from cantrip_acp.recipes import inspect
+    from cantrip_acp.recipes.build.build import _call
+    from cantrip_acp.recipes.inspect import gate_files
+
+    return {
+        "name": found.name,
+        "description": found.description,
+        "file": str(found.path),
+        "source": found.source,
+        "trust": trust,
+        "crystal": crystal,
+        "call": _call(found).record(),
+        "medium": circle.medium.name,
+        **({"code_python": found.data["circle"]["code_python"]} if "code_python" in found.data["circle"] else {}),
+        **({"loom_object": True} if found.data["circle"].get("loom") else {}),
+        "gates": [
+            {"name": gate.name, "signature": gate.signature(), "description": gate.description}
+            for gate in circle.gates.values()
+        ],
+        "gate_files": gate_files(found),
+        **({"score": {"at": "turn", **found.data["circle"]["score"]}} if "score" in found.data["circle"] else {}),
+        "wards": circle.wards.declared(),
+        "retry": found.data.get("retry", {}),
+        "loom": _loom(found),
+        "tools": [{"name": tool.name, "description": tool.description} for tool in circle.tools],
+        "presentation": circle.capabilities(text_calls=inspect.writes_calls(found)),
+    }
+
+
+def _loom(found: Recipe) -> dict[str, Any]:
+    """What the recipe says of its loom, without a password."""
+    from cantrip_acp.loom.stores.address import shown
+
+    settings = {"store": "jsonl", **found.data.get("loom", {})}
+    return {**settings, "store": shown(settings["store"])}
+
+
+def _print_shown(screen: Screen, about: dict[str, Any], circle: Circle) -> None:
+    def part(title: str) -> None:
+        screen.blank()
+        screen.line((title, "bold cyan"))
+
+    screen.line((clean_line(about["name"]), "bold"), ("  " + clean_line(about["description"], _LONGEST), "dim"))
+    for key in ("file", "trust", "crystal"):
+        screen.line((f"{key:<9}", "dim"), clean_line(about[key], _LONGEST))
+    part("call")
+    call = about["call"] or {"(empty)": ""}
+    for key, value in call.items():
+        lines = str(value).rstrip("\n").splitlines() or [""]
+        screen.line((f"{key}  ", "dim"), lines[0] if len(lines) == 1 else "", indent=2)
+        for line in lines if len(lines) > 1 else ():
+            screen.line(line, indent=4)
+    part(f"circle: {about['medium']}")
+    if "code_python" in about:
+        screen.line(("cells run in ", "dim"), about["code_python"], indent=2)
+    if about.get("loom_object"):
+        screen.line(("the entity sees its own history as ", "dim"), "loom", indent=2)
+    for gate in circle.gates.values():
+        screen.line((gate.signature(), "bold"), ("  " + gate.description.split("\n")[0], "dim"), indent=2)
+    for file in about["gate_files"]:
+        screen.line(
+            ("and the gates of ", "dim"), (file, "bold"), ("  which is not run to show a recipe", "dim"), indent=2
+        )
+    if "score" in about:
+        asked = "each turn" if about["score"]["at"] == "turn" else "each cast, at its end,"
+        screen.line(
+            (f"{asked} is scored by ", "dim"),
+            (about["score"]["python"], "bold"),
+            ("  which is not run to show a recipe", "dim"),
+            indent=2,
+        )
+    part("wards")
+    for key, value in about["wards"].items():
+        screen.line((f"{key}  ", "dim"), json.dumps(value, ensure_ascii=False), indent=2)
+    part("what the crystal is told of its circle")
+    if about["presentation"]:
+        for line in about["presentation"].splitlines():
+            screen.line(line, indent=2)
+    for tool in circle.tools:
+        screen.line(("tool ", "dim"), (tool.name, "bold"), ("  " + tool.description.split("\n")[0], "dim"), indent=2)

@@ -1,0 +1,540 @@
+"""`cantrip sandbox`: run one command as the bash medium would, or see what a command may see and write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import Suggesting, examples
+from cantrip_acp.text.sanitize import clean_line
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.core.context import ContextBlock
+    from cantrip_acp.core.events import Event
+    from cantrip_acp.core.wards import Wards
+    from cantrip_acp.loom.records.turn import GateRecord, Output
+    from cantrip_acp.mediums.contract import Medium
+    from cantrip_acp.sandbox.launch.sandbox import Outcome
+    from cantrip_acp.sandbox.policy.policy import Policy
+
+
+# --- `cantrip sandbox run --python`: one program exactly as the code medium would run it, as a cell of its own.
+
+
+def program(words: tuple[str, ...], folder: Path) -> str:
+    """The text of a program: of a file below ``folder``, or the words themselves."""
+    if len(words) == 1 and "\n" not in words[0]:
+        path = folder / words[0]
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    return " ".join(words)
+
+
+class LoneTurn:
+    """A turn without an entity: gates are called for real, and nobody hears of events."""
+
+    folded = 0
+
+    def __init__(self, circle: Circle) -> None:
+        from cantrip_acp import telemetry
+        from cantrip_acp.core.events import EventHub
+        from cantrip_acp.gates.executor import GateExecutor
+        from cantrip_acp.text.redaction import shared
+
+        self.wards: Wards = circle.wards
+        self.entity_id = "e_shell"
+        self.cast_id = "c_shell"
+        self.depth = 0
+        self.finished = False
+        self.listening = False
+        self.context: tuple[ContextBlock, ...] = ()
+        self.answers: list[Any] = []
+        self._trace = telemetry.trace_from(None)
+        self._executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
+        self._calls = 0
+
+    @property
+    def trace_id(self) -> str:
+        return self._trace.trace_id
+
+    @property
+    def traceparent(self) -> str:
+        return self._trace.traceparent()
+
+    def history(self, start: int, count: int) -> tuple[int, list[Any]]:
+        return 0, []
+
+    async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
+        self._calls += 1
+        record = await self._executor.execute(
+            name, args, call_id=f"g{self._calls}", entity_id=self.entity_id, cast_id=self.cast_id, trace=self._trace
+        )
+        if name == "done" and not record.is_error:
+            self.finished = True
+            self.answers.append(record.result)
+        return record
+
+    async def emit(self, event: Event) -> None:
+        return None
+
+    def interrupted(self, output: Output) -> None:
+        return None
+
+
+async def run_python(circle: Circle, code: str, printer: Printer) -> int:
+    """Run it and say how it ended: 0, 1 where it failed or was stopped, 124 where it ran out of time."""
+    import json
+
+    from cantrip_acp.crystals.contract import ToolCall
+    from cantrip_acp.gates.contract import as_text
+    from cantrip_acp.mediums.code.session import CodeSession
+
+    turn = LoneTurn(circle)
+    session = await circle.medium.open(circle, turn.entity_id)
+    assert isinstance(session, CodeSession)
+    session.tap = printer
+    printer.stop = session.end
+    try:
+        output = await session.run(ToolCall("t", "python", json.dumps({"code": code})), turn)
+    finally:
+        await session.close()
+    printer.finish()
+    if printer.reader_left:
+        return 1
+    if output.value is not None:
+        click.echo(f"=> {output.value}")
+    if turn.answers:
+        click.echo(as_text(turn.answers[0]))
+        return 0
+    if output.error is None:
+        return 0
+    click.echo(output.error, err=True)
+    return 124 if output.timed_out is True else 1
+
+
+_TIMED_OUT = 124
+_KILLED = 137
+_NO_READER = 141
+"""The status of a program that SIGPIPE ended: whoever read its output has left."""
+_LONGEST_NAME = 10_000
+_MOST_PRINTED = 64 * 1024 * 1024
+_KEPT = 64 * 1024
+"""Bytes of output that the runner keeps. All of it was printed already; this is for a message about a failed start."""
+
+
+def _circle_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a sandbox is made from: a recipe's circle, or wards from the command line."""
+    for option in (
+        click.option(
+            "--network", is_flag=True, help="Give it the network. Without, there is none, not even localhost's."
+        ),
+        click.option(
+            "--host",
+            "hosts",
+            multiple=True,
+            metavar="HOST",
+            help="A host that may be reached by HTTP and HTTPS, as in bash_network's list; repeatable.",
+        ),
+        click.option(
+            "--writable",
+            multiple=True,
+            metavar="PATH",
+            type=click.Path(path_type=Path),
+            help="A folder that may be written; repeatable. Without, none.",
+        ),
+        click.option("--recipe", metavar="RECIPE", help="Take the wards and gates of this recipe (a name or a file)."),
+        click.option(
+            "--cwd",
+            metavar="DIR",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="The workspace: readable, and where commands start. Default: the current folder.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    "sandbox",
+    cls=Suggesting,
+    short_help="Run one command as the medium would, or show the policy.",
+    **examples("cantrip sandbox run --writable . -- make test", "cantrip sandbox policy --json"),
+)
+def sandbox() -> None:
+    """Commands in the sandbox of the bash medium: with it, or not at all."""
+
+
+@sandbox.command(
+    "run",
+    short_help="Run one command in the sandbox.",
+    context_settings={"ignore_unknown_options": True},
+    **examples(
+        "cantrip sandbox run -- ls -la",
+        "cantrip sandbox run --writable . -- 'make test | tail -5'",
+        "cantrip sandbox run --host pypi.org --host files.pythonhosted.org -- 'pip download -d /tmp six'",
+        "cantrip sandbox run --python -- 'import sys; sys.version'",
+        "cantrip sandbox run --python --code-python /usr/bin/python3 -- 'import sys; sys.executable'",
+    ),
+)
+@_circle_options
+@click.option("--python", is_flag=True, help="COMMAND is a Python program, or a file that holds one, run as a cell.")
+@click.option(
+    "--code-python",
+    metavar="PATH|venv",
+    help="With --python: the Python to run it in, as a recipe's code_python. Default: the one that cantrip runs on.",
+)
+@click.option(
+    "--timeout-ms", type=click.IntRange(min=1), metavar="N", help="Stop it after this long (bash_timeout_ms)."
+)
+@click.option(
+    "--max-output-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=_MOST_PRINTED,
+    show_default=True,
+    help="Stop it once it has printed this much.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    command: tuple[str, ...],
+    cwd: Path | None,
+    recipe: str | None,
+    writable: tuple[Path, ...],
+    network: bool,
+    hosts: tuple[str, ...],
+    timeout_ms: int | None,
+    python: bool,
+    code_python: str | None,
+    max_output_bytes: int,
+) -> int:
+    """Run COMMAND exactly as the bash medium would: one word as a shell's text, several as a program with arguments.
+
+    The status is the command's own; 124 where it ran out of time, 137 where a limit killed it, 141 where nobody reads its
+    output any more, 3 where there is no sandbox on this machine. With --recipe its gates are commands too;
+    `cantrip_done TEXT` prints TEXT and ends.
+    With --python it is run as the code medium would run it: 1 where it fails, and no file of the workspace is visible
+    but what --writable or the recipe shows.
+    """
+    import anyio
+
+    if python:
+        return _python(
+            command, cwd, recipe, writable, bool(network or hosts), timeout_ms, code_python, max_output_bytes
+        )
+    if code_python is not None:
+        raise click.UsageError("--code-python goes with --python")
+
+    circle = _circle(cwd, recipe, writable, _reach(network, hosts), timeout_ms)
+    text = command[0] if len(command) == 1 else shlex.join(command)
+    printer = Printer(max_output_bytes)
+    outcome, answer = anyio.run(_run, circle, text, printer)
+    if printer.reader_left:
+        return _NO_READER
+    if answer is not None:
+        click.echo(answer)
+        return 0
+    if outcome.exit_code is not None:
+        return outcome.exit_code
+    click.echo(f"cantrip sandbox: the command was stopped: {outcome.ended_because}", err=True)
+    return _TIMED_OUT if outcome.timed_out else _KILLED
+
+
+def _python(
+    words: tuple[str, ...],
+    cwd: Path | None,
+    recipe: str | None,
+    writable: tuple[Path, ...],
+    network: bool,
+    timeout_ms: int | None,
+    code_python: str | None,
+    max_output_bytes: int,
+) -> int:
+    from dataclasses import replace
+
+    import anyio
+
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.mediums.code.medium import CodeMedium
+
+    if network:
+        raise click.UsageError("Python cells have no network; --network and --host are for commands")
+    found = _circle(cwd, recipe, writable, False, None)
+    wards = found.wards
+    if recipe is None:
+        wards = replace(
+            wards,
+            code_writable_paths=wards.bash_writable_paths,
+            code_max_output_bytes=wards.bash_max_output_bytes,
+        )
+    if timeout_ms is not None:
+        wards = replace(wards, code_timeout_ms=min(timeout_ms, wards.code_timeout_ms))
+    medium: Medium = found.medium if found.medium.name == "code" else CodeMedium(python=code_python)
+    if recipe is not None and code_python is not None:
+        raise click.UsageError("--recipe brings its own Python (code_python); --code-python goes without it")
+    circle = Circle(medium, list(found.declared_gates), wards, workspace=found.workspace)
+    printer = Printer(max_output_bytes)
+    status = anyio.run(run_python, circle, program(words, cwd or Path.cwd()), printer)
+    if printer.reader_left:
+        return _NO_READER
+    return _KILLED if printer.full else status
+
+
+class Printer:
+    """Prints a program's output as it comes: cleaned text to a terminal, as an editor shows it, and every byte to a pipe or
+    a file. It keeps nothing. It ends the program, by `stop`, after ``most`` bytes and when nobody reads any more.
+    """
+
+    def __init__(self, most: int) -> None:
+        from cantrip_acp.sandbox.launch.output import Cleaner
+
+        self._left = most
+        self._most = most
+        terminal = sys.stdout.isatty() or sys.stderr.isatty()
+        self._cleaners = {1: Cleaner(), 2: Cleaner()} if terminal else None
+        self.stop: Callable[[str], None] = lambda because: None
+        self.full = False
+        self.reader_left = False
+
+    def __call__(self, stream: int, data: bytes) -> None:
+        """Print a piece of stream 1 or 2."""
+        if self.full or self.reader_left:
+            return
+        self.full = len(data) > self._left
+        data = data[: self._left]
+        self._left -= len(data)
+        self._write(stream, self._cleaners[stream].feed(data).encode() if self._cleaners is not None else data)
+        if self.full:
+            self.stop(f"it printed more than {self._most:,} bytes; the rest was cut off (--max-output-bytes)")
+
+    def finish(self) -> None:
+        """Print what was held back: half an escape sequence at the end of the output."""
+        for stream, cleaner in (self._cleaners or {}).items():
+            self._write(stream, cleaner.finish().encode())
+
+    def _write(self, stream: int, data: bytes) -> None:
+        out = sys.stdout.buffer if stream == 1 else sys.stderr.buffer
+        try:
+            out.write(data)
+            out.flush()
+        except BrokenPipeError:
+            from cantrip_acp.cli.app import nobody_reads
+
+            self.reader_left = True
+            nobody_reads(sys.stdout if stream == 1 else sys.stderr)
+            self.stop("nobody reads its output any more")
+
+
+async def _run(circle: Circle, text: str, printer: Printer) -> tuple[Outcome, str | None]:
+    import anyio
+
+    from cantrip_acp import telemetry
+    from cantrip_acp.core.events import EventHub
+    from cantrip_acp.gates.contract import as_text
+    from cantrip_acp.gates.executor import GateExecutor
+    from cantrip_acp.mediums.bash import BashMedium, BashSession
+    from cantrip_acp.sandbox.launch.sandbox import Running
+    from cantrip_acp.text.redaction import shared
+
+    executor = GateExecutor(circle, hub=EventHub(), redactor=shared())
+    trace = telemetry.trace_from(None)
+    running: list[Running] = []
+    answers: list[str] = []
+    calls = 0
+
+    async def call(name: str, args: dict[str, object]) -> tuple[object, bool]:
+        nonlocal calls
+        calls += 1
+        record = await executor.execute(
+            name, args, call_id=f"g{calls}", entity_id="e_shell", cast_id="c_shell", trace=trace
+        )
+        if name == "done" and not record.is_error:
+            answers.append(as_text(record.result))
+            running[0].end("done")
+            # A dying shell that still got an answer would print it too, and run on until the kill has reached it.
+            await anyio.sleep_forever()
+        return record.result, record.is_error
+
+    printer.stop = lambda because: running[0].end(because)
+    session = await BashMedium().open(circle, "e_shell")
+    assert isinstance(session, BashSession)
+    try:
+        outcome = await session.sandbox.run(
+            text,
+            tap=printer,
+            environment={"TRACEPARENT": trace.traceparent()},
+            call=call,
+            started=running.append,
+        )
+    finally:
+        await session.close()
+    printer.finish()
+    return outcome, answers[0] if answers else None
+
+
+@sandbox.command(
+    "policy",
+    short_help="Show what a command may see and write, and the back end's arguments.",
+    **examples("cantrip sandbox policy", "cantrip sandbox policy --recipe coding --json"),
+)
+@_circle_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object: policy, program, arguments.")
+@click.option("--seatbelt", is_flag=True, help="Print it as a profile for macOS's sandbox-exec instead (never tried).")
+def policy(
+    cwd: Path | None,
+    recipe: str | None,
+    writable: tuple[Path, ...],
+    network: bool,
+    hosts: tuple[str, ...],
+    as_json: bool,
+    seatbelt: bool,
+) -> None:
+    """Print the policy of a command that would start now, why each part of it is there, and bubblewrap's arguments."""
+    from cantrip_acp.mediums.bash import BashSession
+    from cantrip_acp.sandbox.policy.policy import reasons
+
+    circle = _circle(cwd, recipe, writable, _reach(network, hosts), None)
+    made = BashSession(circle).sandbox
+    found = made.policy()
+    if seatbelt:
+        from cantrip_acp.sandbox.launch.seatbelt import profile
+
+        rendered = profile(found, home="/private/tmp/cantrip/home", temporary="/private/tmp/cantrip/tmp")
+        lines = [f"; {name} = {path}" for name, path in rendered.parameters]
+        click.echo("\n".join([rendered.text, "; The parameters (-D):", *lines]))
+        return
+    if as_json:
+        data = {
+            "policy": asdict(found),
+            "reasons": reasons(found),
+            "program": made.program,
+            "arguments": made.arguments(),
+        }
+        click.echo(json.dumps(data, indent=2))
+        return
+    for line in _described(found):
+        click.echo(line)
+    click.echo("\nBack end:")
+    click.echo(f"  {made.program}")
+    for line in _grouped(made.arguments()):
+        click.echo(f"    {clean_line(line, _LONGEST_NAME)}")
+
+
+def _reach(network: bool, hosts: tuple[str, ...]) -> bool | list[str]:
+    """`bash_network` as the options say it."""
+    if network and hosts:
+        raise click.UsageError("--network is the whole network, --host a part of it: give one of them")
+    return list(hosts) or network
+
+
+def _circle(
+    cwd: Path | None, recipe: str | None, writable: tuple[Path, ...], network: bool | list[str], timeout_ms: int | None
+) -> Circle:
+    from cantrip_acp.core.circle import Circle
+
+    workspace = (cwd or Path.cwd()).absolute()
+    limits: dict[str, Any] = {"bash_max_output_bytes": _KEPT}
+    if timeout_ms is not None:
+        limits["bash_timeout_ms"] = timeout_ms
+    if recipe is None:
+        paths = [os.path.abspath(p) for p in writable]
+        wards = {"max_turns": 1, "bash_network": network, "bash_writable_paths": paths, **limits}
+        return Circle("bash", ["done"], wards, workspace=workspace)
+    if writable or network:
+        raise click.UsageError("--recipe brings its own wards; --writable, --network and --host go without it")
+    from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.files.paths import state_dir
+    from cantrip_acp.recipes import recipe as recipes
+    from cantrip_acp.recipes import trust
+    from cantrip_acp.recipes.build import build
+
+    found = recipes.load(recipe, workspace)
+    if not recipes.is_path(recipe):
+        trust.require(found, workspace, state_dir())
+    circle = build.build(found, workspace=workspace, crystal=ScriptedCrystal(responses=[])).circle
+    if timeout_ms is not None:
+        from dataclasses import replace
+
+        declared: Wards = replace(circle.wards, bash_timeout_ms=min(timeout_ms, circle.wards.bash_timeout_ms))
+        circle = Circle("bash", list(circle.declared_gates), declared, workspace=workspace)
+    return circle
+
+
+def _described(policy: Policy) -> list[str]:
+    """The policy in words, each part with why it is there."""
+    from cantrip_acp.sandbox.policy.policy import reasons
+
+    limits = policy.limits
+    why = reasons(policy)
+    parts: list[tuple[str, list[str]]] = [
+        ("Commands start in", [policy.folder]),
+        (
+            "Read-only: the system",
+            [f"{p} -> {t}" if t else p for p, t in policy.system] + ["/etc (prepared, no secrets)"],
+        ),
+        ("Read-only: your tools, because PATH or a virtual environment leads there", list(policy.tools)),
+        ("Links that PATH or the workspace goes through", [f"{p} -> {t}" for p, t in policy.links]),
+        ("Readable: the workspace", [p for p in policy.readable if p not in policy.writable]),
+        ("Writable, by bash_writable_paths", list(policy.writable)),
+        (
+            "Read-only inside those, because another program would execute it (allow_protected)",
+            [f"{path}: {why[path]}" for path in policy.protected],
+        ),
+        ("Cannot be made there, for the same reason", [f"{path}: {why[path]}" for path in policy.absent]),
+        ("Cannot be renamed, because of what lies in it", list(policy.pinned)),
+        ("Hidden, because of its name (secrets)", list(policy.hidden)),
+        ("Shown without the credentials in it", [p for p, _ in policy.replaced]),
+        (
+            "Private and emptied after each command",
+            ["/tmp", "/dev/shm", *([] if policy.home_source else [f"{policy.home} (home)"])],
+        ),
+        (
+            "Private and kept (bash_home)",
+            [f"{policy.home} (home), in {policy.home_source}"] if policy.home_source else [],
+        ),
+        ("Gates, as commands", [g for g in policy.gates if not g.startswith("cantrip_")]),
+        ("Network", _network(policy)),
+        (
+            "Limits",
+            [
+                f"{limits.timeout_ms} ms",
+                f"{limits.output} bytes of output kept",
+                f"{limits.processes} processes",
+                f"{limits.memory // 2**20} MiB of memory",
+                f"{limits.file // 2**20} MiB in one file",
+                f"{limits.open_files} open files",
+            ],
+        ),
+        ("Environment", [f"{n}={v}" for n, v in policy.environment]),
+    ]
+    lines = []
+    for title, entries in parts:
+        if entries:
+            lines.append(f"{title}:")
+            lines += [f"  {clean_line(e, _LONGEST_NAME)}" for e in entries]
+    return lines
+
+
+def _network(policy: Policy) -> list[str]:
+    if policy.network:
+        return ["all of it"]
+    return [f"{host} (HTTP and HTTPS, through the filtering proxy)" for host in policy.hosts] or ["none"]
+
+
+def _grouped(arguments: list[str]) -> list[str]:
+    """One option with its values on a line, as a shell would take it."""
+    lines: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--") or not lines:
+            lines.append([argument])
+        else:
+            lines[-1].append(argument)
+    return [shlex.join(line) for line in lines]

@@ -1,0 +1,1 @@
+"""`cantrip loom`: list, show, check, fork, export and reward recorded threads."""

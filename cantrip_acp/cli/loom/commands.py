@@ -1,0 +1,172 @@
+"""`cantrip loom`: read the record of casts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.command_table import Suggesting, examples
+from cantrip_acp.cli.loom.check import check
+from cantrip_acp.cli.loom.diff import compare, diff, rank
+from cantrip_acp.cli.loom.export import export
+from cantrip_acp.cli.loom.fork import fork, replay
+from cantrip_acp.cli.loom.import_ import import_
+from cantrip_acp.cli.loom.list import list_threads, stats
+from cantrip_acp.cli.loom.reward import reward
+from cantrip_acp.cli.loom.view import view
+from cantrip_acp.cli.session.setup import state_option
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+
+
+# --- `cantrip loom keep`: mark a loom of the state folder, so that `cantrip gc` never lets go of it.
+
+
+@click.command(
+    "keep",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom keep",
+        "cantrip loom keep --no",
+    ),
+)
+@click.argument("name", metavar="[FILE]", required=False)
+@click.option("--no", "let_go", is_flag=True, help="Take the mark away again.")
+@state_option
+def keep(name: str | None, let_go: bool, state_dir: Path | None) -> None:
+    """Mark a loom to be kept: `cantrip gc` passes it over, however old and large it is.
+
+    The mark is an empty file beside it, NAME.keep. Looms outside of the state folder are never removed, and need none.
+    """
+    from cantrip_acp.cli.loom.find_loom import find
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.files import paths
+    from cantrip_acp.retention.looms import FOLDER, KEEP
+
+    state = paths.state_dir(state_dir)
+    path = find(name, state)
+    if not isinstance(path, Path) or path.resolve().parent != (state / FOLDER).resolve():
+        raise DefinitionError(
+            f"lies outside of {state / FOLDER}, where nothing is ever removed: it needs no mark", where=str(path)
+        )
+    mark = path.with_name(path.name + KEEP)
+    if let_go:
+        mark.unlink(missing_ok=True)
+        click.echo(f"{path.name}  not marked any more")
+        return
+    os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    click.echo(f"{path.name}  kept")
+
+
+file_argument = click.argument("name", metavar="[FILE]", required=False)
+json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+
+
+@click.group(
+    "loom",
+    cls=Suggesting,
+    **examples(
+        "cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom show", "cantrip loom thread"
+    ),
+)
+def loom() -> None:
+    """Read looms: the append-only record of what entities said, did and saw.
+
+    FILE is a loom's file (JSON lines, or a database: sqlite:FILE, postgresql://…?loom=NAME), or the id of a session or cast
+    in the state folder; without it, the newest loom there.
+    """
+
+
+@loom.command(
+    "show",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom show",
+        "cantrip loom show --json",
+    ),
+)
+@file_argument
+@json_option
+@state_option
+def show(name: str | None, as_json: bool, state_dir: Path | None) -> None:
+    """Show what a loom holds: each cast with a line a turn, its threads, and what is damaged."""
+    from cantrip_acp.cli.loom.show import LoomView, as_data
+    from cantrip_acp.cli.render.terminal import Screen
+
+    with _opened(name, state_dir) as held:
+        if as_json:
+            click.echo(json.dumps(as_data(held), default=str))
+        else:
+            LoomView(Screen(), held).overview()
+
+
+@loom.command(
+    "thread",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello."',
+        "cantrip loom thread",
+        "cantrip loom thread --json",
+    ),
+)
+@file_argument
+@click.argument("turn", required=False)
+@json_option
+@click.option("--full", is_flag=True, help="Show outputs whole, however long.")
+@state_option
+def thread(name: str | None, turn: str | None, as_json: bool, full: bool, state_dir: Path | None) -> None:
+    """Show one thread in full: the path from the root to TURN (an id, or its beginning; by default, the last leaf)."""
+    import msgspec
+
+    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.cli.loom.show import LoomView, problems
+    from cantrip_acp.cli.render.terminal import Screen
+
+    with _opened(name, state_dir) as held:
+        path = held.thread(leaf(held, turn))
+        if not as_json:
+            LoomView(Screen(), held, full=full).thread(path)
+            return
+        turns = [msgspec.to_builtins(t) for t in path]
+        data = {"leaf": path.leaf.id, "state": path.state, "reason": path.reason, "result": path.result, "turns": turns}
+        click.echo(json.dumps(data | {"problems": problems(held)}, default=str))
+
+
+@loom.command(
+    "tree",
+    **examples("cantrip recipe new greeter", 'cantrip cast greeter "Say hello."', "cantrip loom tree"),
+)
+@file_argument
+@state_option
+def tree(name: str | None, state_dir: Path | None) -> None:
+    """Draw a loom's tree: a line a turn, a branch where threads part (forks, children)."""
+    from cantrip_acp.cli.loom.tree import draw
+    from cantrip_acp.cli.render.terminal import Screen
+
+    with _opened(name, state_dir) as held:
+        draw(Screen(), held)
+
+
+loom.add_command(export)
+loom.add_command(check)
+loom.add_command(import_)
+loom.add_command(fork)
+loom.add_command(keep)
+loom.add_command(replay)
+loom.add_command(view)
+for command in (reward, list_threads, diff, compare, rank, stats):
+    loom.add_command(command)
+
+
+def _opened(name: str | None, state_dir: Path | None) -> Loom:
+    from cantrip_acp.cli.loom.find_loom import opened
+    from cantrip_acp.files import paths
+
+    return opened(name, paths.state_dir(state_dir))

@@ -1,0 +1,355 @@
+"""`cantrip loom diff`, `compare` and `rank`: two threads side by side, and the threads of a group."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.setup import state_option
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.query.diff import Difference, Pair
+    from cantrip_acp.loom.query.listing import Listing, ThreadLine
+    from cantrip_acp.training.rewards import Group, Standing
+
+_PAIRS = 200
+_LINES = 40
+_GROUPS = 20
+
+FORKED = (
+    "cantrip recipe new greeter",
+    'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+    'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+)
+file_argument = click.argument("name", metavar="FILE")
+turn_argument = click.argument("turn", required=False)
+json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+by_option = click.option(
+    "--by",
+    "basis",
+    type=click.Choice(["auto", "reward", "implicit"]),
+    default="auto",
+    show_default=True,
+    help="Compare by rewards that were given, or by how the circle answered; auto: the first where there is any.",
+)
+method_option = click.option(
+    "--method",
+    type=click.Choice(["grpo", "centered", "rank"]),
+    default="grpo",
+    show_default=True,
+    help="(r - mean) / deviation; r - mean; or evenly from 1 to -1 by rank.",
+)
+alike_option = click.option(
+    "--alike",
+    is_flag=True,
+    help="Only threads with the same intent (and batch of forks) from there on, as trainers need.",
+)
+
+
+@click.command("diff", **examples(*FORKED, "cantrip loom list hello.loom.jsonl", "cantrip loom diff hello.loom.jsonl"))
+@file_argument
+@click.argument("left", metavar="[A]", required=False)
+@click.argument("right", metavar="[B]", required=False)
+@click.option("--full", is_flag=True, help="Show every turn and every line that differs.")
+@json_option
+@state_option
+def diff(name: str, left: str | None, right: str | None, full: bool, as_json: bool, state_dir: Path | None) -> None:
+    """Set two threads of the loom FILE side by side: what they share, where they part, what differs turn by turn.
+
+    A and B are turns (an id, or its beginning), usually last ones; by default the two threads that were written to last.
+    """
+    from cantrip_acp.cli.loom.find_loom import leaf, opened
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.query.diff import difference
+    from cantrip_acp.loom.query.listing import Listing
+
+    with opened(name, paths.state_dir(state_dir)) as held:
+        listing = Listing(held)
+        leaves = listing.outline.leaves
+        if right is None and len(leaves) < 2:
+            raise DefinitionError(
+                f"holds {len(leaves)} thread{'' if len(leaves) == 1 else 's'}; diff takes two", where=name
+            )
+        first = leaf(held, left) if left is not None else leaves[-2]
+        second = leaf(held, right) if right is not None else next(i for i in reversed(leaves) if i != first)
+        found = difference(held, first, second, listing=listing)
+        if as_json:
+            click.echo(json.dumps(found.record(), default=str))
+        else:
+            _Sides(Screen(), full=full).show(found)
+
+
+class _Sides:
+    """Writes two threads to a screen."""
+
+    def __init__(self, screen: Screen, *, full: bool) -> None:
+        self._screen = screen
+        self._full = full
+
+    def show(self, found: Difference) -> None:
+        screen = self._screen
+        for mark, line, style in (("-", found.left, "red"), ("+", found.right, "green")):
+            screen.line((f"{mark} {line.leaf}", style), (f"  {_figures(screen, line)}", "dim"))
+            if line.intent:
+                screen.line((_cut(line.intent), "dim"), indent=4)
+        turns = f"{len(found.shared):,} turn{'' if len(found.shared) == 1 else 's'}"
+        screen.line(f"{turns} shared; they part at {found.parted_at}" if found.parted_at else "no turn shared")
+        differing = [pair for pair in found.pairs if not pair.same]
+        shown = differing if self._full else differing[:_PAIRS]
+        for pair in shown:
+            self._pair(pair)
+        same = len(found.pairs) - len(differing)
+        if same:
+            screen.blank()
+            screen.line((f"{same:,} of the {len(found.pairs):,} turns after that are the same in both", "dim"))
+        if len(shown) < len(differing):
+            screen.line((f"… {len(differing) - len(shown):,} more turns differ; --full shows them", "dim"))
+
+    def _pair(self, pair: Pair) -> None:
+        screen = self._screen
+        screen.blank()
+        sides = [turn.id if turn is not None else "(ended)" for turn in (pair.left, pair.right)]
+        dot = f" {screen.marks.dot} "
+        screen.line((f"turn {pair.number}", "bold"), (dot, "dim"), (sides[0], "red"), "  ", (sides[1], "green"))
+        only = pair.left or pair.right
+        if pair.left is None or pair.right is None:
+            if only is not None:
+                mark, style = ("-", "red") if pair.left is not None else ("+", "green")
+                did = [*only.gate_calls, only.utterance.code or only.utterance.content or ""]
+                screen.line((f"{mark} {_cut('  '.join(d for d in did if d))}", style), indent=2)
+            return
+        for name, (left, right) in pair.differs.items():
+            screen.line((name, "dim"), indent=2)
+            self._values(left, right)
+
+    def _values(self, left: Any, right: Any) -> None:
+        from cantrip_acp.cli.render.tool_call import unified
+
+        old, new = _text(left), _text(right)
+        limit = None if self._full else _LINES
+        lines = list(unified("", old, new, limit=limit))[2:]
+        for line, style in lines:
+            if not line.startswith("@@"):
+                self._screen.line((line if self._full else line[:2000], style), indent=4)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, default=str)
+
+
+def _cut(text: str) -> str:
+    from cantrip_acp.text.sanitize import clean_line
+
+    return clean_line(text, 200)
+
+
+def _figures(screen: Screen, line: ThreadLine) -> str:
+    from cantrip_acp.cli.render.table import many, number
+
+    reward = f"reward {number(line.reward)}" if line.reward is not None else ""
+    parts = (line.outcome, many(line.turns, "turn"), *line.spent.usage.words(), reward)
+    return f" {screen.marks.dot} ".join(part for part in parts if part)
+
+
+@click.command("compare", **examples(*FORKED, "cantrip loom compare hello.loom.jsonl"))
+@file_argument
+@turn_argument
+@by_option
+@method_option
+@alike_option
+@json_option
+@state_option
+def compare(
+    name: str, turn: str | None, basis: str, method: str, alike: bool, as_json: bool, state_dir: Path | None
+) -> None:
+    """Compare the threads that part at TURN of the loom FILE: outcome, reward, relative reward, turns, tokens, cost, gates.
+
+    TURN is a turn's id or its beginning; where nothing parts there, the nearest turn above it at which something does.
+    Without it, every group of the loom. Casts of one cantrip on the same intent are a group too: they part at its call.
+    Turns, tokens and gates count from where the threads part.
+    """
+    from cantrip_acp.cli.loom.find_loom import opened
+    from cantrip_acp.files import paths
+
+    with opened(name, paths.state_dir(state_dir)) as held:
+        compared = _compared(held, turn, basis, method, alike=alike)
+        if as_json:
+            click.echo(json.dumps({"groups": [_data(*one) for one in compared]}, default=str))
+            return
+        _tables(compared)
+
+
+@click.command(
+    "rank",
+    **examples(
+        *FORKED,
+        'cantrip loom reward hello.loom.jsonl "" 1',
+        "cantrip loom rank hello.loom.jsonl --by implicit --write",
+        "cantrip loom list hello.loom.jsonl",
+    ),
+)
+@file_argument
+@turn_argument
+@by_option
+@method_option
+@alike_option
+@click.option("--write", is_flag=True, help="Keep the relative rewards in the loom, beside those that were given.")
+@json_option
+@state_option
+def rank(
+    name: str,
+    turn: str | None,
+    basis: str,
+    method: str,
+    alike: bool,
+    write: bool,
+    as_json: bool,
+    state_dir: Path | None,
+) -> None:
+    """Rank the threads that part at TURN of the loom FILE (or each group of it), best first, with relative rewards.
+
+    What is written is a reward of the kind `relative` for each thread's last turn; it never replaces one that was given.
+    Threads without a reward are left out where others of the group have one.
+    """
+    from cantrip_acp.cli.loom.find_loom import find, opened
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.training import rewards
+
+    state = paths.state_dir(state_dir)
+    with Loom.open(find(name, state)) if write else opened(name, state) as held:
+        compared = _compared(held, turn, basis, method, alike=alike)
+        written = 0
+        skipped: list[str] = []
+        for group, found, standings, _ in compared if write else ():
+            if sum(s.relative is not None for s in standings) < 2:
+                skipped.append(group.turn_id)
+                continue
+            written += rewards.record_relative(held, group, standings, by=f"rank:{method}", note=f"compared by {found}")
+        if as_json:
+            groups = [_data(group, found, _ordered(standings), lines) for group, found, standings, lines in compared]
+            click.echo(json.dumps({"groups": groups, "written": written}, default=str))
+            return
+        _tables([(group, found, _ordered(standings), lines) for group, found, standings, lines in compared])
+        if write:
+            click.echo(f"{written} relative reward{'' if written == 1 else 's'} written")
+        for turn_id in skipped:
+            click.echo(f"not ranked: of the threads that part at {turn_id} fewer than two have a reward", err=True)
+
+
+_Compared = tuple["Group", str, "list[Standing]", "dict[str, dict[str, Any]]"]
+
+
+def _compared(loom: Loom, turn: str | None, basis: str, method: str, *, alike: bool) -> list[_Compared]:
+    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.query.listing import Listing
+    from cantrip_acp.training import rewards
+
+    listing = Listing(loom)
+    at: str | None = None
+    if turn is not None:
+        at = leaf(loom, turn or None)
+        above = [i for i in reversed(listing.outline.path(at)) if len(listing.outline.next.get(i, ())) > 1]
+        at = above[0] if above else at
+    compared: list[_Compared] = []
+    for group in rewards.groups(loom, at, alike=alike, outline=listing.outline):
+        found, standings = rewards.ranked(loom, group, by=basis, method=method, outline=listing.outline)  # type: ignore[arg-type]
+        compared.append(
+            (group, found, standings, {leaf_id: _facts(loom, listing, group, leaf_id) for leaf_id in group.leaves})
+        )
+    return compared
+
+
+def _facts(loom: Loom, listing: Listing, group: Group, leaf_id: str) -> dict[str, Any]:
+    """What a thread did from where its group parts."""
+    from cantrip_acp.loom.query.diff import gates_used
+
+    line = listing.line(leaf_id)
+    path = listing.outline.path(leaf_id)
+    own = [i for i in path[path.index(group.turn_id) + 1 :] if listing.outline.places[i].role == "crystal"]
+    before = listing.spent(group.turn_id)
+    own_use = line.spent.usage - before.usage
+    return {
+        "outcome": line.outcome,
+        "state": line.state,
+        "intent": line.intent,
+        "model": line.model,
+        "turns": len(own),
+        "tokens": own_use.total_tokens,
+        "cost": own_use.cost,
+        **own_use.unknown(),
+        "seconds": round(max(0.0, line.spent.seconds - before.seconds), 6),
+        "gates": gates_used(loom, own),
+    }
+
+
+def _ordered(standings: list[Standing]) -> list[Standing]:
+    return sorted(standings, key=lambda s: (s.rank is None, s.rank or 0))
+
+
+def _data(group: Group, found: str, standings: list[Standing], facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    threads = [
+        {"leaf": s.leaf, "rank": s.rank, "reward": s.reward, "relative": s.relative, **facts[s.leaf]} for s in standings
+    ]
+    return {"group": group.id, "turn": group.turn_id, "intent": group.intent, "by": found, "threads": threads}
+
+
+def _tables(compared: list[_Compared]) -> None:
+    from cantrip_acp.cli.render.table import Cell, columns, money, number, partly, tokens
+    from cantrip_acp.cli.render.terminal import Screen
+
+    screen = Screen()
+    if not compared:
+        screen.line("no threads part there: a group is two forks of one turn, or two casts on the same intent")
+    right = ("rank", "reward", "relative", "turns", "tokens", "cost", "seconds")
+    for number_of, (group, found, standings, facts) in enumerate(compared):
+        if number_of == _GROUPS:
+            screen.line((f"… {len(compared) - _GROUPS:,} more groups; name a TURN, or use --json", "dim"))
+            return
+        if number_of:
+            screen.blank()
+        screen.line((group.turn_id, "bold"), (f" {screen.marks.dot} compared by {found}", "dim"))
+        if group.intent:
+            screen.line(_cut(group.intent), indent=2)
+        rows: list[list[Cell]] = []
+        for s in standings:
+            fact = facts[s.leaf]
+            rows.append(
+                [
+                    str(s.rank or ""),
+                    s.leaf,
+                    (str(fact["outcome"]), {"terminated": "green", "truncated": "yellow"}.get(fact["state"], "")),
+                    (number(s.reward), "magenta"),
+                    (number(s.relative), "magenta"),
+                    f"{fact['turns']:,}",
+                    tokens(fact["tokens"], fact.get("queries_without_usage", 0)),
+                    partly(money(fact["cost"]), fact.get("queries_without_cost", 0)),
+                    f"{fact['seconds']:.2f}",
+                    ", ".join(f"{gate} ×{n}" if n > 1 else gate for gate, n in fact["gates"].items()),
+                    "" if group.intent is not None else str(fact["intent"] or ""),
+                ]
+            )
+        head = (
+            "rank",
+            "thread",
+            "outcome",
+            "reward",
+            "relative",
+            "turns",
+            "tokens",
+            "cost",
+            "seconds",
+            "gates",
+            "intent",
+        )
+        columns(screen, head, rows, right=right, indent=2)

@@ -1,0 +1,196 @@
+"""`cantrip loom export`: threads of a loom for trainers and trace stores."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.setup import state_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.training.export.registry import Report
+
+_OUTCOMES = ("terminated", "truncated", "active")
+_PROGRESS_FROM = 200
+"""Threads from which on it is said how far the work is."""
+
+
+class _Formats(click.Command):
+    """Help that lists the formats, those of other packages too."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        from cantrip_acp.training.export import registry
+
+        with formatter.section("Formats"):
+            formatter.write_dl([(name, _summary(name)) for name in registry.names()])
+
+
+def _summary(name: str) -> str:
+    from cantrip_acp.training.export import registry
+
+    try:
+        return registry.find(name).summary
+    except (ImportError, AttributeError, TypeError) as error:
+        # Another package's: the others are to be had all the same.
+        return f"cannot be loaded: {error}"
+
+
+@click.command(
+    "export",
+    cls=_Formats,
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        "cantrip loom export hello.loom.jsonl --format trl-sft -o hello.jsonl",
+        "cantrip loom export hello.loom.jsonl --format openai",
+    ),
+)
+@click.argument("name", metavar="[FILE]", required=False)
+@click.option("--format", "-f", "format_name", required=True, metavar="FORMAT", help="One of those below.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where to write. A plain file is replaced when all is written, a loom never.  [default: standard output]",
+)
+@click.option(
+    "--thread", "threads", multiple=True, metavar="TURN", help="Only the thread that ends in TURN. Repeatable."
+)
+@click.option(
+    "--outcome",
+    "outcomes",
+    multiple=True,
+    metavar="WORD",
+    help="Only threads of this state (terminated, truncated, active) or reason (done, text, max_turns …). Repeatable.",
+)
+@click.option("--min-reward", type=float, metavar="X", help="Only threads with a reward of at least X.")
+@click.option("--max-reward", type=float, metavar="X", help="Only threads with a reward of at most X.")
+@click.option("--intent", metavar="TEXT", help="Only threads with TEXT in an intent.")
+@click.option("--no-children", is_flag=True, help="Without the threads of delegated children.")
+@click.option(
+    "--include-truncated/--no-truncated",
+    "truncated",
+    default=None,
+    help="With threads that did not end by themselves, or without.  [default: only where the format marks them]",
+)
+@click.option(
+    "--raw", is_flag=True, help="Keep texts that look like keys, tokens or passwords. Known secrets stay masked."
+)
+@click.option("--json", "as_json", is_flag=True, help="The summary, on standard error, as one JSON object.")
+@state_option
+def export(
+    name: str | None,
+    format_name: str,
+    output: Path | None,
+    threads: Sequence[str],
+    outcomes: Sequence[str],
+    min_reward: float | None,
+    max_reward: float | None,
+    intent: str | None,
+    no_children: bool,
+    truncated: bool | None,
+    raw: bool,
+    as_json: bool,
+    state_dir: Path | None,
+) -> int:
+    """Write threads of the loom FILE in a shape that trainers and trace stores read, a JSON object a line.
+
+    Each row holds what the crystal really saw: folded turns as their summary, results of ephemeral gates as their mark.
+    Secrets are masked, and what looks like one (--raw keeps that). Threads that were truncated are no finished work: they are
+    left out unless the format marks them.
+    What was written and what was left out is told on standard error.
+
+    Exit status: 0, and 1 where no thread was left to write.
+    """
+    from cantrip_acp.cli.loom.find_loom import opened
+    from cantrip_acp.files import paths
+    from cantrip_acp.files.output_file import output_file
+    from cantrip_acp.training.export import registry
+    from cantrip_acp.training.export.rows import write
+    from cantrip_acp.training.export.selection import Source, Wanted
+
+    chosen = registry.find(format_name)
+    with opened(name, paths.state_dir(state_dir)) as held:
+        wanted = Wanted(
+            threads=_leaves(held, threads),
+            outcomes=_outcomes(outcomes),
+            min_reward=min_reward,
+            max_reward=max_reward,
+            intent=intent,
+            truncated=truncated,
+            children=not no_children,
+        )
+        source = Source(held, wanted, _progress())
+        if output is None:
+            report = write(chosen, source, sys.stdout.buffer, raw=raw)
+            sys.stdout.buffer.flush()
+        else:
+            with output_file(output) as file:
+                report = write(chosen, source, file, raw=raw)
+    _tell(report, output, as_json=as_json)
+    return 0 if report.rows else 1
+
+
+def _leaves(held: Loom, threads: Sequence[str]) -> tuple[str, ...]:
+    from cantrip_acp.cli.loom.find_loom import leaf
+
+    return tuple(leaf(held, thread) for thread in threads)
+
+
+def _outcomes(outcomes: Sequence[str]) -> tuple[str, ...]:
+    from typing import get_args
+
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.loom.records.turn import Reason
+
+    known = (*_OUTCOMES, *get_args(Reason))
+    for outcome in outcomes:
+        if outcome not in known:
+            raise DefinitionError(f"--outcome {outcome} is none; it is one of {', '.join(known)}")
+    return tuple(outcomes)
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    """Says on a terminal how far it is, now and then."""
+    if not sys.stderr.isatty():
+        return None
+    import time
+
+    said = time.monotonic()
+
+    def tell(done: int, of: int) -> None:
+        nonlocal said
+        if of >= _PROGRESS_FROM and time.monotonic() - said > 0.5:
+            said = time.monotonic()
+            click.echo(f"\r{done:,} of {of:,} threads", nl=False, err=True)
+        if done == of and of >= _PROGRESS_FROM:
+            click.echo("\r\033[K", nl=False, err=True)
+
+    return tell
+
+
+def _tell(report: Report, output: Path | None, *, as_json: bool) -> None:
+    import json
+
+    from cantrip_acp.text.sanitize import clean_line
+
+    if as_json:
+        click.echo(json.dumps(report.record() | {"output": None if output is None else str(output)}), err=True)
+        return
+    where = f" to {output}" if output is not None else ""
+    threads = f"{report.threads:,} thread{'s' if report.threads != 1 else ''}"
+    click.echo(f"{threads} in {report.rows:,} row{'s' if report.rows != 1 else ''}{where}", err=True)
+    for why, count in report.left_out.most_common():
+        hint = " (--include-truncated takes them)" if why in ("truncated", "not ended") else ""
+        click.echo(f"left out: {count:,}, {clean_line(why, 200)}{hint}", err=True)
+    for what, count in report.notes.most_common():
+        click.echo(f"note: {clean_line(what, 200)} ({count:,})", err=True)

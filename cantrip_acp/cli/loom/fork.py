@@ -1,0 +1,275 @@
+"""`cantrip loom fork` and `replay`: go on from any turn of a loom, or live a thread again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.ask import allow_host_option, named_hosts
+from cantrip_acp.cli.session.setup import cwd_option, state_option
+from cantrip_acp.core.errors import CantripError
+
+if TYPE_CHECKING:
+    from cantrip_acp.cli.session.setup import Opening
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.core.forking.fork import State
+
+
+_OWN = "(state)"
+"""What ``--worktree`` means without a folder."""
+
+_HOW = {"snapshot": "variables from a snapshot", "replay": "variables by running its code again"}
+
+
+@click.command(
+    "fork",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        'cantrip loom fork hello.loom.jsonl "" "Say it louder." --recipe greeter',
+        "cantrip loom tree hello.loom.jsonl",
+        'cantrip loom fork hello.loom.jsonl "" "Say it once more." --recipe greeter --samples 3 --concurrency 2',
+    ),
+)
+@click.argument("name", metavar="FILE")
+@click.argument("turn")
+@click.argument("intent", required=False)
+@click.option(
+    "--resume", is_flag=True, help="Go on with the cast of TURN, without an INTENT and without a new message."
+)
+@click.option(
+    "--cast", "cast_id", metavar="ID", help="With --resume: the cast to go on with, where several begin at TURN."
+)
+@click.option(
+    "--recipe", "-r", required=True, metavar="RECIPE", help="What the fork is cast with; need not be the first one."
+)
+@click.option(
+    "--state",
+    type=click.Choice(["auto", "snapshot", "replay", "none"]),
+    default="snapshot",
+    show_default=True,
+    help="How a code circle's variables are had: from a snapshot or not at all; by running its cells again, those that can write "
+    "in a copy of the files (replay); by a snapshot, else by replay (auto); or without them (none).",
+)
+@click.option(
+    "--worktree",
+    is_flag=False,
+    flag_value=_OWN,
+    metavar="[DIR]",
+    help="Work in a git worktree of its own, in DIR or in the state folder, with the files as they were pinned at that turn "
+    "(loom: {files: true}); it stays. Put it last, or write --worktree=DIR.",
+)
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="Make a group: N forks, to be compared.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="K",
+    help="So many of them at a time.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines; the last one is the result.")
+@click.option("--full", is_flag=True, help="Show outputs and changes whole, however long.")
+@allow_host_option
+@cwd_option
+@state_option
+def fork(
+    name: str,
+    turn: str,
+    intent: str | None,
+    resume: bool,
+    cast_id: str | None,
+    recipe: str,
+    state: State,
+    worktree: str | None,
+    samples: int | None,
+    concurrency: int,
+    as_json: bool,
+    full: bool,
+    allow_hosts: tuple[str, ...],
+    cwd: Path,
+    state_dir: Path | None,
+) -> int:
+    """Go on from TURN of the loom FILE with INTENT, as a new entity that has lived through all that led to it.
+
+    With --resume and no INTENT the fork goes on with the cast of TURN: its crystal is sent what the original one was sent after
+    that turn. With --samples these are true samples of one state. After a turn that ended its cast comes the next cast.
+
+    TURN is a turn's id or its beginning; an empty one is the turn that was written last. The original thread stays as it
+    is; the new one is written to the same file. Files of the workspace are as they are now, or, with --worktree, as they
+    were then, in a folder beside it: no branch, index or file of yours is touched. With --samples there are several forks
+    that share a group's id in the loom; what fails in one is that one's alone.
+
+    Exit status as of `cantrip cast`; of a group 0 only where every cast ended by itself.
+    """
+    from cantrip_acp.cli.loom.find_loom import find, leaf
+    from cantrip_acp.cli.session.setup import open_recipe
+    from cantrip_acp.core.errors import IntentRequired
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.records.turn import new_id
+
+    if resume and intent is not None:
+        raise click.UsageError("--resume goes on without a new intent: leave INTENT out, or leave --resume out")
+    if cast_id is not None and not resume:
+        raise click.UsageError("--cast chooses the cast that --resume goes on with: give --resume too")
+    if not resume and (intent is None or not intent.strip()):
+        raise IntentRequired(
+            "intent is required: say what the fork is to do (INTENT-1), or give --resume to go on with its cast"
+        )
+    path = find(name, paths.state_dir(state_dir))
+    hosts = named_hosts(allow_hosts)
+    opening = open_recipe(recipe, cwd, path, state_dir)
+    try:
+        origin = leaf(opening.loom, turn or None)
+        hosts.hear_thread(opening.loom, origin)
+        hosts.hear(intent)
+        opening = replace(opening, cantrip=opening.cantrip.reaching((), hosts))
+        if samples is None:
+            entity_id = new_id("e")
+            made = partial(
+                opening.cantrip.fork,
+                origin,
+                loom=opening.loom,
+                state=state,
+                entity_id=entity_id,
+                worktree=_folder(worktree, opening, entity_id),
+                resume=(cast_id or True) if resume else False,
+            )
+            return _run(made, opening, origin, intent, as_json=as_json, full=full)
+        from cantrip_acp.cli.loom.fork_group import run_group
+
+        group = new_id("g")
+        return run_group(
+            opening,
+            origin,
+            intent,
+            group=group,
+            samples=samples,
+            concurrency=concurrency,
+            state=state,
+            worktree=_folder(worktree, opening, group),
+            as_json=as_json,
+            cast_id=cast_id,
+        )
+    finally:
+        opening.loom.close()
+
+
+def _folder(worktree: str | None, opening: Opening, name: str) -> bool | str:
+    """Where the fork's worktree, or those of a group, are to lie; False where none is asked for."""
+    from cantrip_acp.files.paths import private
+
+    if worktree is None:
+        return False
+    if worktree != _OWN:
+        return str(Path(worktree).expanduser().absolute())
+    return str(private(opening.state_dir / "worktrees") / f"{opening.workspace.name}-{name}")
+
+
+def _run(
+    forked: Callable[[], Awaitable[Entity]],
+    opening: Opening,
+    origin: str,
+    intent: str | None,
+    *,
+    as_json: bool,
+    full: bool,
+) -> int:
+    from cantrip_acp.cli.commands.cast import tell
+    from cantrip_acp.cli.render.cast_output import JsonFace, TextFace
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.cli.session.loop_thread import running
+
+    screen, loom = Screen(), opening.loom
+    face: JsonFace | TextFace = JsonFace() if as_json else TextFace(screen, opening.workspace, full=full)
+
+    with running(forked) as run:
+        if not isinstance(face, JsonFace):
+            made = loom.fork_of(run.entity.id)
+            assert made is not None, "it was just written"
+            how = _HOW.get(made.strategy, "there were no variables to restore")
+            screen.line((f"fork of {origin}", "bold"), (f" {screen.marks.dot} {how}", "dim"))
+            if isinstance(made.worktree, str):
+                screen.line(
+                    (f"worktree {made.worktree}", "bold"), (f" {screen.marks.dot} stays until you remove it", "dim")
+                )
+            for lost in made.missing:
+                screen.line((f"missing  {lost}", "yellow"))
+            if intent is not None:
+                face.intent(intent)
+        try:
+            ended = run.cast(intent, face)
+        except CantripError as error:
+            if isinstance(face, JsonFace):
+                face.failed(str(error), entity_id=run.entity.id, usage=run.entity.usage, loom=loom.location)
+            else:
+                face.transcript.finish()
+            raise
+    return tell(ended, face)
+
+
+@click.command(
+    "replay",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        "cantrip loom replay hello.loom.jsonl --recipe greeter",
+    ),
+)
+@click.argument("name", metavar="FILE")
+@click.argument("turn", required=False)
+@click.option("--recipe", "-r", required=True, metavar="RECIPE", help="Whose circle it is lived again in.")
+@click.option("--recorded-gates", is_flag=True, help="All gates answer what they answered then, and act on nothing.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@cwd_option
+@state_option
+def replay(
+    name: str,
+    turn: str | None,
+    recipe: str,
+    recorded_gates: bool,
+    as_json: bool,
+    cwd: Path,
+    state_dir: Path | None,
+) -> int:
+    """Run the thread that ends in TURN again, with the crystal's recorded words, and tell where it goes another way.
+
+    No model is asked, and neither the loom nor a file of the workspace is written to. Commands and cells run in their sandbox,
+    and they, write_file and edit_file write to a copy of what the circle may write; it is removed afterwards. Other gates that
+    write (git_commit, run_tests, an editor's), and children, answer what was recorded. Gates that read are called for real,
+    unless --recorded-gates. A network that the wards allow is the real one.
+    TURN is an id or its beginning; by default the leaf that was written last.
+
+    Exit status: 0 where every observation is the same, 1 where one differs, 2 and 3 as of `cantrip cast`.
+    """
+    import json
+
+    import anyio
+
+    from cantrip_acp.cli.loom.find_loom import find, leaf
+    from cantrip_acp.cli.session.setup import trusted_cantrip
+    from cantrip_acp.core.forking.replay import replay as lived_again
+    from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.files import paths
+    from cantrip_acp.loom.loom import Loom
+
+    with Loom.open(find(name, paths.state_dir(state_dir)), readonly=True) as held:
+        last = leaf(held, turn)
+        cantrip = trusted_cantrip(recipe, cwd, state_dir, ScriptedCrystal([]))
+
+        async def run() -> tuple[int, str | None]:
+            told = await lived_again(cantrip, held, last, recorded_gates=recorded_gates)
+            return told.turns, None if told.divergence is None else str(told.divergence)
+
+        turns, differs = anyio.run(run)
+    if as_json:
+        click.echo(json.dumps({"leaf": last, "turns": turns, "divergence": differs}))
+    else:
+        click.echo(f"{turns} turns, all the same" if differs is None else f"went another way at {differs}")
+    return 0 if differs is None else 1

@@ -1,0 +1,212 @@
+"""`cantrip loom reward`: give rewards, have them computed or judged, and see which were given."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.setup import cwd_option, state_option
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.records.turn import RewardRecord
+    from cantrip_acp.training.judge import Verdict
+
+_RANGE = re.compile(r"\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
+
+
+@click.command(
+    "reward",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        'cantrip loom reward hello.loom.jsonl "" 1 --note "just right"',
+        "cantrip loom reward hello.loom.jsonl --implicit",
+        "cantrip loom reward hello.loom.jsonl",
+    ),
+)
+@click.argument("name", metavar="FILE")
+@click.argument("turn", required=False)
+@click.argument("reward", type=float, required=False)
+@click.option("--note", metavar="TEXT", help="Why.")
+@click.option("--by", metavar="NAME", help="Who gives it.  [default: your user name]")
+@click.option("--implicit", is_flag=True, help="Compute them: the share of a turn's calls and programs that succeeded.")
+@click.option("--verifier", metavar="RECIPE", help="Have the thread that ends in TURN judged by this recipe.")
+@click.option("--range", "bounds", metavar="LOW..HIGH", help="What a verifier may answer.  [default: 0..1]")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@cwd_option
+@state_option
+def reward(
+    name: str,
+    turn: str | None,
+    reward: float | None,
+    note: str | None,
+    by: str | None,
+    implicit: bool,
+    verifier: str | None,
+    bounds: str | None,
+    as_json: bool,
+    cwd: Path,
+    state_dir: Path | None,
+) -> None:
+    """Give TURN of the loom FILE a reward; the last one counts, every one is kept with who and when.
+
+    TURN is a turn's id or its beginning; an empty one is the leaf that was written last. A negative reward is written
+    after two dashes: cantrip loom reward FILE TURN -- -1
+
+    Without REWARD, the rewards that were given are shown: of TURN, or all of them. --implicit computes those of the thread
+    that ends in TURN, or of all turns, and leaves alone what has a reward already.
+
+    A --verifier is cast as any recipe, with the thread as context, and answers {"reward": NUMBER, "note": TEXT} with done;
+    nothing else that it says counts.
+    """
+    from cantrip_acp.cli.loom.find_loom import find
+    from cantrip_acp.files import paths
+
+    if (reward is not None) + implicit + (verifier is not None) > 1:
+        raise click.UsageError("REWARD, --implicit and --verifier exclude each other")
+    if bounds is not None and verifier is None:
+        raise click.UsageError("--range says what a --verifier may answer; name one")
+    path = find(name, paths.state_dir(state_dir))
+    if verifier is not None:
+        if note is not None or by is not None:
+            raise click.UsageError("--note and --by are the verifier's own")
+        _judged(path, turn, verifier, _bounds(bounds), cwd, state_dir, as_json=as_json)
+    elif implicit:
+        _computed(path, turn, by or "implicit", as_json=as_json)
+    elif reward is not None:
+        _given(path, turn, reward, note, by, as_json=as_json)
+    elif note is not None or by is not None:
+        raise click.UsageError("a reward that is given needs its number: cantrip loom reward FILE TURN REWARD")
+    else:
+        _shown(path, turn, as_json=as_json)
+
+
+def _given(
+    path: Path | str, turn: str | None, reward: float, note: str | None, by: str | None, *, as_json: bool
+) -> None:
+    import getpass
+
+    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.loom import Loom
+
+    with Loom.open(path) as held:
+        rewarded = leaf(held, turn or None)
+        held.annotate_reward(rewarded, reward, by=by or getpass.getuser(), note=note)
+        given = held.assigned(rewarded)[-1]
+    click.echo(json.dumps(_data(given)) if as_json else f"{rewarded}  reward {reward:g}")
+
+
+def _computed(path: Path | str, turn: str | None, by: str, *, as_json: bool) -> None:
+    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.training import rewards
+
+    with Loom.open(path) as held:
+        turn_ids = list(held.places) if turn is None else held.path(leaf(held, turn or None))
+        written = rewards.record_implicit(held, turn_ids, by=by)
+    if as_json:
+        click.echo(json.dumps({"written": [{"turn_id": turn_id, "reward": share} for turn_id, share in written]}))
+        return
+    for turn_id, share in written:
+        click.echo(f"{turn_id}  reward {share:g}")
+    click.echo(f"{len(written)} implicit reward{'' if len(written) == 1 else 's'} written")
+
+
+def _judged(
+    path: Path | str,
+    turn: str | None,
+    verifier: str,
+    bounds: tuple[float, float],
+    cwd: Path,
+    state_dir: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    import anyio
+
+    from cantrip_acp.cli.loom.find_loom import leaf, reading
+    from cantrip_acp.cli.session.setup import open_recipe
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.text.sanitize import clean_line
+    from cantrip_acp.training.judge import record_verdict, verify
+
+    # Judging may take minutes, in which the loom is somebody else's to write.
+    with reading(path) as held:
+        judged = leaf(held, turn or None)
+        opening = open_recipe(verifier, cwd, None, state_dir)
+
+        async def run() -> Verdict:
+            low, high = bounds
+            return await verify(opening.cantrip, held, judged, low=low, high=high, record=False, keep=opening.loom)
+
+        try:
+            verdict = anyio.run(run)
+        finally:
+            opening.loom.close()
+    with Loom.open(path) as held:
+        given = record_verdict(held, verdict)
+    if as_json:
+        click.echo(json.dumps({**_data(given), "loom": verdict.loom}))
+        return
+    click.echo(f"{judged}  reward {verdict.reward:g}  by {clean_line(verdict.by)}")
+    if words := verdict.usage.words():
+        click.echo(f"the verifier used {', '.join(words)}")
+    if verdict.note:
+        click.echo(clean_line(verdict.note, 2000))
+
+
+def _bounds(text: str | None) -> tuple[float, float]:
+    if text is None:
+        return 0.0, 1.0
+    found = _RANGE.fullmatch(text)
+    try:
+        if found is not None:
+            return float(found[1]), float(found[2])
+    except ValueError:
+        pass
+    raise click.UsageError(f"--range is LOW..HIGH, such as 0..1 or -1..1, not {text!r}")
+
+
+def _shown(path: Path | str, turn: str | None, *, as_json: bool) -> None:
+    from cantrip_acp.cli.loom.find_loom import leaf, reading
+    from cantrip_acp.cli.render.table import columns, number
+    from cantrip_acp.cli.render.terminal import Screen
+
+    with reading(path) as held:
+        of = leaf(held, turn or None) if turn is not None else None
+        given = held.assigned(of)
+    data = [_data(record) for record in given]
+    if as_json:
+        click.echo(json.dumps({"rewards": data}))
+        return
+    screen = Screen()
+    if not data:
+        screen.line("no reward was given" + (f" to {of}" if of is not None else ""))
+    rows = [
+        [
+            d["turn_id"],
+            number(d["reward"]) or "none",
+            d["kind"],
+            d["by"],
+            d["timestamp"][:19].replace("T", " "),
+            d["note"] or "",
+        ]
+        for d in data
+    ]
+    columns(screen, ("turn", "reward", "kind", "by", "when", "note"), rows, right=("reward",))
+
+
+def _data(record: RewardRecord) -> dict[str, Any]:
+    """A reward as plain data, its kind named."""
+    import msgspec
+
+    from cantrip_acp.training.rewards import kind
+
+    data: dict[str, Any] = msgspec.to_builtins(record)
+    data.pop("type", None)
+    return {**data, "kind": kind(record)}

@@ -1,0 +1,291 @@
+"""A loom as somebody reads it: an overview of its casts, and one thread in full."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from cantrip_acp.cli.render.terminal import Block, Flow, Screen
+from cantrip_acp.cli.render.transcript import duration
+from cantrip_acp.crystals.contract import NO_USAGE, Usage
+from cantrip_acp.gates.contract import as_text
+from cantrip_acp.loom.query.thread import Endings
+from cantrip_acp.text.sanitize import clean_line
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.loom.query.thread import Thread
+    from cantrip_acp.loom.records.turn import CastRecord, GateRecord, Output, Turn
+
+_INTENT = 200
+_DAMAGE = 20
+
+
+class LoomView:
+    """Writes a loom to a screen. ``full`` shows whole outputs."""
+
+    def __init__(self, screen: Screen, loom: Loom, *, full: bool = False) -> None:
+        self._screen = screen
+        self._loom = loom
+        self._endings = Endings(loom)
+        self._full = full
+        self._dot = f" {screen.marks.dot} "
+
+    def overview(self) -> None:
+        """Header, damage, each cast with a line a turn, threads."""
+        loom, screen = self._loom, self._screen
+        casts = loom.casts()
+        threads = loom.threads()
+        head = loom.header
+        parts = [f"format {head.format}", head.created[:19]] if head is not None else ["no header"]
+        counts = [_many(sum(1 for t in loom.turns() if t.role == "crystal"), "turn"), _many(len(casts), "cast")]
+        counts.append(_many(len(threads), "thread"))
+        screen.line(
+            (head.id if head is not None else "loom", "bold"), (self._dot + self._dot.join(parts + counts), "dim")
+        )
+        screen.line(("file     ", "dim"), loom.location or "in memory")
+        self._damage()
+        turns: dict[str | None, list[Turn]] = {}
+        for turn in loom.turns():
+            if turn.role != "call":
+                turns.setdefault(turn.cast_id, []).append(turn)
+        for start, end in casts:
+            screen.blank()
+            self._cast(start)
+            for turn in turns.pop(start.id, []):
+                self._line(turn)
+            self._end(start, end)
+        for left in turns.values():
+            screen.blank()
+            screen.line(("turns without a cast", "yellow"))
+            for turn in left:
+                self._line(turn)
+        if len(threads) > 1:
+            screen.blank()
+            screen.line(("threads", "bold"))
+            for thread in threads:
+                screen.line(
+                    (thread.leaf.id, "bold"),
+                    (self._dot + _many(len(thread.acted), "turn") + self._dot, "dim"),
+                    thread.state if thread.reason in (None, thread.state) else f"{thread.state} ({thread.reason})",
+                    indent=2,
+                )
+
+    def thread(self, thread: Thread) -> None:
+        """Every turn of a thread: what was said, run and observed."""
+        screen = self._screen
+        starts = {start.id: (start, end) for start, end in self._loom.casts()}
+        self._damage()
+        current: str | None = None
+        for turn in thread:
+            if turn.cast_id != current and turn.cast_id in starts:
+                current = turn.cast_id
+                self._cast(starts[turn.cast_id][0])
+            if turn.role == "call":
+                self._call(turn)
+            else:
+                self._turn(turn)
+            if turn.reason is not None and turn.cast_id in starts:
+                self._end(*starts[turn.cast_id])
+            screen.blank()
+        used = sum((turn.metadata.usage for turn in thread if turn.role != "call"), NO_USAGE)
+        parts = [_many(len(thread.acted), "turn"), *(used.words() or ["0 tokens"])]
+        style = {"terminated": "bold green", "truncated": "bold yellow"}.get(thread.state, "bold")
+        told = (
+            thread.state
+            if thread.reason is None or thread.state == "terminated"
+            else f"{thread.state} ({thread.reason})"
+        )
+        screen.line((f"{screen.marks.stop} {told}", style), (self._dot + self._dot.join(parts), "dim"))
+
+    def _damage(self) -> None:
+        found = self._loom.problems
+        for problem in found[:_DAMAGE]:
+            self._screen.line((f"damage   {problem}", "yellow"))
+        if len(found) > _DAMAGE:
+            self._screen.line((f"         … and {len(found) - _DAMAGE:,} more; --json has them all", "yellow"))
+        for kind, many in self._loom.later.items():
+            what = f"{_many(many, 'record')} of kind {clean_line(kind, 80)} of a later version: kept, and not shown"
+            self._screen.line((f"note     {what}", "yellow"))
+
+    def _cast(self, start: CastRecord) -> None:
+        intent = clean_line(start.intent or "", _INTENT)
+        self._screen.line((f"{self._screen.marks.prompt} ", "bold magenta"), (intent, "bold"))
+        self._screen.line((self._dot.join([start.id, start.entity_id, start.timestamp[:19]]), "dim"), indent=2)
+
+    def _end(self, start: CastRecord, end: CastRecord | None) -> None:
+        screen = self._screen
+        ending = self._endings.cast(start.id)
+        for partial in self._loom.partials():
+            if partial.cast_id == start.id and partial.utterance.content:
+                screen.line(("began to say  ", "dim"), clean_line(partial.utterance.content, 2000), indent=4)
+        if end is None:
+            why = (
+                "active: a process works on it"
+                if ending.state == "active"
+                else f"no end was recorded: {ending.reason}, the process ended"
+            )
+            screen.line((f"{screen.marks.stop} {why}", "yellow"), indent=2)
+            return
+        style = "green" if end.terminated else "yellow"
+        parts = [ending.outcome, _many(end.turns, "turn"), *Usage.of_record(end.usage).words()]
+        screen.line((f"{screen.marks.stop} {self._dot.join(parts)}", style), indent=2)
+        told = end.result if end.result is not None else end.error or end.summary
+        if told is not None:
+            screen.line(clean_line(as_text(told), 2000), indent=4)
+        for warning in end.warnings or ():
+            screen.line((clean_line(warning, 2000), "yellow"), indent=4)
+
+    def _call(self, turn: Turn) -> None:
+        record = self._loom.cantrip(turn.cantrip_id)
+        self._screen.line((turn.id, "dim"), ("  call  ", "bold"), (turn.cantrip_id, "dim"))
+        if record is None:
+            return
+        prompt = record.call.get("system_prompt")
+        if prompt:
+            self._block(str(prompt), style="dim")
+        others = {k: v for k, v in record.call.items() if k != "system_prompt"}
+        gates = ", ".join(str(g.get("name")) for g in record.circle.get("gates", ()) if isinstance(g, dict))
+        about = {"medium": record.circle.get("medium"), "gates": gates, "wards": record.circle.get("wards"), **others}
+        for key, value in about.items():
+            if value:
+                shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                self._screen.line((f"{key}  ", "dim"), clean_line(shown, 1000), indent=2)
+
+    def _facts(self, turn: Turn) -> str:
+        meta = turn.metadata
+        parts = [duration(meta.duration_ms / 1000), *meta.usage.words()]
+        if turn.role == "crystal" and meta.model and not turn.continues:
+            parts.append(meta.model + (f" ({meta.fingerprint})" if meta.fingerprint else ""))
+        if meta.request:
+            import msgspec
+
+            asked = msgspec.structs.asdict(meta.request)
+            parts += [f"{name} {value:g}" for name, value in asked.items() if value is not None]
+        parts += [f"attempt {each.attempt} broke off" for each in meta.voided or ()]
+        if turn.reward is not None:
+            parts.append(f"reward {turn.reward:g}")
+        return self._dot.join(parts)
+
+    def _line(self, turn: Turn) -> None:
+        """A turn in a line: its id, what it did in short, what it took."""
+        did: list[str] = []
+        if turn.utterance.code:
+            did.append("$ " + clean_line(turn.utterance.code, 60))
+        if turn.observation.output is not None:
+            did.append(_status(turn.observation.output))
+        did += [f"{r.gate}{' failed' if r.is_error else ''}" for r in turn.observation.results]
+        if not did and turn.utterance.content:
+            did.append(clean_line(turn.utterance.content, 60))
+        fold = ("  fold", "bold") if turn.role == "fold" else ""
+        self._screen.line(
+            (turn.id, "cyan"),
+            fold,
+            f"  {turn.sequence}  ",
+            ", ".join(did) or "(said nothing)",
+            (f"  {self._facts(turn)}", "dim"),
+            indent=2,
+        )
+
+    def _turn(self, turn: Turn) -> None:
+        screen = self._screen
+        name = "fold" if turn.role == "fold" else f"turn {turn.sequence}"
+        screen.line((name, "bold"), (f"  {turn.id}  {self._facts(turn)}", "dim"))
+        said = turn.utterance
+        if said.thinking:
+            self._flow(screen.marks.thought, said.thinking, style="dim italic", mark_style="dim")
+        if said.content:
+            self._flow(screen.marks.message, said.content, mark_style="cyan")
+        if said.code:
+            for n, line in enumerate(said.code.rstrip("\n").split("\n")):
+                screen.line(("$ " if n == 0 else "  ", "dim"), (line, "bold"), indent=2)
+        output = turn.observation.output
+        if output is not None:
+            for text, style in ((output.stdout, ""), (output.stderr, "red"), (output.error or "", "red")):
+                if text:
+                    self._block(text, style=style)
+            mark, style = (
+                (screen.marks.done, "green") if output.exit_code in (0, None) else (screen.marks.failed, "red")
+            )
+            cut = f"{self._dot}output was cut" if output.truncated else ""
+            screen.line((f"{mark} {_status(output)}{cut}", style), indent=2)
+        for record in turn.observation.results:
+            self._gate(record)
+
+    def _gate(self, record: GateRecord) -> None:
+        screen = self._screen
+        args = record.args if isinstance(record.args, str) else json.dumps(record.args, ensure_ascii=False)
+        mark, style = (screen.marks.failed, "red") if record.is_error else (screen.marks.done, "green")
+        screen.line(
+            (f"{screen.marks.call} ", "blue"), (record.gate, "bold blue"), f" {clean_line(args, 300)}", indent=2
+        )
+        self._block(as_text(record.result), style="red" if record.is_error else "")
+        screen.line((f"{mark} {'failed' if record.is_error else 'completed'}", style), indent=2)
+
+    def _flow(self, mark: str, words: str, **styles: Any) -> None:
+        flow = Flow(self._screen, mark, **styles)
+        flow.feed(words)
+        flow.close()
+
+    def _block(self, text: str, style: str = "") -> None:
+        block = Block(self._screen, indent=2, head=None if self._full else 40, style=style)
+        block.feed(text)
+        block.close()
+
+
+def as_data(loom: Loom) -> dict[str, Any]:
+    """The overview as plain data."""
+    import msgspec
+
+    endings = Endings(loom)
+    casts = [
+        {
+            "start": msgspec.to_builtins(start),
+            "end": msgspec.to_builtins(end) if end is not None else None,
+            "state": (ending := endings.cast(start.id)).state,
+            "reason": ending.reason,
+        }
+        for start, end in loom.casts()
+    ]
+    threads = [
+        {
+            "leaf": t.leaf.id,
+            "state": t.state,
+            "reason": t.reason,
+            "turns": [turn.id for turn in t.acted],
+            "result": t.result,
+        }
+        for t in loom.threads()
+    ]
+    return {
+        "file": loom.location,
+        "loom": msgspec.to_builtins(loom.header) if loom.header is not None else None,
+        "casts": casts,
+        "turns": [_brief(turn) for turn in loom.turns()],
+        "threads": threads,
+        "problems": problems(loom),
+        "later": dict(loom.later),
+    }
+
+
+def problems(loom: Loom) -> list[dict[str, Any]]:
+    """The damage as plain data."""
+    import msgspec
+
+    return [msgspec.to_builtins(problem) for problem in loom.problems]
+
+
+def _brief(turn: Turn) -> dict[str, Any]:
+    import msgspec
+
+    keys = ("id", "parent_id", "entity_id", "cast_id", "role", "sequence", "gate_calls", "reward", "terminated")
+    out = {key: msgspec.to_builtins(getattr(turn, key)) for key in (*keys, "truncated", "reason")}
+    return {**out, "metadata": msgspec.to_builtins(turn.metadata)}
+
+
+def _status(output: Output) -> str:
+    return "stopped" if output.exit_code is None else f"exit {output.exit_code}"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,118 @@
+"""`cantrip loom view`: a loom as a page in the browser."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import click
+
+from cantrip_acp.cli.command_table import examples
+from cantrip_acp.cli.session.setup import state_option
+
+
+@click.command(
+    "view",
+    **examples(
+        "cantrip recipe new greeter",
+        'cantrip cast greeter "Say hello." --loom hello.loom.jsonl',
+        "cantrip loom view hello.loom.jsonl --html hello.html",
+    ),
+)
+@click.argument("name", metavar="[FILE]", required=False)
+@click.option(
+    "--html",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write one file and serve nothing. A loom is refused.",
+)
+@click.option("--raw", is_flag=True, help="With --html: keep texts that look like keys, tokens or passwords.")
+@click.option("--turn", metavar="TURN", help="Open at this turn (an id, or its beginning).")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Serve on this port.  [default: any free one]")
+@click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
+@click.option("--readonly", is_flag=True, help="Let the page give no rewards.")
+@click.option(
+    "--frame",
+    "frames",
+    multiple=True,
+    metavar="ORIGIN",
+    help="A page of ORIGIN may show the view in a frame (an editor).",
+)
+@click.option("--host", "hosts", multiple=True, metavar="NAME:PORT", help="A name under which a proxy shows the view.")
+@state_option
+def view(
+    name: str | None,
+    target: Path | None,
+    raw: bool,
+    turn: str | None,
+    port: int,
+    no_browser: bool,
+    readonly: bool,
+    frames: tuple[str, ...],
+    hosts: tuple[str, ...],
+    state_dir: Path | None,
+) -> None:
+    """Open a loom as a page in the browser: its tree, each turn, search, two threads side by side, live while it grows.
+
+    The page is served on this machine alone, at an address that holds a secret; Ctrl-C ends it. With --html it is written
+    to a file that stands alone, with everything masked that looks like a secret (--raw keeps it). `?` on the page shows its
+    keys. FILE is as of `cantrip loom show`.
+    """
+    from cantrip_acp.cli.loom.find_loom import find
+    from cantrip_acp.files import paths
+
+    path = find(name, paths.state_dir(state_dir))
+    wanted = None if turn is None else _turn(path, turn)
+    if target is not None:
+        from cantrip_acp.loom.view import write_html
+
+        count = write_html(path, target, raw=raw)
+        click.echo(f"{target}  {count:,} turns")
+        return
+    _serve(path, wanted, port, not no_browser, readonly, frames, hosts)
+
+
+def _turn(path: Path | str, turn: str) -> str:
+    from cantrip_acp.cli.loom.find_loom import leaf
+    from cantrip_acp.loom.loom import Loom
+
+    with Loom.open(path, readonly=True) as held:
+        return leaf(held, turn)
+
+
+def _serve(
+    path: Path | str,
+    turn: str | None,
+    port: int,
+    browser: bool,
+    readonly: bool,
+    frames: tuple[str, ...],
+    hosts: tuple[str, ...],
+) -> None:
+    from cantrip_acp.cli.session.loop_thread import not_ignored
+    from cantrip_acp.core.errors import DefinitionError, LoomError
+    from cantrip_acp.loom.view import serve
+
+    ended = threading.Event()
+    for number in not_ignored(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        served = serve(path, port=port, readonly=readonly, frames=frames, hosts=hosts)
+    except OSError as error:
+        raise DefinitionError(
+            f"cannot serve on port {port}: {error.strerror}; choose another, or leave --port out"
+        ) from error
+    with served:
+        trouble = served.trouble()
+        if trouble is not None:
+            raise LoomError(trouble)
+        address = served.link(turn) if turn is not None else served.url
+        click.echo(address)
+        if browser:
+            import webbrowser
+
+            if not webbrowser.open(address):
+                click.echo("no browser was found; open the address above", err=True)
+        click.echo("Ctrl-C ends it", err=True)
+        ended.wait()

@@ -1,0 +1,1 @@
+"""What commands print: terminal and table, casts and sessions, tool calls and child entities."""

@@ -1,0 +1,1 @@
+"""Scripts for `cantrip client --script`: parsed, played and judged."""

@@ -1,0 +1,223 @@
+"""What ``cantrip cast`` and ``cantrip repl`` allow without asking, said in one line; ``--ask``, which asks in the terminal; and
+``--allow-host``, which names hosts: a request to a host that nobody named is refused, or asked about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cantrip_acp.acp.permissions.interceptor import Answer, Permissions, Question
+    from cantrip_acp.cli.render.terminal import Screen
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.circle import Circle
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
+
+ask_option = click.option(
+    "--ask",
+    "ask",
+    is_flag=True,
+    help="Ask here before each write and each command: yes once, always for this, or no. Needs a terminal.",
+)
+
+allow_host_option = click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Let the gate fetch send requests to HOST (example.org, localhost:3000), as if the intent named it. May be repeated.",
+)
+
+_WAYS: Final = (
+    "The user can name it by its address in the intent, or with --allow-host {host}; --ask asks before each request"
+)
+_MOMENT_S: Final = 0.05
+"""How long a question waits, so that what led to it is on the screen first."""
+_MOST_LINES: Final = 60
+"""Lines of a command, or of a change, that a question shows."""
+_ANSWERS: Final[dict[str, Answer]] = {"1": "allow_once", "2": "allow_always", "3": "reject_once"}
+_WORDS: Final = {"once": "1", "yes": "1", "always": "2", "no": "3"}
+
+
+def require_terminal() -> None:
+    """Raise `click.UsageError` where nobody could be asked."""
+    try:
+        asked = os.isatty(0)
+    except OSError:
+        asked = False
+    if not asked:
+        raise click.UsageError(
+            "--ask needs a terminal on standard input, and here it is none. Leave --ask out to allow what the recipe "
+            "allows, or take the writing gates and paths out of the recipe"
+        )
+
+
+def named_hosts(hosts: Sequence[str] = ()) -> NamedHosts:
+    """The hosts of ``--allow-host``; those of the intents are heard as they come. Raises `DefinitionError`."""
+    from cantrip_acp.gates.web.named_hosts import NamedHosts
+
+    made = NamedHosts(_WAYS)
+    made.allow(hosts)
+    return made
+
+
+def permissions(hosts: NamedHosts, mode: str | None = None) -> Permissions:
+    """An interceptor that asks in the terminal, as an editor's session asks in the mode ``ask``.
+
+    ``mode`` is that of a session which goes on here: read-only stays read-only.
+    """
+    from cantrip_acp.acp.permissions.interceptor import Permissions
+    from cantrip_acp.acp.sessions import modes
+    from cantrip_acp.acp.sessions.session_store import Granted
+    from cantrip_acp.cli.render.terminal import Screen
+
+    made = Permissions(TerminalQuestions(Screen(sys.stderr)).ask, lambda granted: None)
+    made.mode = modes.READ_ONLY if mode == modes.READ_ONLY else modes.ASK
+    made.granted = [Granted("fetch", pattern, True) for pattern in sorted(hosts.patterns)]
+    return made
+
+
+def say_what_is_allowed(cantrip: Cantrip, circle: Circle, hosts: NamedHosts, *, ask: bool) -> None:
+    """Print the line on stderr."""
+    from cantrip_acp.text.sanitize import clean_line
+
+    click.echo(clean_line(f"cantrip: {allowed(cantrip, circle, hosts.allowed, ask=ask)}", 2000), err=True)
+
+
+def allowed(cantrip: Cantrip, circle: Circle, hosts: Sequence[str] = (), *, ask: bool) -> str:
+    """What an entity in this circle may do that changes something or reaches the network, without anybody being asked.
+
+    ``hosts`` are those of ``--allow-host``.
+    """
+    from cantrip_acp.acp.sessions.modes import changes_something
+
+    gates = [gate.name for gate in circle.gates.values() if changes_something(gate) and gate.kind != "fetch"]
+    fetching = [gate.name for gate in circle.gates.values() if gate.kind == "fetch"]
+    servers = [server.name for source in cantrip.sources for server in getattr(source, "servers", ())]
+    program = _program(circle)
+    if ask:
+        free = [program] if program and not _asked_about(circle) else []
+        if fetching and hosts:
+            free.append(f"calls of fetch to {_listed(hosts)}")
+        without = f"; {'; '.join(free)} without asking" if free else ""
+        return f"asks before each write and each command{without}"
+    parts = [part for part in (program, f"calls of {_listed(gates)}" if gates else "") if part]
+    if fetching:
+        parts.append(f"calls of {_listed(fetching)} to {_hosts(circle, hosts)}")
+    if servers:
+        parts.append(f"tools of the MCP server{'s' if len(servers) > 1 else ''} {_listed(servers)}")
+    if not parts:
+        return "allows nothing that changes files or reaches the network"
+    return f"allows without asking: {'; '.join(parts)} (--ask asks before each write and command)"
+
+
+def _hosts(circle: Circle, hosts: Sequence[str]) -> str:
+    """Where requests of gates may go."""
+    network = circle.wards.bash_network
+    if network is True:
+        return "any public host"
+    further = [*(network or ()), *hosts]
+    return "hosts that the intent names by their address" + (f", and to {_listed(further)}" if further else "")
+
+
+def _program(circle: Circle) -> str:
+    """What programs may do in the sandbox; empty in a medium that runs none."""
+    wards, medium = circle.wards, circle.medium
+    if medium.tool is None:
+        return ""
+    if medium.name == "monty":
+        return "restricted Python in the sandbox, without files and network"
+    if medium.name == "bash":
+        network = wards.bash_network
+        where = "the network" if network is True else f"the hosts {_listed(network)}" if network else "no network"
+        return f"commands in the sandbox, {_writing(circle, wards.bash_writable_paths)}, with {where}"
+    what = "Python in the sandbox" if medium.name == "code" else f"programs of the medium {medium.name}"
+    return f"{what}, {_writing(circle, wards.code_writable_paths)}, with no network"
+
+
+def _writing(circle: Circle, paths: Iterable[str]) -> str:
+    own = str(circle.workspace)
+    named = [f"{path} (the workspace)" if path == own else path for path in paths]
+    return f"writing in {_listed(named)}" if named else "writing no files of yours"
+
+
+def _asked_about(circle: Circle) -> bool:
+    """Whether programs are asked about: every command is, and a cell that could write files."""
+    return circle.medium.name == "bash" or bool(circle.wards.code_writable_paths)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+class TerminalQuestions:
+    """Asks a person at this process's terminal, one question at a time. ``screen`` is where questions are shown."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._one = anyio.Lock()
+
+    async def ask(self, question: Question) -> Answer:
+        """What the person says. The end of the input is a no; Ctrl-C cancels the cast, and with it the question."""
+        from cantrip_acp.core.errors import CrystalError
+        from cantrip_acp.crystals.human import terminal
+
+        async with self._one:
+            await anyio.sleep(_MOMENT_S)
+            self._show(question)
+            try:
+                with terminal() as typed:
+                    while True:
+                        words = (await typed.line("    which? ")).strip().lower()
+                        chosen = _chosen(words)
+                        if chosen is not None:
+                            return chosen
+                        self._screen.line(("type 1, 2 or 3; Ctrl-C cancels the cast", "dim"), indent=4)
+                        self._screen.flush()
+            except CrystalError:
+                # The terminal has gone, or its input has ended: nobody says yes.
+                return "reject_once"
+
+    def _show(self, question: Question) -> None:
+        from cantrip_acp.acp.permissions.request import visible
+        from cantrip_acp.cli.render.tool_call import unified
+        from cantrip_acp.text.redaction import shared
+
+        screen, redact = self._screen, shared().text
+        title = visible(redact(" ".join(question.title.split())))
+        screen.blank()
+        screen.line(("? ", "bold yellow"), (f"{question.tool}: ", "bold"), title if not question.text else "")
+        lines = visible(redact(question.text)).splitlines() if question.text else []
+        for line in lines[:_MOST_LINES]:
+            screen.barred(line, indent=4)
+        if len(lines) > _MOST_LINES:
+            screen.line((f"… {len(lines) - _MOST_LINES:,} more lines …", "dim italic"), indent=4)
+        for diff in question.diffs:
+            old = None if diff.old_text is None else visible(redact(diff.old_text))
+            for line, style in unified(diff.path, old, visible(redact(diff.new_text)), limit=_MOST_LINES):
+                screen.barred(line, style, indent=4)
+        always = visible(redact(question.shown))
+        screen.line(
+            ("1", "bold green"),
+            " once   ",
+            ("2", "bold green"),
+            f" always {always}   ",
+            ("3", "bold red"),
+            " no",
+            indent=4,
+        )
+        screen.flush()
+
+
+def _chosen(words: str) -> Answer | None:
+    """An answer by its number, or by the beginning of its word; None for anything else."""
+    if not words:
+        return None
+    number = next((n for word, n in _WORDS.items() if word.startswith(words)), words)
+    return _ANSWERS.get(number)

@@ -1,0 +1,343 @@
+"""A session with an agent, driven from the main thread.
+
+The protocol runs in a thread of its own, so that the main thread can read a terminal, print at the terminal's pace and
+take signals as Python delivers them. What the agent does arrives here through one queue, in order; when the queue is
+long, the watcher waits, and with it the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import anyio
+import anyio.from_thread
+
+from cantrip_acp.acp.client.client import AgentClient, AgentRefused, Listed, Outcome, Session, connect
+from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RESOURCE_NOT_FOUND
+from cantrip_acp.cli.render.session_output import Face
+from cantrip_acp.cli.render.tool_call import listed, text
+from cantrip_acp.cli.session.loop_thread import not_ignored
+from cantrip_acp.cli.session.permission import Policy, choose
+from cantrip_acp.text.sanitize import clean_line
+
+_LONGEST_QUEUE: Final = 512
+_HURRY_SECONDS: Final = 0.3
+_IDLE_SECONDS: Final = 0.1
+
+Asker = Callable[[Sequence[Mapping[str, Any]]], str]
+
+
+class Quit(Exception):
+    """Somebody wants to leave at once: a second Ctrl-C, or a signal. `status` is the exit status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(status)
+
+
+class Headless:
+    """One agent and one session. Use it as a context manager; then `open`, then `turn` as often as wanted.
+
+    `asker` asks the person which permission to give, where the policy's rule is "ask"; without one, that is a no.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        face: Face,
+        *,
+        folder: Path,
+        policy: Policy | None = None,
+        asker: Asker | None = None,
+        timeout: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._argv = list(argv)
+        self._face = face
+        self._folder = folder
+        self._policy = policy or Policy()
+        self._asker = asker
+        self._timeout = timeout
+        self._environment = environment
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._interrupts = 0
+        self._leave: int | None = None
+        self._stack = contextlib.ExitStack()
+        self._session: Session | None = None
+        self._about: Mapping[str, Any] = {}
+        self._cancelling = False
+
+    def __enter__(self) -> Headless:
+        with self._stack as stack:
+            stack.enter_context(self._signals())
+            self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
+            # The agent starts where this command was typed, so that paths in its command line mean what they say.
+            connection = connect(self._argv, _Mailbox(self), environment=self._environment)
+            self._agent: AgentClient = stack.enter_context(self._portal.wrap_async_context_manager(connection))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        if problem[0] is not None:
+            self._agent.process.patience = _HURRY_SECONDS
+        self._stack.__exit__(*problem)
+
+    def meet(self, auth: str | None = None) -> Mapping[str, Any]:
+        """Initialises, and signs in by the method `auth` if one is named; what the agent says of itself."""
+        about: Mapping[str, Any] = self._wait(lambda: self._agent.initialize(timeout=self._timeout or 60))
+        if auth is not None:
+            self._wait(lambda: self._agent.authenticate(auth, timeout=self._timeout or 300))
+        return about
+
+    def sessions(self, *, everywhere: bool = False) -> list[Listed]:
+        """The agent's sessions of the folder, or all."""
+        folder = None if everywhere else self._folder
+        found: list[Listed] = self._wait(lambda: self._agent.list_sessions(folder, timeout=self._timeout or 60))
+        return found
+
+    def open(
+        self,
+        *,
+        mode: str | None = None,
+        auth: str | None = None,
+        load: str | None = None,
+        resume: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Meets the agent, opens a session (a new one, or an earlier one by its id), and sets its mode and options.
+
+        The past of a loaded session is shown before this returns; `last` is the one that was active last.
+        """
+        self._about = self.meet(auth)
+        session = self._opened(load, resume)
+        if mode is not None:
+            session = self.set_mode(mode)
+        for option, value in (options or {}).items():
+            session = self.set_option(option, value)
+        self._face.opened(self._about, session)
+        return session
+
+    def reopen(self, *, load: str | None = None, resume: str | None = None) -> None:
+        """Goes on in another session of the same agent, a new one or an earlier one."""
+        session = self._opened(load, resume)
+        self._face.opened(self._about, session)
+
+    @property
+    def session(self) -> Session:
+        """The session that prompts go to."""
+        assert self._session is not None, "open() comes first"
+        return self._session
+
+    def set_mode(self, mode: str) -> Session:
+        session = self.session
+        self._wait(lambda: self._agent.set_mode(session.id, mode, timeout=self._timeout or 60))
+        self._session = replace(session, modes={**session.modes, "currentModeId": mode})
+        return self._session
+
+    def set_option(self, option: str, value: str) -> Session:
+        session = self.session
+        options = self._wait(lambda: self._agent.set_option(session.id, option, value, timeout=self._timeout or 60))
+        self._session = replace(session, config_options=options)
+        return self._session
+
+    def _opened(self, load: str | None, resume: str | None) -> Session:
+        limit = self._timeout or 120
+        wanted = load or resume
+        if wanted == "last":
+            wanted = self._last()
+        call = self._agent.load_session if load else self._agent.resume_session
+        try:
+            self._session = self._wait(
+                lambda: (
+                    self._agent.new_session(self._folder, timeout=limit)
+                    if wanted is None
+                    else call(wanted, self._folder, timeout=limit)
+                )
+            )
+        except AgentRefused as refused:
+            if refused.code == AUTH_REQUIRED:
+                words = _sign_in(str(refused), self._about)
+                raise AgentRefused(words, code=refused.code, data=refused.data) from refused
+            raise
+        return self.session
+
+    def _last(self) -> str:
+        here = self._session.id if self._session is not None else None
+        others = [each for each in self.sessions() if each.id != here]
+        found = max(others, key=lambda each: each.updated_at, default=None)
+        if found is None:
+            raise AgentRefused(
+                f"the agent has no {'other ' if here else ''}session of {self._folder}", code=RESOURCE_NOT_FOUND
+            )
+        return found.id
+
+    def turn(self, words: str) -> Outcome:
+        """One prompt. Ctrl-C cancels it (the outcome then says so), a second one raises Quit; else raises AgentError."""
+        session = self.session
+        started = time.monotonic()
+        self._interrupts = 0
+        self._cancelling = False
+        outcome: Outcome = self._wait(
+            lambda: self._agent.prompt(session.id, words, timeout=self._timeout), may_cancel=True
+        )
+        self._face.ended(outcome, time.monotonic() - started)
+        return outcome
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the last turn was cancelled by Ctrl-C."""
+        return self._cancelling
+
+    # Between the threads
+
+    def _wait(self, ask: Callable[[], Any], *, may_cancel: bool = False) -> Any:
+        """Runs a coroutine function over there, and handles here what comes meanwhile."""
+        future: Future[Any] = self._portal.start_task_soon(ask)
+        future.add_done_callback(lambda _future: self._queue.put(None))
+        try:
+            while not future.done() or not self._queue.empty():
+                try:
+                    work = self._queue.get(timeout=_IDLE_SECONDS)
+                except queue.Empty:
+                    self._face.idle()
+                    work = self._queue.get()
+                self._check(may_cancel)
+                if work is not None:
+                    work()
+        except BaseException:
+            future.cancel()
+            raise
+        return future.result()
+
+    def _check(self, may_cancel: bool) -> None:
+        if self._leave is not None:
+            raise Quit(self._leave)
+        if not self._interrupts:
+            return
+        if not may_cancel or self._interrupts > 1:
+            raise Quit(130)
+        if not self._cancelling:
+            self._cancelling = True
+            self._face.remark("cancelling; press Ctrl-C again to quit")
+            assert self._session is not None
+            self._portal.start_task_soon(self._agent.cancel, self._session.id)
+
+    def answer(self, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+        """A permission request, in the main thread."""
+        if self._cancelling:
+            return None
+        self._face.asking(call)
+        rule = self._policy.rule_for(call)
+        if rule != "ask":
+            answer, by = choose(rule, options), f" ({self._policy.said(call)})"
+        elif self._asker is None:
+            answer, by = choose("never", options), " (nobody to ask; see --allow)"
+        else:
+            try:
+                answer, by = self._asker(options), ""
+            except EOFError:
+                answer, by = choose("never", options), " (end of input)"
+            except KeyboardInterrupt:
+                self._interrupts += 1
+                answer, by = None, " (cancelling)"
+        self._face.answered(call, options, answer, by)
+        return answer
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT counts, SIGTERM and SIGHUP leave; the queue is woken, so that the main thread notices."""
+
+        def interrupted(number: int, frame: FrameType | None) -> None:
+            self._interrupts += 1
+            self._queue.put(None)
+
+        def ended(number: int, frame: FrameType | None) -> None:
+            self._leave = 128 + number
+            self._queue.put(None)
+
+        handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+            signal.SIGINT: interrupted,
+            signal.SIGTERM: ended,
+            signal.SIGHUP: ended,
+        }
+        before = {number: signal.signal(number, handlers[number]) for number in not_ignored(*handlers)}
+        try:
+            yield
+        finally:
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
+
+    @contextlib.contextmanager
+    def keyboard(self) -> Iterator[None]:
+        """While somebody types, Ctrl-C is a KeyboardInterrupt and the other signals end the wait."""
+
+        def ended(number: int, frame: FrameType | None) -> None:
+            raise Quit(128 + number)
+
+        before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
+        for number in not_ignored(signal.SIGTERM, signal.SIGHUP):
+            before[number] = signal.signal(number, ended)
+        try:
+            yield
+        finally:
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
+
+
+class _Mailbox:
+    """The watcher, in the protocol's thread: everything goes to the main thread."""
+
+    def __init__(self, headless: Headless) -> None:
+        self._headless = headless
+        self._queue = headless._queue
+        self._face = headless._face
+
+    async def _put(self, work: Callable[[], None]) -> None:
+        self._queue.put(work)
+        # Only a screen slower than the agent comes here; a look every few milliseconds costs nothing beside it.
+        while self._queue.qsize() > _LONGEST_QUEUE:  # noqa: ASYNC110 - the queue's reader is a thread, not a task
+            await anyio.sleep(0.002)
+
+    async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
+        await self._put(lambda: self._face.updated(session_id, update))
+
+    async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
+        answers: list[str | None] = []
+        answered = anyio.Event()
+
+        def ask() -> None:
+            answers.append(self._headless.answer(call, options))
+            self._headless._portal.start_task_soon(_set, answered)
+
+        await self._put(ask)
+        await answered.wait()
+        return answers[0]
+
+    async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
+        await self._put(lambda: self._face.lent(action, path, refused, missing))
+
+    async def heard(self, source: str, line: str) -> None:
+        await self._put(lambda: self._face.heard(source, line))
+
+
+async def _set(event: anyio.Event) -> None:
+    event.set()
+
+
+def _sign_in(words: str, about: Mapping[str, Any]) -> str:
+    """An error that asks to sign in, with the ways that the agent offers."""
+    ways = [way for way in listed(about, "authMethods") if isinstance(way, Mapping) and text(way, "id")]
+    for way in ways:
+        words += f"\n  --auth {clean_line(text(way, 'id'), 60)}: {clean_line(text(way, 'name'), 100)}"
+        if (more := text(way, "description")) and more not in words:
+            words += f" ({clean_line(more)})"
+    return words

@@ -13,12 +13,12 @@ import os
 import sys
 import threading
 
-from cantrip_acp.lsp import wire
+from cantrip_acp.lsp.server import wire
 from cantrip_acp.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server import Server
+    from cantrip_acp.lsp.server.server import Server
 
 USAGE = """\
 Usage: cantrip lsp [OPTIONS]
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     # pygls logs whole messages, and a recipe may hold secrets.
     logging.getLogger("pygls").setLevel(logging.WARNING if log_file else logging.CRITICAL)
-    from cantrip_acp.lsp.features import server
+    from cantrip_acp.lsp.server.features import server
 
     made = server()
     gc.freeze()

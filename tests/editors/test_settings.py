@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from cantrip_acp.lsp import kinds
 from cantrip_acp.lsp.commands.registry import COMMANDS
+from cantrip_acp.lsp.server import document_kinds
 from cantrip_acp.version import __version__
 from tests.editors import debian
 from tests.editors.conftest import RECIPE, TOML
@@ -127,7 +127,7 @@ def test_commands_of_the_shell_exist() -> None:
 
 
 def test_every_kind_of_file_is_served_everywhere() -> None:
-    suffixes = {suffix for kind in kinds.KINDS for suffix in kind.suffixes if suffix.count(".") > 1}
+    suffixes = {suffix for kind in document_kinds.KINDS for suffix in kind.suffixes if suffix.count(".") > 1}
     assert suffixes == {f".{each}" for each in SERVED}
     files = ["helix/languages.toml", "jetbrains/lsp4ij/template.json", "neovim/ftdetect/cantrip.lua"]
     files += ["emacs/cantrip-mode.el", "kakoune/cantrip.kak"]

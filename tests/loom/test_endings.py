@@ -143,8 +143,8 @@ def test_a_page_that_is_open_learns_that_the_process_was_killed(kept: Place) -> 
 
 def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
     from cantrip_acp.loom.view.reader import Reading
-    from cantrip_acp.lsp.looms import words
-    from cantrip_acp.lsp.looms.book import Book
+    from cantrip_acp.lsp.looms import labels
+    from cantrip_acp.lsp.looms.document import Book
 
     path = tmp_path / "a.loom.jsonl"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
@@ -166,7 +166,7 @@ def test_the_commands_and_the_page_agree(tmp_path: Path) -> None:
         found.add("active" if "active" in tree else "interrupted" if "interrupted" in tree else tree)
         book = Book(path)
         book.load()
-        line = words.cast(book, 1)
+        line = labels.cast(book, 1)
         found.add(line["reason"] or line["state"])
         assert found & {"active", "interrupted"}, found
         reading = Reading(path)

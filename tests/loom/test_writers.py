@@ -20,8 +20,8 @@ from cantrip_acp.core.errors import LoomLocked
 from cantrip_acp.loom.records.turn import CantripRecord, CastRecord
 from cantrip_acp.loom.stores.address import open_store
 from cantrip_acp.loom.view.reader import Reading
-from cantrip_acp.lsp.looms import words
-from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms import labels
+from cantrip_acp.lsp.looms.document import Book
 from tests.cli.command import run
 from tests.loom.pgserver import Server
 from tests.loom.places import Place
@@ -78,7 +78,7 @@ def outcomes(where: str, cwd: Path) -> dict[str, str]:
     if "://" not in where and not where.startswith("sqlite:"):
         book = Book(Path(where))
         book.load()
-        found["language server"] = words.cast(book, 0)["reason"]
+        found["language server"] = labels.cast(book, 0)["reason"]
         assert book.body(1).utterance.content == "I wait."
         assert b"I wait." in book.text(book.index.positions[1])
         book.close()

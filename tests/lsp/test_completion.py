@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from lsprotocol import types
 
-from cantrip_acp.lsp.completion import completions, resolve
-from cantrip_acp.lsp.documents import Held
-from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.recipes.completion import completions, resolve
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.positions import Text
 from tests.lsp.wireclient import Client
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from cantrip_acp.lsp.text import Encoding, Text
+from cantrip_acp.lsp.server.positions import Encoding, Text
 from tests.lsp.wireclient import Client
 
 STARTS = {

@@ -8,10 +8,10 @@ from urllib.request import url2pathname
 import pytest
 from lsprotocol import types
 
-from cantrip_acp.lsp import findings
-from cantrip_acp.lsp.actions import of as fixes
-from cantrip_acp.lsp.documents import Held
-from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.recipes import diagnostics
+from cantrip_acp.lsp.recipes.code_actions import of as fixes
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.positions import Text
 from tests.lsp.wireclient import Client
 
 WARDS = "  wards:\n    - max_turns: 3\n"
@@ -113,9 +113,9 @@ MORE = [
 ]
 
 
-def read(source: str, name: str, folder: Path) -> tuple[Held, list[findings.Finding]]:
+def read(source: str, name: str, folder: Path) -> tuple[Held, list[diagnostics.Finding]]:
     held = Held((folder / name).as_uri(), Text(source), 1)
-    return held, list(findings.read(held.text, held.path, folder).findings)
+    return held, list(diagnostics.read(held.text, held.path, folder).findings)
 
 
 def mended(source: str, rule: str, name: str, folder: Path) -> None:

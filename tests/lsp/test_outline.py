@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.lsp.documents import Held
-from cantrip_acp.lsp.layout import formatted
-from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.recipes.formatting import formatted
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.positions import Text
 from tests.lsp.wireclient import Client
 
 TEXT = """\

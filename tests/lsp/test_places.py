@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_acp.lsp.legend import MODIFIERS, TYPES
+from cantrip_acp.lsp.recipes.semantic_tokens import MODIFIERS, TYPES
 from tests.lsp.wireclient import Client
 
 TEXT = """\

@@ -11,12 +11,14 @@ import pytest
 
 from cantrip_acp.core.errors import RecipeError
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.lsp import findings, fixes, rules, valuefixes, yaml_tree
-from cantrip_acp.lsp.documents import Held
 from cantrip_acp.lsp.looms import damage
-from cantrip_acp.lsp.looms.book import Book
-from cantrip_acp.lsp.suites import reading
-from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.recipes import diagnostics, rules
+from cantrip_acp.lsp.recipes.fixes import simple, values
+from cantrip_acp.lsp.recipes.syntax import yaml_tree
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.lsp.suites import document as reading
 from cantrip_acp.recipes.parse import check, document
 from tests.lsp import looms
 
@@ -55,7 +57,7 @@ def test_the_rule_is_data(rule: str, text: str, tmp_path: Path, monkeypatch: pyt
         check.recipe(document.parse(text.encode(), path))
     assert rule in {problem.rule for problem in caught.value.problems}
     assert caught.value.places == tuple(map(str, caught.value.problems))
-    reading = findings.read(Text(text), path, tmp_path)
+    reading = diagnostics.read(Text(text), path, tmp_path)
     assert rule in {finding.rule for finding in reading.findings}
 
 
@@ -110,7 +112,7 @@ EXPLAINED = {"CANTRIP-3", "CIRCLE-2", "LOOP-6", "LOOM-11", "COMP-1", "COMP-6", "
 
 def _recipe_rules(text: str, folder: Path) -> set[str]:
     (folder / "broken.py").write_text("def f(:\n")
-    return {finding.rule for finding in findings.read(Text(text), folder / "a.cantrip.yaml", folder).findings}
+    return {finding.rule for finding in diagnostics.read(Text(text), folder / "a.cantrip.yaml", folder).findings}
 
 
 def _loom_rules(rule: str, folder: Path) -> set[str]:
@@ -185,9 +187,9 @@ def test_other_words_change_no_rule_and_no_fix(tmp_path: Path) -> None:
         for text in texts:
             held = Held((tmp_path / "a.cantrip.yaml").as_uri(), Text(text), 1)
             (tmp_path / "broken.py").write_text("def f(:\n")
-            for finding in findings.read(held.text, held.path, tmp_path).findings:
+            for finding in diagnostics.read(held.text, held.path, tmp_path).findings:
                 other = replace(finding, message="X", related=tuple((span, "X") for span, _ in finding.related))
-                for made in (fixes.fixes, valuefixes.fixes):
+                for made in (simple.fixes, values.fixes):
                     assert list(made(held, other)) == list(made(held, finding)), rule
     for rule in LOOMS:
         of_loom = [damage._told(Problem("X", 1, 0, 1, rule=rule))]

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from cantrip_acp.lsp import findings
-from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.recipes import diagnostics
+from cantrip_acp.lsp.server.positions import Text
 from tests.lsp.wireclient import Client
 
 GOOD = "name: a\ncircle:\n  gates: [done]\n  wards:\n    - max_turns: 3\n"
@@ -118,7 +118,7 @@ def test_any_edits_end_where_a_fresh_reading_does(session: Client, edits: list) 
             "end": {"line": end.line, "character": end.character},
         }
         version = client.change(uri, {"range": shown, "text": new})
-    fresh = findings.read(text, client.root / name, client.root)
+    fresh = diagnostics.read(text, client.root / name, client.root)
     wanted = [(f.rule, f.message, text.position(f.span[0]).line) for f in fresh.findings]
     end_at = time.monotonic() + 30
     while True:

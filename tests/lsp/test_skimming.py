@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.lsp import skimming, wire
-from cantrip_acp.lsp.skimming import Skimmer, left_out
+from cantrip_acp.lsp.server import large_messages, wire
+from cantrip_acp.lsp.server.large_messages import Skimmer, left_out
 
 PIECES = st.text(alphabet='ab"\\{}[]:,é𝄞\n\x00', max_size=30)
 
@@ -24,7 +24,7 @@ def test_a_message_of_short_texts_stays_as_it_is(data: object, cut: int) -> None
 
 @pytest.mark.parametrize("text", ['"' * 40, "\\" * 41, 'a\\"' * 20, "\\" * 40 + '"', "é" * 60, '\\\\"' * 30])
 def test_a_long_text_is_left_out(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skimming, "LONG", 30)
+    monkeypatch.setattr(large_messages, "LONG", 30)
     message = {"method": "didOpen", "params": {"uri": 'a "b"', "text": text, "version": 1, "after": "\\"}}
     body = json.dumps(message, ensure_ascii=False).encode()
     size = len(json.dumps(text, ensure_ascii=False).encode()) - 2
@@ -40,7 +40,7 @@ def test_a_long_text_is_left_out(text: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_messages_around_a_large_one_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skimming, "LONG", 1000)
+    monkeypatch.setattr(large_messages, "LONG", 1000)
     bodies = [b'{"a":1}', json.dumps({"text": 'x"\\' * 2000, "n": 7}).encode(), b'{"b":2}']
     stream = b"".join(b"Content-Length: %d\r\n\r\n%s" % (len(body), body) for body in bodies)
     sizes = random.Random(4)
@@ -59,7 +59,7 @@ def test_messages_around_a_large_one_arrive(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_message_with_too_much_of_everything_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skimming, "LONG", 1000)
+    monkeypatch.setattr(large_messages, "LONG", 1000)
     monkeypatch.setattr(wire, "LIMIT", 5000)
     body = json.dumps(["short"] * 2000).encode()
     stream = iter(

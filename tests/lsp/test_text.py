@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 
-from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.server.positions import Text
 
 WORDS = st.text(alphabet="ab:- #é𝄞\u2028\x0c\r\n", max_size=12)
 

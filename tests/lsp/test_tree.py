@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_acp.core.errors import RecipeError
-from cantrip_acp.lsp.chunks import Chunks
-from cantrip_acp.lsp.text import Text
-from cantrip_acp.lsp.tree import Node, parse
-from cantrip_acp.lsp.yaml_tree import Pieces
+from cantrip_acp.lsp.recipes.syntax.chunks import Chunks
+from cantrip_acp.lsp.recipes.syntax.tree import Node, parse
+from cantrip_acp.lsp.recipes.syntax.yaml_tree import Pieces
+from cantrip_acp.lsp.server.positions import Text
 from cantrip_acp.recipes.parse import document, yaml_text
 
 HERE = Path(document.__file__).parent

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.lsp.commands.given import Given
-from cantrip_acp.lsp.commands.work import Work
-from cantrip_acp.lsp.documents import Held
-from cantrip_acp.lsp.text import Text
+from cantrip_acp.lsp.commands.arguments import Given
+from cantrip_acp.lsp.commands.command_run import Work
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.positions import Text
 
 if TYPE_CHECKING:
     from cantrip_acp.conformance.case import Case
-    from cantrip_acp.lsp.server import Server
+    from cantrip_acp.lsp.server.server import Server
 
 
 async def run(server: Server, given: Given, work: Work) -> dict[str, Any]:

@@ -26,9 +26,9 @@ class Command:
     quiet: bool = False
 
 
-_CASTING = "cantrip_acp.lsp.commands.casting"
-_LOOMING = "cantrip_acp.lsp.commands.looming"
-_LOOM_FILES = "cantrip_acp.lsp.commands.loomfiles"
+_CASTING = "cantrip_acp.lsp.commands.cast_commands"
+_LOOMING = "cantrip_acp.lsp.commands.loom_commands"
+_LOOM_FILES = "cantrip_acp.lsp.commands.loom_files"
 
 _LISTED: tuple[Command, ...] = (
     Command(

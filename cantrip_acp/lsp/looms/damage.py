@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cantrip_acp.loom.stores.contract import Problem
-from cantrip_acp.lsp import rules
-from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.lsp.looms.outline import span
+from cantrip_acp.lsp.recipes import rules
 from cantrip_acp.text.sanitize import clean_line
 
 MOST = 250

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cantrip_acp.lsp.looms import words
-from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms import labels
+from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.lsp.looms.outline import span
 
 MOST_TURNS, MOST_CASTS = 300, 200
@@ -26,11 +26,11 @@ def lenses(book: Book, uri: str) -> list[dict[str, Any]]:
     left = max(0, len(turns) - MOST_TURNS)
     first = 0 if book.index.header is not None or not turns else book.line(turns[0])
     if book.index.header is not None or turns:
-        counts = words.DOT.join((words.many(len(turns), "turn"), words.many(len(casts), "cast")))
+        counts = labels.DOT.join((labels.many(len(turns), "turn"), labels.many(len(casts), "cast")))
         lens(first, f"Open in viewer ({counts})", "view")
         lens(first, "Export", "export")
     if left:
-        lens(first, f"… {words.many(left, 'turn')} without lenses: open the rest in the viewer", "view")
+        lens(first, f"… {labels.many(left, 'turn')} without lenses: open the rest in the viewer", "view")
     for cast in _ends(casts, MOST_CASTS):
         inside = book.turns[cast]
         if inside:

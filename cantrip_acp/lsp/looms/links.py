@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from cantrip_acp.loom.records.turn import CastRecord, ForkRecord, RewardRecord, Turn
-from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms.document import Book
 from cantrip_acp.lsp.looms.outline import span
-from cantrip_acp.lsp.text import Encoding, Text
+from cantrip_acp.lsp.server.positions import Encoding, Text
 
 MOST = 1_000
 """References that are told."""

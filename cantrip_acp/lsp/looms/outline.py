@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cantrip_acp.lsp.looms import words
-from cantrip_acp.lsp.looms.book import Book
+from cantrip_acp.lsp.looms import labels
+from cantrip_acp.lsp.looms.document import Book
 
 MOST = 2_000
 """Symbols of one loom."""
@@ -34,10 +34,10 @@ class _Outline:
         book, out = self.book, []
         if book.index.header is not None:
             counts = (
-                words.many(len(book.index), "turn"),
-                words.many(len(book.index.casts), "cast"),
+                labels.many(len(book.index), "turn"),
+                labels.many(len(book.index.casts), "cast"),
             )
-            out.append(_symbol(words.plain(book.index.header.id), words.DOT.join(counts), _FILE, (0, 0), (0, 0), []))
+            out.append(_symbol(labels.plain(book.index.header.id), labels.DOT.join(counts), _FILE, (0, 0), (0, 0), []))
         return out + self.casts(book.top(), 0)
 
     def casts(self, numbers: Sequence[int], depth: int) -> list[dict[str, Any]]:
@@ -60,19 +60,19 @@ class _Outline:
         return out
 
     def cast(self, number: int, share: int, depth: int) -> dict[str, Any]:
-        data = words.cast(self.book, number)
+        data = labels.cast(self.book, number)
         turns = self.book.turns[number]
         shown = turns[: min(len(turns), share, max(1, self.room))]
         self.room -= len(shown)
         inside = []
         for turn, body in zip(shown, self.book.bodies(shown), strict=True):
-            inside.append(self.turn(words.turn(self.book, turn, body), depth))
+            inside.append(self.turn(labels.turn(self.book, turn, body), depth))
         if len(shown) < len(turns):
             rest = turns[len(shown) :]
             inside.append(_more(len(rest), "turn", (self.book.line(rest[0]), self.book.line(rest[-1]))))
         name = data["intent"] or "(no intent)"
         first = data["line"]
-        return _symbol(name, words.cast_facts(data), _EVENT, (first, data["endLine"]), (first, first), inside)
+        return _symbol(name, labels.cast_facts(data), _EVENT, (first, data["endLine"]), (first, first), inside)
 
     def turn(self, data: dict[str, Any], depth: int) -> dict[str, Any]:
         line = data["line"]
@@ -80,7 +80,7 @@ class _Outline:
         below = self.casts(spawned, depth + 1) if spawned else []
         last = max([line, *(self.book.span(cast)[1] for cast in spawned)])
         kind = _OPERATOR if data["role"] == "fold" else _FUNCTION
-        return _symbol(words.turn_name(data), words.turn_facts(data), kind, (line, last), (line, line), below)
+        return _symbol(labels.turn_name(data), labels.turn_facts(data), kind, (line, last), (line, line), below)
 
 
 def _symbol(
@@ -97,7 +97,7 @@ def _symbol(
 
 
 def _more(count: int, what: str, lines: tuple[int, int]) -> dict[str, Any]:
-    return _symbol(f"… {words.many(count, f'more {what}')}", "open the loom in the viewer", _NULL, lines, lines, [])
+    return _symbol(f"… {labels.many(count, f'more {what}')}", "open the loom in the viewer", _NULL, lines, lines, [])
 
 
 def span(first: int, last: int, length: int = 1) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams
 from pygls.uris import from_fs_path
 
 from cantrip_acp.core.errors import LoomError
-from cantrip_acp.lsp.answers import Prepared, prepared
-from cantrip_acp.lsp.looms import words
-from cantrip_acp.lsp.looms.book import Book
-from cantrip_acp.lsp.looms.shelf import path_of
+from cantrip_acp.lsp.looms import labels
+from cantrip_acp.lsp.looms.cache import path_of
+from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.server.wire import Prepared, prepared
 from cantrip_acp.text import codecs
 
 if TYPE_CHECKING:
-    from cantrip_acp.lsp.server import Server
+    from cantrip_acp.lsp.server.server import Server
 
 PAGE, LARGEST_PAGE = 100, 1_000
 TEXT, LONGEST_TEXT = 20_000, 1_000_000
@@ -97,7 +97,7 @@ async def casts(ls: Server, params: object) -> Prepared:
 
     def tell(book: Book) -> dict[str, Any]:
         found = book.top() if turn is None else book.spawned(_turn(book, turn))
-        chosen = [words.cast(book, number) for number in found[page]]
+        chosen = [labels.cast(book, number) for number in found[page]]
         return {"total": len(found), "offset": page.start, "turns": len(book.index), "casts": chosen}
 
     return await _told(ls, asked, tell)
@@ -116,7 +116,7 @@ async def turns(ls: Server, params: object) -> Prepared:
                 raise JsonRpcInvalidParams(f"no cast {cast[:80]!r} in this loom")
             found = book.turns[number]
         chosen = list(found[page])
-        told = [words.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
+        told = [labels.turn(book, n, body) for n, body in zip(chosen, book.bodies(chosen), strict=True)]
         return {"total": len(found), "offset": page.start, "turns": told}
 
     return await _told(ls, asked, tell)
@@ -140,7 +140,7 @@ async def turn(ls: Server, params: object) -> Prepared:
         at = book.index.cast_of[number]
         start = book.cast(at)[0] if at >= 0 else None
         return {
-            "turn": words.turn(book, number, body),
+            "turn": labels.turn(book, number, body),
             "intent": start.intent if start is not None else None,
             **shown,
             "offset": offset,
@@ -206,7 +206,7 @@ def _title(path: Path) -> str:
     for line in lines:
         if line.startswith(b'{"type":"cast"'):
             try:
-                return words.plain(decoder.decode(line).intent or "")
+                return labels.plain(decoder.decode(line).intent or "")
             except (msgspec.DecodeError, UnicodeError):
                 continue
     return ""

@@ -1,0 +1,195 @@
+"""The commands about casting: `cast` and its like, what came of the last one, and trust."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired, UntrustedRecipe
+from cantrip_acp.lsp.commands import casts
+from cantrip_acp.lsp.commands import trust as trusting
+from cantrip_acp.lsp.commands.arguments import Given
+from cantrip_acp.lsp.commands.command_run import Work
+from cantrip_acp.lsp.commands.runner import Failed
+from cantrip_acp.lsp.recipes import lenses
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.recipes.build.python_files import Files
+    from cantrip_acp.recipes.recipe import Recipe
+
+
+async def cast(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """Cast a recipe as the editor has it, saved or not."""
+    path = recipe_path(server, given)
+    return await _cast(
+        server, given, work, path, given.text("intent") if given.has("intent") else _known(server, path)[0]
+    )
+
+
+async def cast_with(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """The same, for clients that ask for the intent first. Where one did not, the user chooses among those that are known."""
+    path = recipe_path(server, given)
+    if given.has("intent"):
+        return await _cast(server, given, work, path, given.text("intent"))
+    known = [types.MessageActionItem(words) for words in _known(server, path)]
+    asked = types.ShowMessageRequestParams(types.MessageType.Info, f"Cast {path.name} on what?", actions=known)
+    chosen = await server.window_show_message_request_async(asked)
+    if chosen is None or not chosen.title.strip():
+        raise IntentRequired("no intent was chosen, so nothing is cast")
+    return await _cast(server, given, work, path, chosen.title)
+
+
+async def _cast(server: Server, given: Given, work: Work, path: Path, intent: str) -> dict[str, Any]:
+    loom_file = given.text("loom", "") or None
+    work.say("getting ready")
+    files, workspace = server.files(), server.documents.workspace(path)
+    try:
+        cantrip, loom = await asyncio.to_thread(_ready, server.trusting, path, files, workspace, loom_file)
+    except UntrustedRecipe as error:
+        mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": path.as_uri()}]}
+        raise Failed(str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}) from error
+    if work.cancelled:
+        loom.close()
+        raise Failed("the cast was cancelled before it began", data={"error": "Cancelled"})
+    running = casts.Cast(cantrip, loom, intent, work.say)
+    server.casts.begin(path, running, intent)
+    server.lenses_changed()
+    work.on_cancel(running.cancel)
+    how: casts.Ended | str = "the cast was cut off"
+    try:
+        ended = how = await asyncio.shield(running.ended)
+    except asyncio.CancelledError:
+        running.cancel()
+        raise
+    except CantripError as error:
+        how = str(error)
+        raise Failed(how, data={"error": type(error).__name__, "loom": loom.location}) from error
+    finally:
+        server.casts.end(path, running, how)
+        server.lenses_changed()
+    work.say(summary(ended))
+    return ended.record
+
+
+async def stop(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """End the casts of a recipe, or all of them."""
+    path = given.file() if given.has("uri") else None
+    return {"cancelled": server.casts.cancel(path)}
+
+
+async def last_result(server: Server, given: Given, work: Work) -> dict[str, Any] | None:
+    """What came of the last cast of a recipe, shown and returned."""
+    path = recipe_path(server, given)
+    how = server.casts.last.get(path)
+    if how is None:
+        raise DefinitionError("nothing was cast here since the editor started the server", where=str(path))
+    if isinstance(how, str):
+        server.window_show_message(types.ShowMessageParams(types.MessageType.Error, how))
+        return {"error": how}
+    kind = types.MessageType.Info if how.well else types.MessageType.Warning
+    server.window_show_message(types.ShowMessageParams(kind, summary(how, whole=True)))
+    return how.record
+
+
+async def open_loom(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """Show the loom of the last cast of a recipe, or the one that is named."""
+    if given.has("loom"):
+        file = given.file("loom")
+    else:
+        path = recipe_path(server, given)
+        how = server.casts.last.get(path)
+        if not isinstance(how, casts.Ended) or not how.loom:
+            raise DefinitionError("no cast of it since the editor started left a loom in a file", where=str(path))
+        file = Path(how.loom)
+    if not file.is_file():
+        raise DefinitionError("there is no such loom", where=str(file))
+    return {"loom": str(file), "uri": file.as_uri(), "shown": await server.show(file.as_uri())}
+
+
+async def trust(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """The user's word for a recipe as it is now, taken back with ``revoke``."""
+    path = recipe_path(server, given)
+    files, workspace = server.files(), server.documents.workspace(path)
+
+    def judged() -> dict[str, Any]:
+        from cantrip_acp.files import paths
+
+        state = paths.state_dir()
+        recipe = trusting.recipe_at(path, files, state)
+        say = server.trusting.revoke if given.flag("revoke") else server.trusting.grant
+        return say(recipe, workspace, state)
+
+    said = await asyncio.to_thread(judged)
+    server.again()
+    return said
+
+
+def recipe_path(server: Server, given: Given) -> Path:
+    """The recipe that is meant: the one that is named, else the only one that is open."""
+    if given.has("uri"):
+        return given.file()
+    opened = [held.path for held in server.documents.held.values() if held.recipe]
+    if len(opened) == 1:
+        return opened[0]
+    raise DefinitionError(
+        "which recipe? Name it by the argument uri: "
+        + (", ".join(path.as_uri() for path in opened[:5]) if opened else "no recipe is open")
+    )
+
+
+def summary(ended: casts.Ended, *, whole: bool = False) -> str:
+    """How a cast ended, in a line."""
+    import json
+
+    from cantrip_acp.lsp.commands.progress import money
+    from cantrip_acp.text.redaction import shared
+
+    record = ended.record
+    result = record["result"]
+    words = result if isinstance(result, str) else "" if result is None else json.dumps(result, default=str)
+    words = shared().text(words)
+    if not whole:
+        words = " ".join(words.split())
+        words = words if len(words) <= 60 else f"{words[:59]}…"
+    parts = [f"{record['reason']}: {words}" if words else str(record["reason"])]
+    parts.append("1 turn" if record["turns"] == 1 else f"{record['turns']} turns")
+    if record["cost"] is not None:
+        parts.append(money(record["cost"]))
+    return " · ".join(parts)
+
+
+def _known(server: Server, path: Path) -> list[str]:
+    """Intents of a recipe: that of before, then those that it notes. Raises `IntentRequired` where there is none."""
+    before = server.casts.intents.get(path)
+    held = server.documents.at(path)
+    noted = [words for _, words in lenses.noted(held.text)] if held is not None else []
+    found = list(dict.fromkeys([*([before] if before is not None else []), *noted]))
+    if not found:
+        raise IntentRequired(
+            "intent is required: give one as the argument `intent`, or note it in the recipe as a comment, "
+            "`# intent: Say hello.` (INTENT-1)"
+        )
+    return found
+
+
+def _ready(
+    trusted: trusting.Trusting, path: Path, files: Files, workspace: Path, loom_file: str | None
+) -> tuple[Cantrip, Loom]:
+    """The cantrip of a recipe, judged and built, and its loom."""
+    from cantrip_acp.files import paths
+    from cantrip_acp.recipes.build.build import build
+    from cantrip_acp.recipes.build.loom_location import open_loom
+
+    state = paths.state_dir()
+    recipe: Recipe = trusting.recipe_at(path, files, state)
+    trusted.require(recipe, workspace, state)
+    cantrip = build(recipe, workspace=workspace)
+    if cantrip.crystal.name == "human":
+        raise DefinitionError("a human crystal is asked at a terminal: cantrip cast", where=str(path))
+    return cantrip, open_loom(cantrip.loom_settings, loom_file, state)

@@ -1,0 +1,187 @@
+"""Casts that the editor asked for. Each lives in a thread with an event loop of its own, so that no request waits for it.
+
+What a cast imports, what its medium starts and what its loom writes happens there; the server hears of it in its own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import anyio
+
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.loom.loom import Loom
+
+TELL_S = 0.05
+"""Seconds from something that happened until it is told, with all that came meanwhile."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a cast ended, as the client is told: ``record`` is plain data, ``loom`` where it is recorded, if in a file."""
+
+    record: dict[str, Any] = field(repr=False)
+    loom: str | None
+
+    @property
+    def well(self) -> bool:
+        return bool(self.record["terminated"])
+
+
+class Cast:
+    """One cast of one recipe. `start` it, then wait for `ended`; `cancel` at any moment."""
+
+    def __init__(self, cantrip: Cantrip, loom: Loom, intent: str, say: Callable[[str], None]) -> None:
+        from cantrip_acp.gates.web.named_hosts import NamedHosts
+
+        self._hosts = NamedHosts()
+        self._hosts.hear(intent)
+        self._cantrip = cantrip.reaching((), self._hosts)
+        self._loom, self._intent, self._say = loom, intent, say
+        self._server = asyncio.get_running_loop()
+        self.ended: asyncio.Future[Ended] = self._server.create_future()
+        self._inside: asyncio.AbstractEventLoop | None = None
+        self._entity: Entity | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._cancelled = False
+        self.thread = threading.Thread(target=self._live, name="cast", daemon=True)
+
+    def start(self) -> None:
+        """Begin; call it once."""
+        self.thread.start()
+
+    def cancel(self) -> None:
+        """End it: the turn in flight is recorded, and what its medium runs is killed. A second time, without patience."""
+        again, self._cancelled = self._cancelled, True
+        if self._inside is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+                self._inside.call_soon_threadsafe(self._stop, again)
+
+    def _stop(self, hard: bool) -> None:
+        stopped = self._entity.cancel() if self._entity is not None else False
+        if (hard or not stopped) and self._scope is not None:
+            self._scope.cancel()
+
+    def _live(self) -> None:
+        try:
+            ended = asyncio.run(self._drive())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            self._hand(self.ended.set_exception, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        else:
+            self._hand(self.ended.set_result, ended)
+
+    def _hand(self, take: Callable[[Any], None], what: Any) -> None:
+        def handed() -> None:
+            if not self.ended.done():
+                take(what)
+
+        with contextlib.suppress(RuntimeError):  # the server has ended
+            self._server.call_soon_threadsafe(handed)
+
+    async def _begin(self) -> Entity:
+        """The entity that is cast."""
+        return self._cantrip.invoke(loom=self._loom)
+
+    async def _drive(self) -> Ended:
+        import anyio
+
+        from cantrip_acp.core import events
+        from cantrip_acp.lsp.commands.progress import Telling
+
+        self._inside = asyncio.get_running_loop()
+        telling, begun = Telling(), time.monotonic()
+        due: asyncio.TimerHandle | None = None
+
+        def tell() -> None:
+            nonlocal due
+            due = None
+            with contextlib.suppress(RuntimeError):
+                self._server.call_soon_threadsafe(self._say, telling.line())
+
+        record: dict[str, Any] | None = None
+        loom = self._loom.location
+        try:
+            with anyio.CancelScope() as self._scope:
+                if self._cancelled:
+                    self._scope.cancel()
+                self._entity = await self._begin()
+            entity = self._entity
+            try:
+                with anyio.CancelScope() as self._scope:
+                    if self._cancelled or entity is None:
+                        self._scope.cancel()
+                    else:
+                        async with entity.stream(self._intent) as stream:
+                            async for event in stream:
+                                telling.heard(event)
+                                if isinstance(event, events.CastEnded) and event.entity_id == entity.id:
+                                    record = events.as_json(event)
+                                # Behind the last of what comes at once: the crystal may think for long after it.
+                                due = due or self._inside.call_later(TELL_S, tell)
+            finally:
+                if due is not None:
+                    due.cancel()
+                with anyio.CancelScope(shield=True):
+                    if entity is not None:
+                        await entity.close()
+        finally:
+            self._loom.close()
+        if record is None:  # cut off before it could say so
+            usage = entity.usage.record() if entity is not None else {}
+            record = {"result": None, "terminated": False, "truncated": True, "reason": "cancelled", "usage": usage}
+            name = entity.id if entity is not None else None
+            record |= {"turns": telling.turns, "entity_id": name, "cast_id": None, "trace_id": None}
+        record.pop("event", None)
+        record.pop("depth", None)
+        record |= {"loom": loom, "cost": record["usage"].get("cost"), "intent": self._intent}
+        record["duration_ms"] = round((time.monotonic() - begun) * 1000, 1)
+        return Ended(record, loom)
+
+
+class Casts:
+    """Those that run and those that ended, by their recipe."""
+
+    def __init__(self) -> None:
+        self.running: dict[Path, list[Cast]] = {}
+        self.last: dict[Path, Ended | str] = {}
+        """How the last one ended, or why it failed."""
+        self.intents: dict[Path, str] = {}
+        """What it was cast on."""
+
+    def begin(self, path: Path, cast: Cast, intent: str) -> None:
+        """One more runs."""
+        self.intents[path] = intent
+        self.running.setdefault(path, []).append(cast)
+        cast.start()
+
+    def end(self, path: Path, cast: Cast, how: Ended | str) -> None:
+        """One has ended."""
+        running = self.running.get(path, [])
+        if cast in running:
+            running.remove(cast)
+        if not running:
+            self.running.pop(path, None)
+        self.last[path] = how
+
+    def cancel(self, path: Path | None = None) -> int:
+        """End those of a recipe, or all; how many there were."""
+        found = [cast for at, casts in self.running.items() if path in (None, at) for cast in casts]
+        for cast in found:
+            cast.cancel()
+        return len(found)
+
+    async def close(self, patience: float) -> None:
+        """End all of them, and wait for that so long."""
+        self.cancel()
+        waiting = [cast.ended for casts in self.running.values() for cast in casts]
+        if waiting:
+            await asyncio.wait(waiting, timeout=patience)

@@ -1,0 +1,122 @@
+"""One run of a command: its progress, as the client shows it, and the wish that it ends.
+
+Progress goes to the token that the client gave with the request, or to one of our own where the client lets servers make
+them. Reports are sent a few times a second at most; the last one always is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from lsprotocol import types
+
+if TYPE_CHECKING:
+    from cantrip_acp.lsp.server.server import Server
+
+_log = logging.getLogger(__name__)
+
+EVERY_S = 0.05
+"""Seconds between two reports."""
+LONGEST = 240
+"""Characters of a report."""
+
+
+class Work:
+    """Use it in the server's event loop alone; another thread comes in by `asyncio.loop.call_soon_threadsafe`."""
+
+    def __init__(self, server: Server, title: str, token: str | int | None, *, quiet: bool = False) -> None:
+        self._server = server
+        self.title = title
+        self.cancelled = False
+        self._token = token
+        self._shown = False
+        self._ended = False
+        self._message: str | None = None
+        self._sent: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._cancel: Callable[[], None] | None = None
+        if token is not None:
+            self._begin(token)
+        elif not quiet and server.makes_progress:
+            server.keep(self._create())
+
+    def say(self, message: str) -> None:
+        """Tell how far it is, in a few words of one line."""
+        self._message = " ".join(message.split())[:LONGEST]
+        if self._shown and self._timer is None and not self._ended:
+            self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._report)
+
+    def on_cancel(self, listener: Callable[[], None]) -> None:
+        """Hear of a cancel, at once if it was cancelled already. Without a listener the command's task is cancelled."""
+        self._listeners.append(listener)
+        if self.cancelled:
+            listener()
+
+    def cancel(self, otherwise: Callable[[], object]) -> None:
+        """Somebody wants this to end. ``otherwise`` is done where the command has nothing of its own to do."""
+        if self.cancelled or self._ended:
+            return
+        self.cancelled = True
+        self._message = "cancelling…"
+        self._report()
+        for listener in self._listeners:
+            listener()
+        if not self._listeners:
+            otherwise()
+
+    def end(self, message: str | None = None) -> None:
+        """No more is reported."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._token is not None:
+            self._server.works.pop(self._token, None)
+        if self._shown:
+            last = message if message is not None else self._message
+            self._tell(types.WorkDoneProgressEnd(message=last[:LONGEST] if last else None))
+
+    def holds(self, cancel: Callable[[], None]) -> None:
+        """What the client's cancel of the progress does."""
+        self._cancel = cancel
+        if self._token is not None:
+            self._server.works[self._token] = cancel
+
+    async def _create(self) -> None:
+        token = f"cantrip-{uuid4().hex[:12]}"
+        with contextlib.suppress(Exception):
+            # A client that says no, or never answers, sees no progress: the work itself goes on.
+            asked = self._server.protocol.send_request_async(
+                types.WINDOW_WORK_DONE_PROGRESS_CREATE, types.WorkDoneProgressCreateParams(token)
+            )
+            await asyncio.wait_for(asked, 10)
+            if not self._ended:
+                self._token = token
+                assert self._cancel is not None  # `holds` comes before anything is awaited
+                self._server.works[token] = self._cancel
+                self._begin(token)
+
+    def _begin(self, token: str | int) -> None:
+        self._token, self._shown, self._sent = token, True, self._message
+        self._tell(types.WorkDoneProgressBegin(self.title, cancellable=True, message=self._message))
+
+    def _report(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._shown and not self._ended and self._message != self._sent:
+            self._sent = self._message
+            self._tell(types.WorkDoneProgressReport(message=self._message, cancellable=not self.cancelled))
+
+    def _tell(
+        self, value: types.WorkDoneProgressBegin | types.WorkDoneProgressReport | types.WorkDoneProgressEnd
+    ) -> None:
+        assert self._token is not None
+        self._server.protocol.notify(types.PROGRESS, types.ProgressParams(self._token, value))

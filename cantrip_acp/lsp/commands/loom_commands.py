@@ -1,0 +1,257 @@
+"""The commands about a loom's turns: fork one, give it a reward, live its thread again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+from cantrip_acp.core.errors import CantripError, DefinitionError, IntentRequired, LoomLocked, UntrustedRecipe
+from cantrip_acp.lsp.commands import cast_commands, casts, trust
+from cantrip_acp.lsp.commands.arguments import Given
+from cantrip_acp.lsp.commands.command_run import Work
+from cantrip_acp.lsp.commands.runner import Failed
+from cantrip_acp.lsp.commands.worker_thread import Aside
+
+if TYPE_CHECKING:
+    from cantrip_acp.core.cantrip import Cantrip
+    from cantrip_acp.core.entity import Entity
+    from cantrip_acp.loom.loom import Loom
+    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.recipes.build.python_files import Files
+
+STATES = ("auto", "snapshot", "replay", "none")
+_REWARDS = ("1", "0.5", "0", "-1")
+_MOST = 8
+"""Recipes that are offered."""
+
+
+class Fork(casts.Cast):
+    """A cast that goes on from a turn of its loom."""
+
+    turn: str
+    state: str
+
+    async def _begin(self) -> Entity:
+        self._hosts.hear_thread(self._loom, self.turn)
+        return await self._cantrip.fork(self.turn, loom=self._loom, state=self.state)  # type: ignore[arg-type]
+
+
+async def fork(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """Go on from a turn as a new entity; without an intent, on that of the turn's own cast."""
+    path, state = loom_file(given), given.text("state", "snapshot")
+    if state not in STATES:
+        raise DefinitionError(f"cantrip.loom.fork: 'state' is one of {', '.join(STATES)}, not {state[:40]!r}")
+    turn, known = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
+    intent = given.text("intent") if given.has("intent") else known
+    if not intent.strip():
+        raise IntentRequired(
+            "intent is required: this turn belongs to no cast with one; give it as the argument `intent`"
+        )
+    recipe = await _recipe(server, given, path, "Fork with which recipe?")
+    work.say("getting ready")
+    files, workspace = server.files(), server.documents.workspace(recipe)
+    cantrip, loom = await _trusted(recipe, _forkable, server.trusting, recipe, files, workspace, path)
+    running = Fork(cantrip, loom, intent, work.say)
+    running.turn, running.state = turn, state
+    ended = await _lived(server, work, recipe, running, intent)
+    server.looms.hurry()
+    return {**ended.record, "from": turn, "recipe": recipe.as_uri()}
+
+
+async def _lived(server: Server, work: Work, recipe: Path, running: casts.Cast, intent: str) -> casts.Ended:
+    """A cast to its end, as `casting.cast` has it."""
+    server.casts.begin(recipe, running, intent)
+    server.lenses_changed()
+    work.on_cancel(running.cancel)
+    how: casts.Ended | str = "the cast was cut off"
+    try:
+        ended = how = await asyncio.shield(running.ended)
+    except asyncio.CancelledError:
+        running.cancel()
+        raise
+    except CantripError as error:
+        how = str(error)
+        raise
+    finally:
+        server.casts.end(recipe, running, how)
+        server.lenses_changed()
+    work.say(cast_commands.summary(ended))
+    return ended
+
+
+async def replay(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """Run the thread that ends in a turn again with its recorded words; it changes neither the loom nor a file."""
+    path, recorded = loom_file(given), given.flag("recordedGates")
+    turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
+    recipe = await _recipe(server, given, path, "Replay in the circle of which recipe?")
+    work.say("living it again")
+    files, workspace = server.files(), server.documents.workspace(recipe)
+    cantrip = await _trusted(recipe, _circle, server.trusting, recipe, files, workspace)
+
+    async def run() -> Any:
+        from cantrip_acp.core.forking.replay import replay as lived_again
+        from cantrip_acp.loom.loom import Loom
+
+        with Loom.open(path, readonly=True) as loom:
+            return await lived_again(cantrip, loom, turn, recorded_gates=recorded)
+
+    living = Aside(run, "replay")
+    work.on_cancel(living.cancel)
+    try:
+        told = await living.wait()
+    except asyncio.CancelledError:
+        if not living.cancelled:
+            living.cancel()
+            raise
+        raise Failed("the replay was cancelled", data={"error": "Cancelled"}) from None
+    differs = told.divergence
+    words = f"{told.turns} turns, all the same" if differs is None else f"went another way at {differs}"
+    work.say(words)
+    kind = types.MessageType.Info if differs is None else types.MessageType.Warning
+    server.window_show_message(types.ShowMessageParams(kind, f"Replay: {words}"[:1000]))
+    where = None if differs is None else {"turn": differs.turn_id, "number": differs.number, "how": differs.how}
+    return {"leaf": turn, "turns": told.turns, "divergence": where, "recipe": recipe.as_uri()}
+
+
+async def reward(server: Server, given: Given, work: Work) -> dict[str, Any]:
+    """Give a turn a reward; the last one counts. Without a number the user chooses one."""
+    path = loom_file(given)
+    turn, _ = await asyncio.to_thread(turn_of, path, given.text("turn", ""))
+    if given.has("reward"):
+        number = given.number("reward")
+    else:
+        number = float(await chosen(server, f"Which reward for turn {turn}?", _REWARDS, "reward", "a number"))
+    note = given.text("note", "") or None
+    told = await asyncio.to_thread(_reward, path, turn, number, note)
+    server.looms.hurry()
+    return told
+
+
+def _reward(path: Path, turn: str, number: float, note: str | None) -> dict[str, Any]:
+    import getpass
+
+    import msgspec
+
+    from cantrip_acp.loom.loom import Loom
+
+    try:
+        with Loom.open(path) as loom:
+            loom.annotate_reward(turn, number, by=getpass.getuser(), note=note)
+            record = loom.assigned(turn)[-1]
+    except LoomLocked as error:
+        raise LoomLocked(
+            f"a session is writing {path}; give the reward when it has ended, or there by /reward"
+        ) from error
+    data: dict[str, Any] = msgspec.to_builtins(record)
+    data.pop("type", None)
+    return data
+
+
+def loom_file(given: Given) -> Path:
+    """The loom that is meant."""
+    path = given.file()
+    if not path.is_file():
+        raise DefinitionError("there is no such loom", where=str(path))
+    return path
+
+
+def turn_of(path: Path, wanted: str) -> tuple[str, str]:
+    """A turn's id from itself or its beginning (an empty one: the leaf that was written last), and its cast's intent."""
+    from cantrip_acp.cli.loom.find_loom import leaf, reading
+
+    with reading(path) as loom:
+        turn = leaf(loom, wanted or None)
+        cast = loom.places[turn].cast_id
+        start = loom.cast_of(cast)[0] if cast is not None else None
+        return turn, (start.intent if start is not None else None) or ""
+
+
+async def _recipe(server: Server, given: Given, loom: Path, question: str) -> Path:
+    """The recipe that is named, that the loom was cast with from here, or that the user chooses."""
+    workspace = server.documents.workspace(loom)
+    if given.has("recipe"):
+        name = given.text("recipe")
+        if name.startswith(("file:", "/")):
+            return given.file("recipe")
+        from cantrip_acp.recipes import recipe
+
+        found = await asyncio.to_thread(recipe.load, name, workspace)
+        return found.path.absolute()
+    cast = _cast_with(server, loom)
+    if cast is not None:
+        return cast
+    known = await asyncio.to_thread(_recipes, server, workspace, loom.parent)
+    if not known:
+        raise DefinitionError(
+            "which recipe? None is open, and none lies in .cantrip or beside the loom; name one as the argument `recipe`",
+            where=str(loom),
+        )
+    if len(known) == 1:
+        return known[0]
+    names = {
+        str(path.relative_to(workspace) if path.is_relative_to(workspace) else path): path for path in known[:_MOST]
+    }
+    return names[await chosen(server, question, tuple(names), "recipe", "its file or name")]
+
+
+def _cast_with(server: Server, loom: Path) -> Path | None:
+    """The recipe whose last cast from here is in this loom."""
+    for path, how in server.casts.last.items():
+        if isinstance(how, casts.Ended) and how.loom and os.path.abspath(how.loom) == str(loom):
+            return path
+    return None
+
+
+def _recipes(server: Server, workspace: Path, beside: Path) -> list[Path]:
+    from cantrip_acp.recipes.recipe import recipe_files
+
+    opened = [held.path for held in list(server.documents.held.values()) if held.recipe]
+    return list(dict.fromkeys([*opened, *recipe_files(workspace / ".cantrip"), *recipe_files(beside)]))
+
+
+async def chosen(server: Server, question: str, among: tuple[str, ...], name: str, what: str) -> str:
+    """What the user chooses. Raises `DefinitionError` where nothing is chosen."""
+    actions = [types.MessageActionItem(each) for each in among]
+    asked = types.ShowMessageRequestParams(types.MessageType.Info, question, actions=actions)
+    answer = await server.window_show_message_request_async(asked)
+    if answer is None or answer.title not in among:
+        raise DefinitionError(f"nothing was chosen; give {what} as the argument `{name}`")
+    return answer.title
+
+
+async def _trusted(recipe: Path, ready: Any, *given: Any) -> Any:
+    """What ``ready`` makes of a recipe, in a thread; one that asks for more than it may is refused with how to allow it."""
+    try:
+        return await asyncio.to_thread(ready, *given)
+    except UntrustedRecipe as error:
+        mend = {"title": "Trust this recipe", "command": "cantrip.trust", "arguments": [{"uri": recipe.as_uri()}]}
+        raise Failed(str(error), data={"error": "UntrustedRecipe", "folder": error.folder, "command": mend}) from error
+
+
+def _forkable(trusted: trust.Trusting, path: Path, files: Files, workspace: Path, loom: Path) -> tuple[Cantrip, Loom]:
+    from cantrip_acp.files import paths
+    from cantrip_acp.recipes.build.build import build
+    from cantrip_acp.recipes.build.loom_location import open_loom
+
+    state = paths.state_dir()
+    recipe = trust.recipe_at(path, files, state)
+    trusted.require(recipe, workspace, state)
+    cantrip = build(recipe, workspace=workspace)
+    if cantrip.crystal.name == "human":
+        raise DefinitionError("a human crystal is asked at a terminal: cantrip loom fork", where=str(path))
+    return cantrip, open_loom(cantrip.loom_settings, loom, state)
+
+
+def _circle(trusted: trust.Trusting, path: Path, files: Files, workspace: Path) -> Cantrip:
+    from cantrip_acp.crystals.scripted import ScriptedCrystal
+    from cantrip_acp.files import paths
+    from cantrip_acp.recipes.build.build import build
+
+    state = paths.state_dir()
+    recipe = trust.recipe_at(path, files, state)
+    trusted.require(recipe, workspace, state)
+    return build(recipe, workspace=workspace, crystal=ScriptedCrystal([]))

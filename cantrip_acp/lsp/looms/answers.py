@@ -1,0 +1,148 @@
+"""What a loom's file answers, a function a question (`kinds`): read from disk in a thread, and made ready to be sent there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.lsp.looms.cache import path_of
+from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.lsp.server.wire import Prepared, prepared
+
+if TYPE_CHECKING:
+    from cantrip_acp.lsp.server.server import Server
+
+
+def opened(ls: Server, item: types.TextDocumentItem) -> None:
+    """The client's text is not looked at: the file is."""
+    ls.looms.opened(item.uri)
+
+
+def edited(
+    ls: Server, about: types.VersionedTextDocumentIdentifier, changes: list[types.TextDocumentContentChangeEvent]
+) -> None:
+    """What is typed into a loom is not in it."""
+
+
+def saved(ls: Server, uri: str) -> None:
+    ls.looms.hurry()
+
+
+def closed(ls: Server, uri: str) -> None:
+    ls.looms.closed(uri)
+
+
+async def _told(ls: Server, uri: str, tell: Callable[[Book], Any]) -> Prepared | None:
+    """What ``tell`` says of the loom at an address; nothing where it cannot be read, which its diagnostics say."""
+    path = path_of(uri)
+    if path is None:
+        return None
+    book = await ls.looms.book(path)
+
+    def told() -> Prepared | None:
+        try:
+            with book.lock:
+                return prepared(tell(book)) if book.broken is None else None
+        except LoomError:
+            return None
+
+    return await asyncio.to_thread(told)
+
+
+async def symbols(ls: Server, params: types.DocumentSymbolParams) -> Prepared | None:
+    from cantrip_acp.lsp.looms import outline
+
+    return await _told(ls, params.text_document.uri, outline.symbols)
+
+
+async def folds(ls: Server, params: types.FoldingRangeParams) -> Prepared | None:
+    from cantrip_acp.lsp.looms import outline
+
+    return await _told(ls, params.text_document.uri, outline.folds)
+
+
+async def lenses(ls: Server, params: types.CodeLensParams) -> Prepared | None:
+    from cantrip_acp.lsp.looms import lenses
+
+    uri = params.text_document.uri
+    return await _told(ls, uri, lambda book: lenses.lenses(book, uri))
+
+
+async def links(ls: Server, params: types.DocumentLinkParams) -> Prepared | None:
+    from cantrip_acp.lsp.looms import links
+
+    uri, encoding = params.text_document.uri, ls.documents.encoding
+    return await _told(ls, uri, lambda book: links.links(book, uri, encoding))
+
+
+async def hover(ls: Server, params: types.HoverParams) -> Prepared | None:
+    from cantrip_acp.lsp.looms import damage, links
+    from cantrip_acp.lsp.looms import hover as hovering
+
+    line, character, encoding = params.position.line, params.position.character, ls.documents.encoding
+    markdown = types.MarkupKind.Markdown in ls.hover_formats
+
+    def tell(book: Book) -> dict[str, Any] | None:
+        position = book.position_of(line)
+        if position is None:
+            said = damage.of_line(book, line)
+            value = hovering.fence(said) if said else ""
+        else:
+            name = links.word(book, position, character, encoding)
+            number = book.index.numbers.get(name)
+            other = number is not None and book.line(number) != line
+            value = hovering.turn(book, number) if number is not None and other else hovering.record(book, position)
+        if not value:
+            return None
+        if not markdown:
+            return {"contents": {"kind": "plaintext", "value": hovering.unmarked(value)}}
+        return {"contents": {"kind": "markdown", "value": value}}
+
+    return await _told(ls, params.text_document.uri, tell)
+
+
+async def definition(ls: Server, params: types.DefinitionParams) -> Prepared | None:
+    from cantrip_acp.lsp.looms import links
+
+    uri, where, encoding = params.text_document.uri, params.position, ls.documents.encoding
+
+    def tell(book: Book) -> list[dict[str, Any]]:
+        position = book.position_of(where.line)
+        if position is None:
+            return []
+        found = links.target(book, links.word(book, position, where.character, encoding))
+        if found is None or found == where.line:
+            found = links.above(book, position)
+        return links.locations(uri, [] if found is None else [found])
+
+    return await _told(ls, uri, tell)
+
+
+async def references(ls: Server, params: types.ReferenceParams) -> Prepared | None:
+    from cantrip_acp.lsp.looms import links
+
+    uri, where, encoding = params.text_document.uri, params.position, ls.documents.encoding
+    declared = params.context.include_declaration
+
+    def tell(book: Book) -> list[dict[str, Any]]:
+        position = book.position_of(where.line)
+        if position is None:
+            return []
+        name = links.word(book, position, where.character, encoding)
+        target = links.target(book, name)
+        if target is None:
+            name = getattr(book.one(position), "id", "")
+            target = links.target(book, name)
+        found = links.references(book, name) if target is not None else []
+        return links.locations(uri, [line for line in found if declared or line != target])
+
+    return await _told(ls, uri, tell)
+
+
+def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Prepared:
+    """The damage is told as it is found, also to clients that ask."""
+    return prepared({"kind": "full", "items": []})

@@ -1,0 +1,204 @@
+"""The looms that are in use: those that the client has open, and those that a tree asked for. All are followed while they grow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pygls.uris import from_fs_path, to_fs_path
+
+from cantrip_acp.core.errors import LoomError
+from cantrip_acp.lsp.looms.document import Book
+
+if TYPE_CHECKING:
+    from cantrip_acp.loom.view import View
+    from cantrip_acp.lsp.server.server import Server
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+"""Seconds between two looks at what is in use; a fourth as often where nothing has moved for a while."""
+LIVELY_S = 10.0
+UNUSED_S = 600.0
+"""Seconds after which a loom that nobody asks for any more is let go."""
+CHANGED = "cantrip/loom/changed"
+LIST_CHANGED = "cantrip/loom/listChanged"
+
+
+class Shelf:
+    """One server's looms, by their paths."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._books: dict[Path, Book] = {}
+        self._loading: dict[Path, asyncio.Task[None]] = {}
+        self._shown: dict[Path, str] = {}
+        """What the client has open, and how it names it."""
+        self._used: dict[Path, float] = {}
+        self._seen: dict[Path, int] = {}
+        """The version that the client knows of."""
+        self._told: dict[Path, list[dict[str, Any]]] = {}
+        self._folders: dict[Path, int] = {}
+        self._following: asyncio.Task[None] | None = None
+        self._moved = 0.0
+        self._views: dict[Path, tuple[View, tuple[str, ...]]] = {}
+        self._serving = threading.Lock()
+        self._hurry = asyncio.Event()
+
+    def opened(self, uri: str) -> None:
+        """The client opened a loom."""
+        path = path_of(uri)
+        if path is not None:
+            self._shown[path] = uri
+            self._server.keep(self._first(path))
+
+    def closed(self, uri: str) -> None:
+        """The client let go of it; nothing more is said of it."""
+        path = path_of(uri)
+        if path is not None and self._shown.pop(path, None) is not None:
+            self._told.pop(path, None)
+            self._publish(uri, [])
+
+    def hurry(self) -> None:
+        """Look now: something is said to have changed."""
+        self._hurry.set()
+
+    def folders(self, folders: list[Path]) -> None:
+        """From now on the client is told when looms come to these folders, or go."""
+        for folder in folders:
+            self._folders.setdefault(folder, _state(folder))
+        self._follow()
+
+    async def book(self, path: Path) -> Book:
+        """A loom, read as it is now. What is wrong with it is in ``broken``."""
+        self._used[path] = time.monotonic()
+        book = self._books.get(path)
+        if book is None:
+            book = self._books[path] = Book(path)
+            self._loading[path] = self._server.beside(asyncio.to_thread(book.load))
+        loading = self._loading.get(path)
+        if loading is not None:
+            # Who asked may go away; the loom is read all the same.
+            await asyncio.shield(loading)
+            if self._loading.pop(path, None) is not None:
+                self._seen[path] = book.version
+        else:
+            # What was just written is told, too.
+            await asyncio.to_thread(book.look)
+        self._follow()
+        return book
+
+    def view(self, path: Path, hosts: tuple[str, ...], frames: tuple[str, ...]) -> View:
+        """The page of a loom, served as long as the server lives. Raises `LoomError` where it cannot be shown.
+
+        Takes a moment; call it in a thread. ``hosts`` are names under which a proxy shows it.
+        """
+        from cantrip_acp.loom.view import serve
+
+        with self._serving:
+            known = self._views.get(path)
+            if known is not None:
+                if known[1] == hosts and known[0].trouble(0.0) is None:
+                    return known[0]
+                known[0].close()
+                del self._views[path]
+            # Its new names are those of its old port.
+            port = known[0].port if known is not None and hosts else 0
+            view = serve(path, port=port, hosts=hosts, frames=frames)
+            trouble = view.trouble()
+            if trouble is not None:
+                view.close()
+                raise LoomError(trouble)
+            self._views[path] = view, hosts
+            return view
+
+    async def _first(self, path: Path) -> None:
+        await self._diagnose(path, await self.book(path))
+
+    def _follow(self) -> None:
+        self._moved = time.monotonic()
+        if self._following is None or self._following.done():
+            self._following = self._server.beside(self._followed())
+
+    async def _followed(self) -> None:
+        while self._books or self._folders:
+            lively = time.monotonic() - self._moved < LIVELY_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), LOOK_S if lively else 4 * LOOK_S)
+            self._hurry.clear()
+            self._let_go()
+            try:
+                await self._look()
+            except Exception:  # noqa: BLE001 - one that cannot be followed holds up no other
+                _log.exception("a loom could not be followed")
+
+    async def _look(self) -> None:
+        books = {path: book for path, book in self._books.items() if path not in self._loading}
+        folders = dict(self._folders)
+        states = await asyncio.to_thread(_looked, list(books.values()), list(folders))
+        for path, book in books.items():
+            if book.version != self._seen.get(path) and self._books.get(path) is book:
+                self._seen[path] = book.version
+                self._moved = time.monotonic()
+                self._changed(path, book)
+                await self._diagnose(path, book)
+        for folder, state in states.items():
+            if state != folders[folder]:
+                self._folders[folder] = state
+                self._moved = time.monotonic()
+                self._server.protocol.tell(LIST_CHANGED, {"folder": from_fs_path(str(folder))})
+
+    def _changed(self, path: Path, book: Book) -> None:
+        uri = self._shown.get(path) or from_fs_path(str(path))
+        about = {"uri": uri, "version": book.version, "turns": len(book.index), "casts": len(book.index.casts)}
+        self._server.protocol.tell(CHANGED, {**about, "problem": book.broken})
+        if path in self._shown:
+            self._server.lenses_changed()
+
+    async def _diagnose(self, path: Path, book: Book) -> None:
+        uri = self._shown.get(path)
+        if uri is None:
+            return
+        from cantrip_acp.lsp.looms import damage
+
+        found = await asyncio.to_thread(damage.findings, book)
+        if self._shown.get(path) == uri and self._told.get(path) != found:
+            self._told[path] = found
+            self._publish(uri, found)
+
+    def _publish(self, uri: str, found: list[dict[str, Any]]) -> None:
+        self._server.protocol.tell("textDocument/publishDiagnostics", {"uri": uri, "diagnostics": found})
+
+    def _let_go(self) -> None:
+        now = time.monotonic()
+        for path in [p for p in self._books if p not in self._shown and p not in self._loading]:
+            if now - self._used.get(path, 0.0) > UNUSED_S:
+                self._books.pop(path).close()
+                self._used.pop(path, None)
+                self._seen.pop(path, None)
+
+
+def path_of(uri: str) -> Path | None:
+    """The file at an address; None where it is no file's."""
+    path = to_fs_path(uri) if uri.startswith("file:") else None
+    return Path(os.path.abspath(path)) if path and "\0" not in path else None
+
+
+def _looked(books: list[Book], folders: list[Path]) -> dict[Path, int]:
+    for book in books:
+        book.look()
+    return {folder: _state(folder) for folder in folders}
+
+
+def _state(folder: Path) -> int:
+    """Changes with what lies in a folder."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0

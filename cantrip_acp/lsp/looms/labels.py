@@ -1,0 +1,152 @@
+"""Casts and turns in a few words and numbers, as symbols, lenses and trees show them. Nothing in them moves a cursor."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from cantrip_acp.crystals.contract import Usage
+from cantrip_acp.loom.query.thread import cast_ending
+from cantrip_acp.loom.records.turn import Turn
+from cantrip_acp.loom.view import summary
+from cantrip_acp.lsp.looms.document import Book
+from cantrip_acp.text.sanitize import clean_line
+
+_SHOWN = 120
+DOT = " · "
+
+
+def plain(text: object, most: int = _SHOWN) -> str:
+    """A text as one short line."""
+    return clean_line(text if isinstance(text, str) else str(text), most)
+
+
+def turn(book: Book, number: int, of: Turn) -> dict[str, Any]:
+    """A turn as data. ``line`` counts from 0; ``kind`` says what ``text`` is: code, calls, text, fold or call."""
+    told, index = of.metadata, book.index
+    row = summary.row(of)
+    cast = index.cast_of[number]
+    return {
+        "n": number,
+        "id": of.id,
+        "line": book.line(number),
+        "sequence": of.sequence,
+        "role": of.role,
+        "kind": row["kind"],
+        "text": plain(row["text"]),
+        "said": plain(row.get("said", "")),
+        "gates": [plain(gate, 60) for gate in dict.fromkeys(of.gate_calls)],
+        "cast": index.casts[cast].id if cast >= 0 else None,
+        "entity": of.entity_id,
+        "parent": of.parent_id,
+        "continues": of.continues,
+        "tokens": {"prompt": told.tokens_prompt, "completion": told.tokens_completion, "cached": told.tokens_cached},
+        "cost": told.cost,
+        "ms": round(told.duration_ms, 3),
+        "timestamp": told.timestamp,
+        "model": told.model,
+        "reward": of.reward,
+        "failed": bool(summary.flags(of) & summary.ERROR),
+        "state": "terminated" if of.terminated else "truncated" if of.truncated else None,
+        "reason": of.reason,
+        "children": len(book.spawned(number)),
+        "forks": len(index.forks.get(number, ())),
+    }
+
+
+def cast(book: Book, number: int) -> dict[str, Any]:
+    """A cast as data. ``tokens`` and ``cost`` of one that has ended are with its children's, as the loom has them."""
+    start, end = book.cast(number)
+    places, spawner, fork = book.index.casts[number], book.spawner(number), book.fork(number)
+    first, last = book.span(number)
+    usage = end.usage if end is not None else {}
+    ending = cast_ending(end, running=end is None and book.running(book.index.casts[number].id))
+    if usage:
+        spent = Usage.of_record(usage).counted()
+    else:
+        spent = book.spent(number)
+    tokens = {"prompt": spent.prompt_tokens, "completion": spent.completion_tokens, "cached": spent.cached_tokens}
+    cost = spent.cost
+    told = "" if end is None else end.error or (end.result if isinstance(end.result, str) else "") or end.summary or ""
+    return {
+        "n": number,
+        "id": places.id,
+        "line": first,
+        "endLine": last,
+        "entity": book.index.entities[places.entity],
+        "intent": plain((start.intent if start is not None else None) or ""),
+        "told": plain(told),
+        "state": ending.state,
+        "reason": ending.reason,
+        "turns": len(book.turns[number]),
+        "tokens": tokens,
+        "cost": cost if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        "started": start.timestamp if start is not None else "",
+        "ended": end.timestamp if end is not None else None,
+        "model": plain(start.attributes.get("model") or "") or None if start is not None else None,
+        "parent": book.index.ids[spawner] if spawner is not None else None,
+        "forkedFrom": fork.from_turn if fork is not None else None,
+        "leaf": book.index.ids[book.turns[number][-1]] if book.turns[number] else None,
+    }
+
+
+def turn_facts(data: dict[str, Any]) -> str:
+    """What a turn took, in a line."""
+    parts = [duration(data["ms"] / 1000), *_spent(data)]
+    if data["reward"] is not None:
+        parts.append(f"reward {data['reward']:g}")
+    if data["failed"]:
+        parts.append("failed")
+    if data["reason"]:
+        parts.append(data["reason"])
+    return DOT.join(parts)
+
+
+def cast_facts(data: dict[str, Any]) -> str:
+    """How a cast ended and what it took, in a line."""
+    how = data["reason"] or data["state"]
+    parts = [how, many(data["turns"], "turn"), *_spent(data)]
+    if data["forkedFrom"]:
+        parts.append(f"fork of {data['forkedFrom']}")
+    return DOT.join(plain(part) for part in parts)
+
+
+def turn_name(data: dict[str, Any]) -> str:
+    """A turn in a few words."""
+    if data["role"] == "call":
+        return "call"
+    lead = "fold" if data["role"] == "fold" else str(data["sequence"])
+    gates = ", ".join(data["gates"])
+    rest = data["text"] or data["said"]
+    words = f"{gates}: {rest}" if gates and rest else gates or rest or "(said nothing)"
+    return plain(f"{lead}  {words}")
+
+
+def _spent(data: dict[str, Any]) -> list[str]:
+    tokens = data["tokens"]["prompt"] + data["tokens"]["completion"]
+    out = [f"{tokens:,} tokens"] if tokens else []
+    return out if data["cost"] is None else [*out, f"${data['cost']:.4f}"]
+
+
+def many(number: int, what: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
+def when(timestamp: str) -> str:
+    """A time of the loom, to the second; the text as it is where it is none."""
+    try:
+        return datetime.fromisoformat(timestamp).strftime("%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return plain(timestamp, 40)
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,268 @@
+"""What a recipe answers, a function a question; each imports its own file when it is asked for the first time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cantrip_acp.lsp.recipes.call_hierarchy import Family
+    from cantrip_acp.lsp.server.documents import Held
+    from cantrip_acp.lsp.server.server import Server
+    from cantrip_acp.lsp.server.wire import Prepared
+
+T = TypeVar("T")
+
+
+def _opened(answer: Callable[[Server, Held, Any], T]) -> Callable[[Server, Any], T | None]:
+    """Of a recipe that the client does not have open, nothing is said."""
+
+    @wraps(answer)
+    def asked(ls: Server, params: Any) -> T | None:
+        held = ls.documents.recipe(params.text_document.uri)
+        return answer(ls, held, params) if held is not None else None
+
+    return asked
+
+
+@_opened
+def completion(ls: Server, held: Held, params: types.CompletionParams) -> types.CompletionList:
+    from cantrip_acp.lsp.recipes.completion import completions
+
+    found = completions(held, params.position, ls.documents.workspace(held.path))
+    return types.CompletionList(is_incomplete=False, items=[_readable(ls, item) for item in found])
+
+
+def completion_resolved(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
+    from cantrip_acp.lsp.recipes.completion import resolve
+
+    return _readable(ls, resolve(item))
+
+
+def _readable(ls: Server, item: types.CompletionItem) -> types.CompletionItem:
+    if isinstance(item.documentation, types.MarkupContent):
+        from cantrip_acp.lsp.server.markup import fitted
+
+        said = fitted(item.documentation, ls.completion_formats)
+        item.documentation = said if ls.completion_formats else said.value
+    return item
+
+
+@_opened
+def hover(ls: Server, held: Held, params: types.HoverParams) -> types.Hover | None:
+    from cantrip_acp.lsp.recipes.hover import hover
+    from cantrip_acp.lsp.server.markup import fitted
+
+    found = hover(held, ls.reading(held), params.position)
+    if found is not None and isinstance(found.contents, types.MarkupContent):
+        found.contents = fitted(found.contents, ls.hover_formats)
+    return found
+
+
+@_opened
+def code_actions(ls: Server, held: Held, params: types.CodeActionParams) -> list[types.CodeAction]:
+    from cantrip_acp.lsp.recipes.code_actions import actions
+
+    workspace = ls.documents.workspace(held.path)
+    return actions(held, ls.reading(held), params, ls.diagnostic, workspace, creates=ls.creates_files)
+
+
+@_opened
+def lenses(ls: Server, held: Held, params: types.CodeLensParams) -> list[types.CodeLens]:
+    from cantrip_acp.lsp.recipes.lenses import lenses
+
+    return lenses(ls, held)
+
+
+@_opened
+def symbols(ls: Server, held: Held, params: types.DocumentSymbolParams) -> Prepared:
+    from cantrip_acp.lsp.recipes.outline import symbols
+    from cantrip_acp.lsp.server.wire import prepared
+
+    return prepared(symbols(held))
+
+
+@_opened
+def folds(ls: Server, held: Held, params: types.FoldingRangeParams) -> list[types.FoldingRange]:
+    from cantrip_acp.lsp.recipes.outline import folds
+
+    return folds(held)
+
+
+@_opened
+def formatting(ls: Server, held: Held, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
+    from cantrip_acp.lsp.recipes.formatting import edits
+
+    return edits(held)
+
+
+@_opened
+def definition(ls: Server, held: Held, params: types.DefinitionParams) -> list[types.Location]:
+    from cantrip_acp.lsp.recipes.references import definition
+
+    return definition(held, params.position)
+
+
+@_opened
+def references(
+    ls: Server, held: Held, params: types.ReferenceParams
+) -> list[types.Location] | Coroutine[Any, Any, list[types.Location]]:
+    from cantrip_acp.lsp.recipes.references import file_at, references
+
+    file = file_at(held, params.position)
+    if file is not None:
+        return _users(ls, file)
+    return references(held, params.position, params.context.include_declaration)
+
+
+async def _users(ls: Server, file: Path) -> list[types.Location]:
+    """A file is used by any recipe of the workspace."""
+    from cantrip_acp.lsp.recipes.references import users
+
+    async with ls.reading_library:
+        return await asyncio.to_thread(lambda: users(ls.library.all(ls.documents), file))
+
+
+@_opened
+def links(ls: Server, held: Held, params: types.DocumentLinkParams) -> list[types.DocumentLink]:
+    from cantrip_acp.lsp.recipes.references import links
+
+    return links(held)
+
+
+@_opened
+def renaming(ls: Server, held: Held, params: types.PrepareRenameParams) -> types.Range | None:
+    from cantrip_acp.lsp.recipes.references import renaming
+
+    span = renaming(held, params.position)
+    return held.text.range(*span) if span is not None else None
+
+
+@_opened
+def renamed(ls: Server, held: Held, params: types.RenameParams) -> types.WorkspaceEdit | None:
+    from cantrip_acp.lsp.recipes.references import rename
+
+    try:
+        return rename(held, params.position, params.new_name)
+    except ValueError as error:
+        raise JsonRpcInvalidParams(str(error)) from None
+
+
+@_opened
+def highlights(ls: Server, held: Held, params: types.DocumentHighlightParams) -> list[types.DocumentHighlight]:
+    from cantrip_acp.lsp.recipes.outline import highlights
+
+    return highlights(held, params.position)
+
+
+@_opened
+def selections(ls: Server, held: Held, params: types.SelectionRangeParams) -> list[types.SelectionRange]:
+    from cantrip_acp.lsp.recipes.outline import selections
+
+    return selections(held, list(params.positions))
+
+
+@_opened
+def linked(ls: Server, held: Held, params: types.LinkedEditingRangeParams) -> types.LinkedEditingRanges | None:
+    from cantrip_acp.lsp.recipes.outline import linked
+
+    return linked(held, params.position)
+
+
+@_opened
+def tokens(ls: Server, held: Held, params: types.SemanticTokensParams) -> Prepared:
+    from cantrip_acp.lsp.recipes import semantic_tokens
+
+    return _colored(semantic_tokens.whole(held))
+
+
+@_opened
+def tokens_changed(ls: Server, held: Held, params: types.SemanticTokensDeltaParams) -> Prepared:
+    from cantrip_acp.lsp.recipes import semantic_tokens
+
+    return _colored(semantic_tokens.changed(held, params.previous_result_id))
+
+
+@_opened
+def tokens_of_part(ls: Server, held: Held, params: types.SemanticTokensRangeParams) -> Prepared:
+    from cantrip_acp.lsp.recipes import semantic_tokens
+
+    return _colored(semantic_tokens.part(held, params.range))
+
+
+def _colored(made: types.SemanticTokens | types.SemanticTokensDelta) -> Prepared:
+    """Thousands of numbers, which need not be looked at one by one once more."""
+    from cantrip_acp.lsp.server.wire import prepared
+
+    if isinstance(made, types.SemanticTokens):
+        out: dict[str, Any] = {"data": made.data}
+    else:
+        edits = [{"start": e.start, "deleteCount": e.delete_count, "data": e.data or []} for e in made.edits]
+        out = {"edits": edits}
+    return prepared(out if made.result_id is None else {"resultId": made.result_id, **out})
+
+
+@_opened
+def hints(ls: Server, held: Held, params: types.InlayHintParams) -> list[types.InlayHint]:
+    from cantrip_acp.lsp.recipes.inlay_hints import hints
+
+    return hints(held, ls.reading(held).data, params.range)
+
+
+@_opened
+def family(ls: Server, held: Held, params: types.CallHierarchyPrepareParams) -> list[types.CallHierarchyItem]:
+    from cantrip_acp.lsp.recipes.call_hierarchy import Family
+
+    return Family(held, ls.reading(held).data).at(params.position)
+
+
+def family_below(
+    ls: Server, params: types.CallHierarchyOutgoingCallsParams
+) -> list[types.CallHierarchyOutgoingCall] | None:
+    found = _family(ls, params.item)
+    return found[0].made_by(found[1]) if found is not None else None
+
+
+def family_above(
+    ls: Server, params: types.CallHierarchyIncomingCallsParams
+) -> list[types.CallHierarchyIncomingCall] | None:
+    found = _family(ls, params.item)
+    return found[0].makers_of(found[1]) if found is not None else None
+
+
+def _family(ls: Server, item: types.CallHierarchyItem) -> tuple[Family, dict[str, Any]] | None:
+    from cantrip_acp.lsp.recipes.call_hierarchy import Family
+
+    held = ls.documents.recipe(item.uri)
+    if held is None:
+        return None
+    return Family(held, ls.reading(held).data), item.data if isinstance(item.data, dict) else {}
+
+
+async def workspace_symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
+    from cantrip_acp.lsp.server.workspace_symbols import symbols
+
+    async with ls.reading_library:
+        return await asyncio.to_thread(lambda: symbols(ls.library.all(ls.documents), params.query))
+
+
+def diagnostics(ls: Server, params: types.DocumentDiagnosticParams) -> Any:
+    from cantrip_acp.lsp.server import pull_diagnostics
+
+    held = ls.documents.recipe(params.text_document.uri)
+    if held is None:
+        return types.RelatedFullDocumentDiagnosticReport([])
+    return pull_diagnostics.of_one(ls, held, params.previous_result_id)
+
+
+async def workspace_diagnostics(ls: Server, params: types.WorkspaceDiagnosticParams) -> types.WorkspaceDiagnosticReport:
+    from cantrip_acp.lsp.server import pull_diagnostics
+
+    return await pull_diagnostics.of_all(ls, {each.uri: each.value for each in params.previous_result_ids})

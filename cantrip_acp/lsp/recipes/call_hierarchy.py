@@ -1,0 +1,128 @@
+"""Who delegates to whom, as a call hierarchy: a recipe's entity, the children that its gates make, and theirs.
+
+A child is told apart by the crystal that it may have (the parent's own, or one of ``crystals``) and by how deep it is; it
+goes on as long as ``max_depth`` lets it, and with the gates that it is not denied.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from lsprotocol import types
+
+from cantrip_acp.core.wards import WARDS, Wards
+from cantrip_acp.gates.registry import ALIASES, DELEGATION
+from cantrip_acp.lsp.recipes import lint
+from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.lsp.server.workspace_symbols import title, title_span
+
+OWN = ""
+"""The crystal of a child that has its parent's."""
+
+
+class Family:
+    """A recipe's entity and all below it. ``data`` is what the recipe says, as it was read last."""
+
+    def __init__(self, held: Held, data: Any) -> None:
+        self._held = held
+        circle = data.get("circle") if isinstance(data, dict) else None
+        self._circle: dict[str, Any] = circle if isinstance(circle, dict) else {}
+
+    def at(self, position: types.Position) -> list[types.CallHierarchyItem]:
+        """Who is meant at a position: a child at the name of its crystal, else the recipe's own entity."""
+        path = self._held.tree.at(self._held.text.offset(position)).path
+        if len(path) >= 2 and path[0] == "crystals" and self._reach and isinstance(path[1], str):
+            return [self._item(path[1], 1)]
+        return [self._item(None, 0)]
+
+    def made_by(self, data: dict[str, Any]) -> list[types.CallHierarchyOutgoingCall]:
+        """The children that one can make, and the gates by which."""
+        depth = _depth(data)
+        gates = self._gates(depth)
+        if not gates or depth >= self._reach:
+            return []
+        spots = [self._held.text.range(*span) for span in gates]
+        return [types.CallHierarchyOutgoingCall(self._item(name, depth + 1), spots) for name in self._choices]
+
+    def makers_of(self, data: dict[str, Any]) -> list[types.CallHierarchyIncomingCall]:
+        """Who makes one: an entity above, by the gates of its circle."""
+        depth = _depth(data)
+        if depth == 0:
+            return []
+        spots = [self._held.text.range(*span) for span in self._gates(depth - 1)]
+        above = [None] if depth == 1 else self._choices
+        return [types.CallHierarchyIncomingCall(self._item(name, depth - 1), spots) for name in above]
+
+    def _item(self, crystal: str | None, depth: int) -> types.CallHierarchyItem:
+        held, recipe = self._held, title(self._held)
+        kind = types.SymbolKind.Class if crystal is None else types.SymbolKind.Object
+        if crystal is None:
+            name, span = recipe, title_span(held)
+        elif crystal == OWN:
+            name, span = f"child of {recipe}", next(iter(self._gates(0)), title_span(held))
+        else:
+            given = held.tree.find(("crystals", crystal))
+            name, span = crystal, (given.key_span if given is not None and given.key_span else title_span(held))
+        spot = held.text.range(*span)
+        data = {"kind": "recipe", "crystal": crystal, "depth": depth}
+        detail = self._detail(crystal, depth)
+        return types.CallHierarchyItem(name, kind, held.uri, spot, spot, detail=detail, data=data)
+
+    def _detail(self, crystal: str | None, depth: int) -> str:
+        tree = self._held.tree
+        parts = [str(self._circle.get("medium", "conversation"))]
+        model = _model(tree.find(("crystals", crystal)) if crystal else tree.get("crystal"))
+        if model:
+            parts.append(model)
+        if depth:
+            parts.append(f"depth {depth}")
+        return " · ".join([*parts, f"max_depth {max(0, self._wards.max_depth - depth)}"])
+
+    def _gates(self, depth: int) -> list[Span]:
+        """Where the circle of an entity at a depth is given what makes children; a deny list holds below the root."""
+        denied = {*self._wards.remove_gate, *(self._wards.child_gate_denylist if depth else ())}
+        allowed = self._wards.child_gate_allowlist if depth else None
+        found: list[Span] = []
+        for name, path in lint.gates(self._circle).items():
+            gate = ALIASES.get(name, name)
+            if gate in DELEGATION and gate not in denied and (allowed is None or gate in allowed):
+                node = self._held.tree.find(path)
+                if node is not None:
+                    found.append(node.span)
+        return found
+
+    @cached_property
+    def _choices(self) -> list[str]:
+        """The crystals that a child may have: its parent's first."""
+        named = self._held.tree.get("crystals")
+        return [OWN, *(str(child.key) for child in (named.children if named is not None else ()) if child.key)]
+
+    @cached_property
+    def _reach(self) -> int:
+        """How many levels of children there can be."""
+        return self._wards.max_depth if self._gates(0) else 0
+
+    @cached_property
+    def _wards(self) -> Wards:
+        from cantrip_acp.core.errors import DefinitionError
+
+        try:
+            return Wards.of([{name: value} for name, value, _ in lint.wards(self._circle) if name in WARDS])
+        except (DefinitionError, TypeError):
+            return Wards()
+
+
+def _depth(data: dict[str, Any]) -> int:
+    depth = data.get("depth")
+    return depth if isinstance(depth, int) and not isinstance(depth, bool) and depth > 0 else 0
+
+
+def _model(node: Node | None) -> str:
+    if node is None:
+        return ""
+    if node.kind == "scalar":
+        return node.value
+    parts = [child.value for key in ("provider", "model") if (child := node.get(key)) is not None and child.value]
+    return ":".join(parts)

@@ -1,0 +1,110 @@
+"""What can be done about findings: each one's fixes, the files that are missing, and all that is plain at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lsprotocol import types
+
+from cantrip_acp.lsp.recipes.diagnostics import Finding, Reading
+from cantrip_acp.lsp.recipes.fixes import missing_files, move, simple, values
+from cantrip_acp.lsp.recipes.fixes.simple import Fix
+from cantrip_acp.lsp.recipes.syntax.tree import Span
+from cantrip_acp.lsp.server.documents import Held
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIX_ALL = "source.fixAll.cantrip"
+
+
+def actions(
+    held: Held,
+    reading: Reading,
+    params: types.CodeActionParams,
+    diagnostic: Callable[[Held, Finding], types.Diagnostic],
+    workspace: Path,
+    *,
+    creates: bool,
+) -> list[types.CodeAction]:
+    """Those of a range. ``diagnostic`` is how the client was told of a finding, ``creates`` whether its edits make files."""
+    out: list[types.CodeAction] = []
+    if _wanted(params, types.CodeActionKind.QuickFix.value):
+        start, end = held.text.offset(params.range.start), held.text.offset(params.range.end)
+        for finding in reading.findings:
+            if finding.span[0] <= end and finding.span[1] >= start:
+                said = diagnostic(held, finding)
+                out += _fixing(held, finding, said)
+                if creates:
+                    out += _creating(held, reading, finding, said, workspace)
+    if _wanted(params, FIX_ALL):
+        edits = all_at_once(held, reading)
+        if edits:
+            out.append(types.CodeAction("Fix all that is plain", kind=FIX_ALL, edit=_edit(held, edits)))
+    return out
+
+
+def of(held: Held, finding: Finding) -> Iterator[Fix]:
+    """Every fix of a finding."""
+    seen: set[str] = set()
+    moves = list(move.fixes(held, finding))
+    others = (*values.fixes(held, finding), *simple.fixes(held, finding))
+    if moves:  # a key that is known elsewhere is no slip of the pen
+        others = tuple(replace(fix, best=False, safe=False) for fix in others)
+    for fix in (*moves, *others):
+        if fix.title not in seen:
+            seen.add(fix.title)
+            yield fix
+
+
+def all_at_once(held: Held, reading: Reading) -> list[tuple[Span, str]]:
+    """The edits of every fix that changes no meaning, those left out that would touch the text of another."""
+    taken: list[tuple[Span, str]] = []
+    for finding in reading.findings:
+        fix = next((fix for fix in of(held, finding) if fix.safe), None)
+        if fix is not None and not any(_touch(new, old) for new, _ in fix.edits for old, _ in taken):
+            taken += fix.edits
+    return sorted(taken, key=lambda edit: edit[0])
+
+
+def _touch(one: Span, other: Span) -> bool:
+    """Whether two edits change the same text. Insertions may stand where another edit begins: they come first."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _wanted(params: types.CodeActionParams, kind: str) -> bool:
+    """Whether the client wants actions of a kind: it names the kind, or one above it, or nothing."""
+    only = params.context.only
+    if not only:
+        return True
+    names = [str(getattr(each, "value", each)) for each in only]
+    return any(not name or kind == name or kind.startswith(f"{name}.") for name in names)
+
+
+def _fixing(held: Held, finding: Finding, said: types.Diagnostic) -> Iterator[types.CodeAction]:
+    for fix in of(held, finding):
+        yield types.CodeAction(
+            fix.title,
+            kind=types.CodeActionKind.QuickFix,
+            diagnostics=[said],
+            is_preferred=fix.best,
+            edit=_edit(held, list(fix.edits)),
+        )
+
+
+def _creating(
+    held: Held, reading: Reading, finding: Finding, said: types.Diagnostic, workspace: Path
+) -> Iterator[types.CodeAction]:
+    for title, made in missing_files.creations(held, reading, finding, workspace):
+        edit = types.WorkspaceEdit(document_changes=list(made))
+        yield types.CodeAction(
+            title, kind=types.CodeActionKind.QuickFix, diagnostics=[said], is_preferred=True, edit=edit
+        )
+
+
+def _edit(held: Held, edits: list[tuple[Span, str]]) -> types.WorkspaceEdit:
+    return types.WorkspaceEdit(
+        changes={held.uri: [types.TextEdit(held.text.range(*span), text) for span, text in edits]}
+    )

@@ -1,0 +1,104 @@
+"""What is wrong with a recipe's text, each with its span and its rule: the loader's own words, and advice beyond them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.core.errors import RecipeError
+from cantrip_acp.lsp.recipes import file_references, lint
+from cantrip_acp.lsp.recipes.lint import Severity
+from cantrip_acp.lsp.recipes.syntax.chunks import Chunks
+from cantrip_acp.lsp.recipes.syntax.tree import Span
+from cantrip_acp.lsp.server.positions import Text
+from cantrip_acp.recipes.parse import check, document
+from cantrip_acp.recipes.parse.document import Document
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend, Problem
+
+_TOKEN = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,:=\[\]{}#]+|[\[{]""")
+_VALUE = re.compile(r"""["'](?:[^"'\r\n\\]|\\.)*["']|[^\s,\[\]{}#]+|[\[{]""")
+MOST = 250
+"""Findings that are sent for one file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to say of a text. ``key`` is the key path as people write it, empty where there is none."""
+
+    span: Span
+    rule: str
+    message: str
+    severity: Severity = "error"
+    key: str = ""
+    path: KeyPath = ()
+    related: tuple[tuple[Span, str], ...] = ()
+    mend: Mend | None = None
+    removable: tuple[KeyPath, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one reading of a text came to. ``exact`` is False where pieces of an earlier reading stand in it."""
+
+    findings: tuple[Finding, ...]
+    data: Any = None
+    exact: bool = True
+
+
+def read(text: Text, path: Path, workspace: Path, chunks: Chunks | None = None) -> Reading:
+    """All that is to say of a text. With ``chunks`` only what changed since they were last used is parsed."""
+    name = path.name
+    exact = True
+    try:
+        found = chunks.read(text.readable, name) if chunks is not None and path.suffix != ".toml" else None
+        if found is None:
+            held = document.parse(text.readable.encode(), path, file=name)
+        else:
+            held, exact = Document(name, path, *found), False
+    except RecipeError as error:
+        return Reading(tuple(_of(text, problem) for problem in error.problems), exact=chunks is None)
+    said = [_of(text, problem) for problem in check.problems(held)]
+    advised = (
+        lint.all_of(held.data),
+        lint.advice(held.data),
+        file_references.problems(held.data, path.parent, workspace),
+    )
+    for each in chain.from_iterable(advised):
+        said.append(_advised(text, held, each))
+    said.sort(key=lambda finding: (finding.span[0], finding.severity != "error"))
+    return Reading(tuple(said[:MOST]), held.data, exact)
+
+
+def _of(text: Text, problem: Problem) -> Finding:
+    span = _span(text, problem.line, problem.column)
+    return Finding(span, problem.rule, problem.message, key=problem.key, mend=problem.mend)
+
+
+def _advised(text: Text, held: Document, each: lint.Advice) -> Finding:
+    line, column = held.places.key(each.path) if each.at_key else held.places.value(each.path)
+    spans = tuple((_span(text, *held.places.value(path)), why) for path, why in each.related)
+    pattern = _TOKEN if each.at_key else _VALUE
+    return Finding(
+        _span(text, line, column, pattern),
+        each.rule,
+        each.message,
+        each.severity,
+        path=each.path,
+        related=spans,
+        mend=each.mend,
+        removable=each.removable,
+    )
+
+
+def _span(text: Text, line: int, column: int, pattern: re.Pattern[str] = _TOKEN) -> Span:
+    """The word at a place; at a line's end, what is before it."""
+    start = text.place(line, column)
+    begin = text.starts[text.line_of(start)]
+    end = begin + len(text.line(text.line_of(start)))
+    found = pattern.match(text.source, start, end)
+    if found is not None:
+        return found.span()
+    return (start, start + 1) if start < end else (max(begin, start - 1), start)

@@ -1,0 +1,90 @@
+"""Files and folders that a recipe names: which there are, and what is wrong with them. Nothing of them is run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cantrip_acp.core.errors import DefinitionError
+from cantrip_acp.lsp.recipes.lint import Advice
+from cantrip_acp.recipes.build.python_files import Files
+from cantrip_acp.recipes.parse import names
+from cantrip_acp.recipes.parse.source_map import KeyPath, Mend
+
+
+def named(data: Any) -> Iterator[tuple[KeyPath, str, str]]:
+    """Every file that a recipe names, relative to its own folder: where, the name, and what it is for."""
+    if not isinstance(data, dict):
+        return
+    call, circle = data.get("call"), data.get("circle")
+    if isinstance(call, dict) and isinstance(call.get("system_prompt_file"), str):
+        yield ("call", "system_prompt_file"), call["system_prompt_file"], "prompt"
+    listed: list[tuple[KeyPath, Any]] = [(("crystal",), data.get("crystal"))]
+    others = data.get("crystals")
+    listed += [(("crystals", name), each) for name, each in others.items()] if isinstance(others, dict) else []
+    for path, crystal in listed:
+        if isinstance(crystal, str) and crystal.startswith("scripted:"):
+            yield path, crystal.removeprefix("scripted:"), "script"
+        elif isinstance(crystal, dict) and isinstance(crystal.get("script"), str):
+            yield (*path, "script"), crystal["script"], "script"
+    if not isinstance(circle, dict):
+        return
+    listed_gates = circle.get("gates")
+    for index, gate in enumerate(listed_gates if isinstance(listed_gates, list) else ()):
+        if isinstance(gate, dict) and isinstance(gate.get("python"), str):
+            yield ("circle", "gates", index, "python"), gate["python"], "python"
+    score = circle.get("score")
+    if isinstance(score, dict) and isinstance(score.get("python"), str):
+        yield ("circle", "score", "python"), score["python"], "python"
+
+
+def roots(data: Any) -> Iterator[tuple[KeyPath, str]]:
+    """Every folder that a gate stays below, relative to the session's folder."""
+    circle = data.get("circle") if isinstance(data, dict) else None
+    listed = circle.get("gates") if isinstance(circle, dict) else None
+    for index, gate in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(gate, dict) and gate.get("name") in names.FILE_GATES and isinstance(gate.get("root"), str):
+            yield ("circle", "gates", index, "root"), gate["root"]
+
+
+def beside(folder: Path, name: str) -> Path:
+    """The path of a file that a recipe in ``folder`` names."""
+    return Path(os.path.normpath(folder / os.path.expanduser(name)))
+
+
+def problems(data: Mapping[str, Any], folder: Path, workspace: Path) -> Iterator[Advice]:
+    """What is missing or cannot be used. ``folder`` is the recipe's, ``workspace`` the one it would be cast in."""
+    for path, name, kind in named(data):
+        if not name.strip() or "\0" in name:
+            continue
+        file = beside(folder, name)
+        if not file.exists():
+            yield Advice(path, "missing-file", f"there is no file {file}", "error", mend=Mend("create"))
+        elif not file.is_file():
+            yield Advice(path, "missing-file", f"{file} is not a file", "error")
+        elif kind == "python":
+            yield from _python(path, file)
+    for path, name in roots(data):
+        if not name.strip() or "\0" in name:
+            continue
+        root = beside(workspace, "." if name == "workspace" else name)
+        if not root.is_dir():
+            what = "is not a folder" if root.exists() else "is not there"
+            text = f"the folder {root} {what}; roots are relative to the session's folder"
+            yield Advice(path, "missing-file", text, mend=None if root.exists() else Mend("create"))
+
+
+def _python(path: KeyPath, file: Path) -> Iterator[Advice]:
+    try:
+        source = Files().read(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, str(file), "exec", dont_inherit=True)
+    except DefinitionError as error:
+        yield Advice(path, "broken-file", str(error), "error")
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        yield Advice(path, "broken-file", f"{file.name}, line {line}: {getattr(error, 'msg', error)}", "error")

@@ -1,0 +1,239 @@
+"""Quick fixes: for each finding that can be mended without asking, the edit that mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.lsp.recipes.diagnostics import Finding
+from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.recipes.parse.source_map import Mend
+
+NO_MEND = Mend("")
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to put in place of which spans; ``best`` where there is no better one.
+
+    ``safe`` where nothing but what is wrong changes, so that it may be done without looking.
+    """
+
+    title: str
+    edits: tuple[tuple[Span, str], ...]
+    best: bool = True
+    safe: bool = False
+
+
+def fixes(held: Held, finding: Finding) -> Iterator[Fix]:
+    """Every fix of one finding."""
+    mend, node = finding.mend or NO_MEND, held.tree.at(finding.span[0])
+    written = held.text.source[finding.span[0] : finding.span[1]]
+    if mend.kind == "rename":
+        word = _word(held, finding, mend.word)
+        new = requoted(held.text.source[slice(*word)], mend.value)
+        yield Fix(f"Rename to {mend.value}", ((word, new),), safe=finding.rule == "unknown-key")
+    if mend.kind == "keep-done":
+        yield from removed(held, node, "Do not remove done")
+    elif mend.kind == "add-done":
+        yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
+    elif mend.kind == "add-max-turns":
+        yield from added(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
+    elif finding.key in ("circle.gates", "circle.wards") and mend.kind == "list" and node.kind == "empty":
+        if finding.key == "circle.gates":
+            yield from added(held, "gates", '"done"' if held.toml else "done", "Add the done gate")
+        else:
+            yield from added(held, "wards", "{max_turns = 20}" if held.toml else "{max_turns: 20}", "Add max_turns: 20")
+    elif finding.rule == "legacy-key":
+        for old, new in (*ALIASES.items(), ("require_done", "require_done_tool")):
+            if written.strip("\"'") == old:
+                yield Fix(f"Rename to {new}", ((finding.span, requoted(written, new)),), safe=True)
+    elif finding.rule in ("duplicate-key", "exclusive-keys"):
+        if node.key_span is not None and node.key_span[0] <= finding.span[0] < node.key_span[1]:
+            yield from removed(held, node, f"Remove this {node.key}")
+    elif finding.rule == "duplicate-gate":
+        yield from removed(held, _item(node), "Remove the second one")
+    elif finding.rule == "idle-gate":
+        yield from removed(held, _item(node), f"Remove {written_of(_item(node))}")
+    elif finding.rule in ("idle-ward", "wards-cancel") and finding.path[:2] == ("circle", "wards"):
+        whole = held.tree.find(finding.path[:3])
+        if whole is not None:
+            yield from removed(
+                held, whole, f"Remove the ward {finding.path[3] if len(finding.path) > 3 else ''}".rstrip()
+            )
+        for path in finding.removable:
+            given = held.tree.find(path)
+            if given is not None:
+                gate = _item(given)
+                yield from removed(held, gate, f"Remove the gate {written_of(gate)}", best=False)
+    elif finding.rule == "lethal-trifecta":
+        yield from _leg(held, finding)
+    elif mend.kind == "indent":
+        line = held.text.line_of(finding.span[0])
+        begin = held.text.starts[line]
+        indent = re.match(r"[ \t]*", held.text.line(line))
+        assert indent is not None
+        above = next((a for n in range(line - 1, -1, -1) if (a := held.text.line(n)).strip()), "")
+        spaces = indent[0].replace("\t", "  ")
+        if not indent[0].strip("\t"):  # tabs alone: as far in as the line above
+            spaces = above[: len(above) - len(above.lstrip(" "))]
+        yield Fix("Indent with spaces", (((begin, begin + indent.end()), spaces),), safe=True)
+    elif mend.kind == "code-medium":
+        medium = held.tree.find(("circle", "medium"))
+        if medium is not None and medium.kind == "scalar":
+            yield Fix(
+                "Make it the code medium", ((medium.span, requoted(held.text.source[slice(*medium.span)], "code")),)
+            )
+        yield from removed(held, node, f"Remove {node.key}", best=False)
+
+
+def written_of(node: Node) -> str:
+    """What a gate is called."""
+    named = node.get("name") if node.kind == "mapping" else node
+    return named.value if named is not None else ""
+
+
+def _leg(held: Held, finding: Finding) -> Iterator[Fix]:
+    """One leg of the trifecta taken away: every way to the network."""
+    places = [finding.path, *finding.removable]
+    edits: list[tuple[Span, str]] = []
+    names: list[str] = []
+    for path in places:
+        node = held.tree.find(path)
+        if node is None:
+            return
+        if path[-1:] == ("bash_network",):
+            edits.append((node.span, "false"))
+            names.append("switch bash_network off")
+        elif path[:2] == ("circle", "wards"):  # an item of the list of hosts
+            inner = held.tree.find((*path[:3], "bash_network"))
+            if inner is None:
+                return
+            edits.append((inner.span, "false"))
+            names.append("switch bash_network off")
+        elif path[:1] == ("mcp_servers",) and path[-1:] == ("sandbox",):
+            edits.append((node.span, "true"))
+            names.append("run the server in the sandbox")
+        else:
+            item = _item(node)
+            span = removal(held, item)
+            if span is None:
+                return
+            edits.append((span, ""))
+            names.append("remove the server" if path[0] == "mcp_servers" else f"remove {written_of(item)}")
+    title = " and ".join(dict.fromkeys(names))
+    yield Fix(title[:1].upper() + title[1:], _apart(edits))
+
+
+def _apart(edits: list[tuple[Span, str]]) -> tuple[tuple[Span, str], ...]:
+    """Edits of which no two touch the same text: neighbours of a list that both go take one comma with them."""
+    out: list[tuple[Span, str]] = []
+    for (start, end), text in sorted(edits):
+        if out and start < out[-1][0][1] and not text and not out[-1][1]:
+            before = out.pop()[0]
+            start, end = before[0], max(before[1], end)
+        out.append(((start, end), text))
+    return tuple(out)
+
+
+def _word(held: Held, finding: Finding, word: str) -> Span:
+    """The part of a value that a name is, where the value holds more: the provider of ``provider:model``."""
+    source = held.text.source[finding.span[0] : finding.span[1]]
+    if word and word in source:
+        start = finding.span[0] + source.index(word)
+        return start, start + len(word)
+    node = held.tree.at(finding.span[0])
+    if finding.rule == "unknown-model" and node.kind == "scalar":
+        colon = held.text.source.find(":", *node.span) if node.key != "model" else -1
+        quote = 1 if node.quote in ("'", '"') else 0
+        return (colon + 1 if colon >= 0 else node.span[0] + quote), node.span[1] - quote
+    return finding.span
+
+
+def requoted(written: str, new: str) -> str:
+    """A new word, in the quotes of the old one."""
+    quote = written[:1] if written[:1] in ("'", '"') and written[-1:] == written[:1] and len(written) > 1 else ""
+    return f"{quote}{new}{quote}"
+
+
+def _item(node: Node) -> Node:
+    """The item of a list that a node is in, or itself."""
+    while node.parent is not None and not isinstance(node.key, int):
+        node = node.parent
+    return node
+
+
+def added(held: Held, name: str, item: str, title: str) -> Iterator[Fix]:
+    """Put an item at the head of a list of the circle, or the list itself where there is none."""
+    circle = held.tree.find(("circle",))
+    if circle is None or circle.kind not in ("mapping", "empty"):
+        return
+    source, node = held.text.source, circle.get(name)
+    newline = "\r\n" if "\r\n" in source else "\n"
+    if node is not None and node.kind == "list" and node.quote == "[":
+        at = node.span[0] + 1
+        yield Fix(title, (((at, at), f"{item}, " if node.children else item),), safe=True)
+    elif node is not None and node.kind == "list" and node.children:
+        first = held.text.starts[held.text.line_of(node.span[0])]
+        if held.toml:
+            plain = item.strip("{}")
+            yield Fix(title, (((first, first), f"[[circle.{name}]]{newline}{plain}{newline}{newline}"),), safe=True)
+        else:
+            line = held.text.line(held.text.line_of(first))
+            indent = line[: len(line) - len(line.lstrip(" "))]
+            yield Fix(title, (((first, first), f"{indent}- {item.strip('{}')}{newline}"),), safe=True)
+    elif node is not None and node.key_span is not None and node.kind in ("empty", "scalar"):
+        after = node.span if node.kind == "scalar" else (node.span[0], node.span[0])
+        space = " " if source[after[0] - 1 : after[0]] in (":", "=") else ""
+        yield Fix(title, ((after, f"{space}[{item}]"),), safe=True)
+    elif circle.key_span is not None and circle.quote == "{":
+        at = circle.span[0] + 1
+        yield Fix(
+            title,
+            (((at, at), f"{name}{' =' if held.toml else ':'} [{item}]{', ' if circle.children else ''}"),),
+            safe=True,
+        )
+    elif circle.key_span is not None:
+        number = held.text.line_of(circle.key_span[0])
+        at = held.text.starts[number + 1] if number + 1 < len(held.text.starts) else len(source)
+        lead = "" if source[:at].endswith(("\n", "\r")) else newline
+        if held.toml:
+            yield Fix(title, (((at, at), f"{lead}{name} = [{item}]{newline}"),), safe=True)
+            return
+        inner = circle.children[0].key_span if circle.children else None
+        column = inner[0] - held.text.starts[held.text.line_of(inner[0])] if inner is not None else 2
+        yield Fix(title, (((at, at), f"{lead}{' ' * column}{name}: [{item}]{newline}"),), safe=True)
+
+
+def removed(held: Held, node: Node, title: str, *, best: bool = True) -> Iterator[Fix]:
+    """The fix that takes a key or an item away."""
+    span = removal(held, node)
+    if span is not None:
+        yield Fix(title, ((span, ""),), best)
+
+
+def removal(held: Held, node: Node) -> Span | None:
+    """What goes with a key or an item: its comma where brackets are around it, else its lines."""
+    source, parent = held.text.source, node.parent
+    if parent is None:
+        return None
+    start, end = node.whole
+    if parent.quote in ("[", "{"):
+        after = re.compile(r"[ \t]*,[ \t]*").match(source, end)
+        if after is not None:
+            return start, after.end()
+        before = re.compile(r",[ \t\r\n]*\Z").search(source, 0, start)
+        return (before.start() if before is not None else start), end
+    first, last = held.text.line_of(start), held.text.line_of(max(start, end - 1))
+    line = held.text.line(first)
+    column = start - held.text.starts[first]
+    dashes = line[:column].strip()
+    if dashes and not (dashes == "-" and isinstance(node.key, int)):
+        if len(parent.children) > 1 or not isinstance(parent.key, int):
+            return None  # the first key behind a dash: what follows would lose its dash
+        return removal(held, parent)
+    stop = held.text.starts[last + 1] if last + 1 < len(held.text.starts) else len(source)
+    return held.text.starts[first], stop

@@ -1,0 +1,82 @@
+"""Formatting that changes how a recipe looks and nothing of what it says: comments stay, texts stay.
+
+Space at the ends of lines goes, more than two empty lines become two, the file ends in one line end, and one space stands
+after a key and a dash. What the loader would read differently afterwards is not touched.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lsprotocol import types
+
+from cantrip_acp.core.errors import RecipeError
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.recipes.parse import document
+
+_AFTER_KEY = re.compile(r"\A([ \t]*(?:-[ ]+)*[A-Za-z_][A-Za-z0-9_-]*:)[ \t]{2,}(?=[^\s#])")
+_AFTER_DASH = re.compile(r"\A([ \t]*-)[ ]{2,}(?=[^\s#-][^:]*\Z)")
+_EQUALS = re.compile(r"\A([ \t]*[A-Za-z0-9_.-]+)[ \t]*=[ \t]*(?=\S)")
+
+
+def edits(held: Held) -> list[types.TextEdit]:
+    """The edits that format a document; none where it is broken or as it should be."""
+    source = held.text.source
+    new = formatted(held)
+    if new == source or not _same(held, source, new):
+        return []
+    # Line by line, so that cursors and folds stay where they are.
+    before, after = source.splitlines(keepends=True), new.splitlines(keepends=True)
+    if len(before) != len(after):
+        return [types.TextEdit(held.text.range(0, len(source)), new)]
+    out: list[types.TextEdit] = []
+    at = 0
+    for old, changed in zip(before, after, strict=True):
+        if old != changed:
+            out.append(types.TextEdit(held.text.range(at, at + len(old)), changed))
+        at += len(old)
+    return out
+
+
+def formatted(held: Held) -> str:
+    """The text as it should look."""
+    texts = _texts(held)
+    newline = "\r\n" if "\r\n" in held.text.source else "\n"
+    out: list[str] = []
+    empty = 0
+    for number in range(len(held.text.starts)):
+        line = held.text.line(number)
+        if number in texts:
+            out.append(line)
+            empty = 0
+            continue
+        line = line.rstrip(" \t")
+        empty = empty + 1 if not line else 0
+        if empty > 2:
+            continue
+        if held.toml:
+            line = _EQUALS.sub(r"\1 = ", line)
+        else:
+            line = _AFTER_DASH.sub(r"\1 ", _AFTER_KEY.sub(r"\1 ", line))
+        out.append(line)
+    return newline.join(out).rstrip("\r\n") + newline
+
+
+def _texts(held: Held) -> set[int]:
+    """The lines that are part of a text of several lines, where every space counts."""
+    out: set[int] = set()
+    for node in held.tree.walk():
+        if node.kind == "scalar":
+            first, last = held.text.line_of(node.span[0]), held.text.line_of(max(node.span[0], node.span[1] - 1))
+            out.update(range(first + 1, last + 1))
+            if node.quote and last > first and node.quote not in ("|", ">"):
+                out.add(first)
+    return out
+
+
+def _same(held: Held, before: str, after: str) -> bool:
+    try:
+        first = document.parse(before.encode("utf-8", "replace"), held.path)
+        return bool(document.parse(after.encode("utf-8", "replace"), held.path).data == first.data)
+    except RecipeError:
+        return False

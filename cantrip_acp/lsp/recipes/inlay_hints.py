@@ -1,0 +1,174 @@
+"""Inlay hints: the tokens of the call, what a turn costs, and the wards that hold in the end, here and for children."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+from cantrip_acp.gates.registry import ALIASES, DELEGATION
+from cantrip_acp.lsp.recipes import file_references, lint
+from cantrip_acp.lsp.recipes.syntax.tree import Node
+from cantrip_acp.lsp.server.documents import Held
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cantrip_acp.core.wards import Wards
+
+Hint = tuple[int, str, str]
+"""Where it stands, what it says, and what that means."""
+
+
+def hints(held: Held, data: Any, spot: types.Range) -> list[types.InlayHint]:
+    """Those in a range; none of what is not valid enough to be known."""
+    if not isinstance(data, dict):
+        return []
+    start, end = held.text.offset(spot.start), held.text.offset(spot.end)
+    return [
+        types.InlayHint(held.text.position(at), label, tooltip=tooltip, padding_left=True)
+        for at, label, tooltip in _all(held, data)
+        if start <= at <= end
+    ]
+
+
+def _all(held: Held, data: dict[str, Any]) -> Iterator[Hint]:
+    tokens = yield from _call(held, data)
+    yield from _prices(held, data, tokens)
+    circle = data.get("circle")
+    if isinstance(circle, dict):
+        yield from _wards(held, circle)
+
+
+def _call(held: Held, data: dict[str, Any]) -> Generator[Hint, None, int]:
+    """The tokens of the system prompt, shown and given back."""
+    call = data.get("call")
+    if not isinstance(call, dict):
+        return 0
+    for name in ("system_prompt", "system_prompt_file"):
+        given, node = call.get(name), held.tree.find(("call", name))
+        if not isinstance(given, str) or node is None or node.key_span is None:
+            continue
+        text = given if name == "system_prompt" else _file(file_references.beside(held.path.parent, given))
+        if text is None:
+            continue
+        tokens = estimated(text)
+        # A long text begins below its key, and the hint stays with the key.
+        at = _line_end(held, node.key_span[0])
+        yield at, f"≈ {tokens:,} tokens", "An estimate, rather too high than too low. Each query begins with them."
+        return tokens
+    return 0
+
+
+def _prices(held: Held, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.crystals import table
+    from cantrip_acp.lsp.commands.progress import money
+
+    for path, provider, model in lint.crystals(data):
+        node = held.tree.find(path)
+        try:
+            price = table.look_up(provider, model, remark=False).price
+        except DefinitionError:
+            return
+        if price is None or node is None:
+            continue
+        once = price.input * tokens / 1_000_000
+        label = f"≥ {money(once)} a turn" if tokens else f"${price.input:g} in, ${price.output:g} out"
+        tooltip = (
+            f"${price.input:g} for a million tokens in, ${price.output:g} for a million out. The call alone has about "
+            f"{tokens:,} tokens; what was said before and the answer come on top."
+        )
+        yield _line_end(held, node.whole[1]), label, tooltip
+
+
+def _wards(held: Held, circle: dict[str, Any]) -> Iterator[Hint]:
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.core.wards import WARDS, Wards
+
+    listed = lint.wards(circle)
+    try:
+        wards = Wards.of([{name: value} for name, value, _ in listed if name in WARDS])
+    except (DefinitionError, TypeError):
+        return
+    times: dict[str, int] = {}
+    for name, _, _ in listed:
+        times[name] = times.get(name, 0) + 1
+    for name, value, path in listed:
+        if name in WARDS and times[name] > 1:
+            holds = getattr(wards, name)
+            holds = list(holds) if isinstance(holds, tuple) else holds
+            node = held.tree.find(path)
+            if node is not None and holds != value:
+                yield _line_end(held, node.whole[1]), f"holds: {_word(holds)}", "Composed with the other one (WARD-1)."
+    at = _key_end(held, held.tree.find(("circle", "wards")))
+    if at is not None:
+        yield (
+            at,
+            _summary(wards),
+            "What bounds an entity of this recipe; wards that are not written have their defaults.",
+        )
+    gates = lint.gates(circle)
+    for gate, path in gates.items():
+        if ALIASES.get(gate, gate) in DELEGATION:
+            node = held.tree.find(path)
+            if node is not None:
+                yield (
+                    _line_end(held, node.whole[1]),
+                    _children(wards),
+                    "A child's wards are its parent's, or tighter (COMP-1).",
+                )
+
+
+def _summary(wards: Wards) -> str:
+    parts = [f"{wards.max_turns} turns" if wards.max_turns else "", f"depth {wards.max_depth}"]
+    parts.append(f"{wards.max_seconds:g} s" if wards.max_seconds else "")
+    parts.append(f"{wards.max_total_tokens:,} tokens" if wards.max_total_tokens else "")
+    parts.append(f"${wards.max_cost_usd:g}" if wards.max_cost_usd else "")
+    return "in all: " + ", ".join(part for part in parts if part)
+
+
+def _children(wards: Wards) -> str:
+    if wards.max_depth < 1:
+        return "no children: max_depth is 0"
+    parts = [f"depth {wards.max_depth - 1}"]
+    ceiling = [n for n in (wards.max_turns, wards.child_max_turns_ceiling) if n is not None]
+    parts += [f"≤ {min(ceiling)} turns"] if ceiling else []
+    parts.append(f"{wards.max_concurrent_children} at once")
+    parts += [f"{wards.max_children_total} in all"] if wards.max_children_total is not None else []
+    parts += [f"without {', '.join(wards.child_gate_denylist)}"] if wards.child_gate_denylist else []
+    return "children: " + ", ".join(parts)
+
+
+def estimated(text: str) -> int:
+    """About how many tokens a text has."""
+    from cantrip_acp.core.folding.policy import tokens_of
+    from cantrip_acp.crystals.contract import Message
+
+    return tokens_of(Message("system", text))
+
+
+def _file(path: Path) -> str | None:
+    from cantrip_acp.core.errors import DefinitionError
+    from cantrip_acp.recipes.build.python_files import Files
+
+    try:
+        return Files().read(path).decode("utf-8-sig", "replace")
+    except DefinitionError:
+        return None
+
+
+def _word(value: Any) -> str:
+    return "true" if value is True else "false" if value is False else str(value)
+
+
+def _key_end(held: Held, node: Node | None) -> int | None:
+    return _line_end(held, node.key_span[0]) if node is not None and node.key_span is not None else None
+
+
+def _line_end(held: Held, offset: int) -> int:
+    """The end of the line that an offset is in, before its comment and its space."""
+    line = held.text.line_of(max(offset, 0))
+    begin = held.text.starts[line]
+    return begin + len(held.text.line(line).rstrip())

@@ -1,0 +1,72 @@
+"""What stands above a recipe's text: cast it, cast it with other words, what came of it, its loom."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+from cantrip_acp.lsp.commands.casts import Ended
+from cantrip_acp.lsp.server.positions import Text
+
+if TYPE_CHECKING:
+    from cantrip_acp.lsp.server.documents import Held
+    from cantrip_acp.lsp.server.server import Server
+
+
+# --- The intents that a recipe's author noted in it: comments ``# intent: TEXT`` on lines of their own, in YAML and TOML
+# alike.
+
+_NOTED = re.compile(r"[ \t]*#+[ \t]*intent:[ \t]*(\S.*?)[ \t]*\Z", re.IGNORECASE)
+
+
+def noted(text: Text) -> list[tuple[int, str]]:
+    """Each with its line, from 0."""
+    if "intent:" not in text.source.lower():
+        return []
+    found = ((number, _NOTED.match(text.line(number))) for number in range(len(text.starts)))
+    return [(number, match[1]) for number, match in found if match is not None]
+
+
+SHOWN = 50
+"""Characters of an intent in a lens."""
+
+
+def lenses(server: Server, held: Held) -> list[types.CodeLens]:
+    """Those at the recipe's first key, and one at each intent that it notes."""
+    first = next(iter(held.tree.children), None)
+    top = held.text.line_of(first.whole[0]) if first is not None else 0
+    about = {"uri": held.uri}
+    out: list[types.CodeLens] = []
+
+    def add(line: int, title: str, command: str, **more: Any) -> None:
+        span = types.Range(types.Position(line, 0), types.Position(line, held.text.units(held.text.line(line))))
+        out.append(types.CodeLens(span, command=types.Command(title, command, arguments=[{**about, **more}])))
+
+    for line, intent in noted(held.text):
+        add(line, f"▶ Cast: {_short(intent)}", "cantrip.cast", intent=intent)
+    running = server.casts.running.get(held.path)
+    if running:
+        count = f" ({len(running)} casts)" if len(running) > 1 else ""
+        add(top, f"■ Stop{count}", "cantrip.stop")
+    add(top, "▶ Cast", "cantrip.cast")
+    add(top, "Cast with…", "cantrip.castWith")
+    if held.untrusted:
+        count = "1 key asks" if held.untrusted == 1 else f"{held.untrusted} keys ask"
+        add(top, f"Trust… ({count} for it)", "cantrip.trust")
+    last = server.casts.last.get(held.path)
+    if isinstance(last, Ended):
+        from cantrip_acp.lsp.commands.cast_commands import summary
+
+        add(top, f"{'✓' if last.well else '✗'} {summary(last)}", "cantrip.lastResult")
+        if last.loom:
+            add(top, "Open loom", "cantrip.openLoom", loom=last.loom)
+    elif last is not None:
+        add(top, f"✗ {_short(last)}", "cantrip.lastResult")
+    return out
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -1,0 +1,159 @@
+"""The outline of a recipe: its symbols, and what can be folded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lsprotocol import types
+
+from cantrip_acp.lsp.recipes import references
+from cantrip_acp.lsp.recipes.hover import is_crystal
+from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.recipes.parse.source_map import KeyPath
+
+_KIND = types.SymbolKind
+SHOWN = 60
+"""Characters of a value beside its key."""
+DEEPEST = 4
+"""Levels of keys that are symbols; below them stand a script's arguments and the like."""
+
+
+def symbols(held: Held) -> list[dict[str, Any]]:
+    """Every key and item, one in another: ``DocumentSymbol``s as plain data, since a long recipe has thousands."""
+    return [
+        _symbol(held, child, (child.key,)) for child in held.tree.children if child.key is not None and _named(child)
+    ]
+
+
+def _named(node: Node) -> bool:
+    return bool(name(node))
+
+
+def name(node: Node) -> str:
+    """What a node is called: its key, or of an item what it holds."""
+    if isinstance(node.key, str):
+        return node.key
+    if node.kind == "scalar":
+        return node.value.strip()[:SHOWN]
+    for key in ("name", "python", "content"):
+        inner = node.get(key)
+        if inner is not None and inner.kind == "scalar" and inner.value.strip():
+            return inner.value.strip().splitlines()[0][:SHOWN]
+    if node.kind == "mapping" and node.children:
+        return str(node.children[0].key)
+    return f"[{node.key}]" if node.key is not None else ""
+
+
+def _symbol(held: Held, node: Node, path: KeyPath) -> dict[str, Any]:
+    text, (start, end) = held.text, node.whole
+    chosen = node.key_span or (start, min(end, start + max(1, len(text.line(text.line_of(start))))))
+    chosen = (max(chosen[0], start), min(chosen[1], end))
+    inside = [child for child in node.children if _named(child)] if len(path) < DEEPEST else []
+    only = node.kind == "mapping" and isinstance(node.key, int) and len(node.children) == 1
+    detail = node.value if node.kind == "scalar" and isinstance(node.key, str) else ""
+    if only and node.children[0].kind == "scalar":  # a ward: one line for both
+        detail, inside = node.children[0].value, []
+    first = detail.strip().splitlines()[:1]
+    made = {
+        "name": name(node),
+        "kind": _kind(node, path).value,
+        "range": _range(held, start, end),
+        "selectionRange": _range(held, *chosen),
+        "children": [_symbol(held, child, (*path, child.key)) for child in inside if child.key is not None],
+    }
+    return made | {"detail": first[0][:SHOWN]} if first else made
+
+
+def _range(held: Held, start: int, end: int) -> dict[str, Any]:
+    (line, column), (last, behind) = held.text.spot(start), held.text.spot(end)
+    return {"start": {"line": line, "character": column}, "end": {"line": last, "character": behind}}
+
+
+def _kind(node: Node, path: KeyPath) -> types.SymbolKind:
+    if path[:2] == ("circle", "gates") and len(path) == 3:
+        return _KIND.Function
+    if path[:2] == ("circle", "wards") and len(path) >= 3:
+        return _KIND.Constant
+    if is_crystal(path):
+        return _KIND.Object
+    if len(path) == 1 and node.kind == "mapping":
+        return _KIND.Module
+    if node.kind == "list":
+        return _KIND.Array
+    return _KIND.Property if node.kind == "scalar" else _KIND.Object
+
+
+def folds(held: Held) -> list[types.FoldingRange]:
+    """Every value of more than a line, and comments of more than a line."""
+    out: dict[int, types.FoldingRange] = {}
+    for node in held.tree.walk():
+        if node.parent is None:
+            continue
+        start, end = node.whole
+        first, last = held.text.line_of(start), held.text.line_of(max(start, end - 1))
+        if last > first and (first not in out or out[first].end_line < last):
+            out[first] = types.FoldingRange(first, last)
+    begin: int | None = None
+    for number in range(len(held.text.starts) + 1):
+        comment = number < len(held.text.starts) and held.text.line(number).lstrip().startswith("#")
+        if comment and begin is None:
+            begin = number
+        elif not comment and begin is not None:
+            if number - 1 > begin:
+                out.setdefault(begin, types.FoldingRange(begin, number - 1, kind=types.FoldingRangeKind.Comment))
+            begin = None
+    return [out[line] for line in sorted(out)]
+
+
+# --- What belongs to the cursor's place: other uses of its name, what lies around it, names that change together.
+
+
+def highlights(held: Held, position: types.Position) -> list[types.DocumentHighlight]:
+    """Where the name at a position is given (written) and used (read)."""
+    write, read = types.DocumentHighlightKind.Write, types.DocumentHighlightKind.Read
+    offset = held.text.offset(position)
+    return [
+        types.DocumentHighlight(held.text.range(*span), write if defines else read)
+        for span, defines in references.places(held, offset)
+    ]
+
+
+def linked(held: Held, position: types.Position) -> types.LinkedEditingRanges | None:
+    """Names that are the recipe's own and stand in several places: typed in one, they change in all."""
+    if references.renaming(held, position) is None:
+        return None
+    source = held.text.source
+    spans = [span for span, _ in references.places(held, held.text.offset(position))]
+    words = {source[slice(*span)] for span in spans}
+    if len(spans) < 2 or len(words) != 1:
+        return None
+    return types.LinkedEditingRanges([held.text.range(*span) for span in spans], r"[A-Za-z_][A-Za-z0-9_.\-]*")
+
+
+def selections(held: Held, positions: list[types.Position]) -> list[types.SelectionRange]:
+    """For each position what lies around it: the word, the value, the pair, and so on to the whole text."""
+    return [_around(held, held.text.offset(position)) for position in positions]
+
+
+def _around(held: Held, offset: int) -> types.SelectionRange:
+    spans: list[Span] = []
+    node: Node | None = held.tree.at(offset)
+    while node is not None:
+        if node.key_span is not None and node.key_span[0] <= offset <= node.key_span[1]:
+            spans.append(node.key_span)
+        if node.quote in ("'", '"') and node.closed:
+            spans.append((node.span[0] + 1, node.span[1] - 1))
+        spans += [node.span, node.whole]
+        node = node.parent
+    spans.append((0, len(held.text.source)))
+    chosen: types.SelectionRange | None = None
+    held_spans: list[Span] = []
+    for span in spans:  # the innermost first; each holds the one before and is larger
+        inner = held_spans[-1] if held_spans else (offset, offset)
+        if span[0] <= inner[0] and inner[1] <= span[1] and (not held_spans or span != inner):
+            held_spans.append(span)
+    for span in reversed(held_spans):
+        chosen = types.SelectionRange(held.text.range(*span), chosen)
+    assert chosen is not None  # the whole text is always among them
+    return chosen

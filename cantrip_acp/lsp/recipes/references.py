@@ -1,0 +1,227 @@
+"""What the names in a recipe stand for: crystals, gates, anchors and files; where each is given and where it is used."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from lsprotocol import types
+
+import cantrip_acp
+from cantrip_acp.gates.registry import ALIASES, BUILT_IN
+from cantrip_acp.lsp.recipes.file_references import beside
+from cantrip_acp.lsp.recipes.hover import is_crystal, is_gate
+from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.recipes.parse.source_map import KeyPath
+
+_ANCHOR = re.compile(r"[&*]([^\s,\[\]{}]+)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+
+
+def definition(held: Held, position: types.Position) -> list[types.Location]:
+    """Where what stands at a position is given: in this file, or the file that it names."""
+    offset = held.text.offset(position)
+    anchor = _anchor(held, offset)
+    if anchor is not None:
+        return [_here(held, span) for span, sign in _anchors(held, anchor) if sign == "&"]
+    node = held.tree.at(offset)
+    file = _file(held, node)
+    if file is not None:
+        return [types.Location(file.as_uri(), _TOP)] if file.is_file() else []
+    path = node.path
+    if node.kind == "scalar" and is_gate(path):
+        given = [span for span, defines in gate_places(held, node.value) if defines]
+        if given and path[:2] != ("circle", "gates"):
+            return [_here(held, span) for span in given]
+        return _in_python(held, node.value) or _built_in(node.value)
+    crystal = _crystal(node, offset)
+    if crystal is not None:
+        return [_here(held, span) for span, defines in crystal_places(held, crystal) if defines]
+    return []
+
+
+def references(held: Held, position: types.Position, declared: bool) -> list[types.Location]:
+    """Everywhere in this file where what stands at a position is used; with ``declared`` where it is given, too."""
+    offset = held.text.offset(position)
+    return [_here(held, span) for span, defines in places(held, offset) if declared or not defines]
+
+
+def file_at(held: Held, position: types.Position) -> Path | None:
+    """The file that is named at a position."""
+    return _file(held, held.tree.at(held.text.offset(position)))
+
+
+def users(recipes: list[Held], file: Path) -> list[types.Location]:
+    """Everywhere in these recipes where a file is named."""
+    return [
+        types.Location(held.uri, held.text.range(*_inner(node)))
+        for held in recipes
+        for node in held.tree.walk()
+        if _file(held, node) == file
+    ]
+
+
+def renaming(held: Held, position: types.Position) -> Span | None:
+    """The name at a position, where it is the recipe's own and can be another; None where it is not."""
+    offset = held.text.offset(position)
+    if _anchor(held, offset) is None and _crystal(held.tree.at(offset), offset) is None:
+        return None
+    return next((span for span, _ in places(held, offset) if span[0] <= offset <= span[1]), None)
+
+
+def rename(held: Held, position: types.Position, new: str) -> types.WorkspaceEdit | None:
+    """The edit that gives a crystal or an anchor another name everywhere. Raises `ValueError` for what is no name."""
+    if renaming(held, position) is None:
+        return None
+    if not _NAME.match(new):
+        raise ValueError(f"{new!r} cannot be a name here: letters, digits, _, - and ., beginning with a letter")
+    taken = held.tree.find(("crystals", new))
+    offset = held.text.offset(position)
+    found = places(held, offset)
+    anchor = _anchor(held, offset)
+    if anchor is None and taken is not None:
+        raise ValueError(f"there is a crystal {new!r} already")
+    if anchor not in (None, new) and _anchors(held, new):
+        raise ValueError(f"there is an anchor {new!r} already")
+    return types.WorkspaceEdit(changes={held.uri: [types.TextEdit(held.text.range(*span), new) for span, _ in found]})
+
+
+def links(held: Held) -> list[types.DocumentLink]:
+    """Every file that the recipe names and that is there."""
+    out: list[types.DocumentLink] = []
+    for node in held.tree.walk():
+        file = _file(held, node)
+        if file is not None and file.is_file():
+            out.append(types.DocumentLink(held.text.range(*_inner(node)), file.as_uri()))
+    return out
+
+
+def crystal_places(held: Held, name: str) -> list[tuple[Span, bool]]:
+    """Where a crystal of the recipe's own is named, and whether it is given there."""
+    given = held.tree.find(("crystals", name))
+    out: list[tuple[Span, bool]] = []
+    if given is not None and given.key_span is not None:
+        out.append((_bare(held, given.key_span), True))
+    used = held.tree.find(("folding", "summarizer"))
+    if used is not None and used.kind == "scalar" and used.value == name:
+        out.append((_inner(used), False))
+    return out
+
+
+def gate_places(held: Held, name: str) -> list[tuple[Span, bool]]:
+    """Where a gate is named, and whether the circle is given it there."""
+    wanted = ALIASES.get(name, name)
+    out: list[tuple[Span, bool]] = []
+    circle = held.tree.find(("circle",))
+    for node in circle.walk() if circle is not None else ():
+        if node.kind == "scalar" and is_gate(node.path) and ALIASES.get(node.value, node.value) == wanted:
+            out.append((_inner(node), node.path[:2] == ("circle", "gates")))
+    return out
+
+
+def places(held: Held, offset: int) -> list[tuple[Span, bool]]:
+    """Everywhere that the name at an offset stands, and whether it is given there."""
+    anchor = _anchor(held, offset)
+    if anchor is not None:
+        return [((span[0] + 1, span[1]), sign == "&") for span, sign in _anchors(held, anchor)]
+    node = held.tree.at(offset)
+    if node.kind == "scalar" and is_gate(node.path):
+        return gate_places(held, node.value)
+    crystal = _crystal(node, offset)
+    return crystal_places(held, crystal) if crystal is not None else []
+
+
+def _crystal(node: Node, offset: int) -> str | None:
+    """The name of the recipe's own crystal that stands at an offset."""
+    path: KeyPath = node.path
+    if is_crystal(path) and len(path) == 2 and node.key_span is not None:
+        return str(path[1]) if node.key_span[0] <= offset <= node.key_span[1] else None
+    return node.value if path == ("folding", "summarizer") and node.kind == "scalar" else None
+
+
+def _anchor(held: Held, offset: int) -> str | None:
+    if held.toml:
+        return None
+    return next((n for span, n, _ in anchors(held) if span[0] <= offset <= span[1]), None)
+
+
+def _anchors(held: Held, name: str) -> list[tuple[Span, str]]:
+    return [(span, sign) for span, found, sign in anchors(held) if found == name]
+
+
+def anchors(held: Held) -> list[tuple[Span, str, str]]:
+    """Every anchor and alias: where values begin, never in texts."""
+    out: list[tuple[Span, str, str]] = []
+    for found in _ANCHOR.finditer(held.text.source):
+        begin = held.text.starts[held.text.line_of(found.start())]
+        before = held.text.source[begin : found.start()]
+        if not re.search(r"(?:^[ \t]*|[:\-,\[{][ \t]*)\Z", before) or "#" in before:
+            continue
+        node = held.tree.at(found.start())
+        if node.kind == "scalar" and node.quote and node.span[0] < found.start() < node.span[1]:
+            continue
+        out.append((found.span(), found[1], found[0][0]))
+    return out
+
+
+def _file(held: Held, node: Node) -> Path | None:
+    """The file that a value names."""
+    path = node.path
+    if node.kind != "scalar" or not path or not node.value.strip() or "\0" in node.value:
+        return None
+    named = path == ("call", "system_prompt_file") or (path[-1] == "python" and path[0] == "circle")
+    if named or (path[-1] == "script" and path[0] in ("crystal", "crystals")):
+        return beside(held.path.parent, node.value)
+    if is_crystal(path) and node.value.startswith("scripted:"):
+        return beside(held.path.parent, node.value.removeprefix("scripted:"))
+    return None
+
+
+def _in_python(held: Held, name: str) -> list[types.Location]:
+    """A gate in the recipe's own Python files, which are read and not run."""
+    for node in held.tree.walk():
+        file = _file(held, node) if node.key == "python" else None
+        if file is None:
+            continue
+        try:
+            module = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for each in module.body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
+                line = types.Position(each.lineno - 1, 0)
+                return [types.Location(file.as_uri(), types.Range(line, line))]
+    return []
+
+
+def _built_in(name: str) -> list[types.Location]:
+    """A gate of our own, in the module that makes it; nothing is imported."""
+    module, _, made = BUILT_IN.get(ALIASES.get(name, name), "").partition(":")
+    if not made:
+        return []
+    file = Path(cantrip_acp.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    number = next((n for n, line in enumerate(lines) if re.match(rf"(?:def )?{made}\b", line)), 0)
+    line = types.Position(number, 0)
+    return [types.Location(file.as_uri(), types.Range(line, line))]
+
+
+def _inner(node: Node) -> Span:
+    """A scalar's text without its quotes."""
+    return (node.span[0] + 1, node.span[1] - 1) if node.quote in ('"', "'") and node.closed else node.span
+
+
+def _bare(held: Held, span: Span) -> Span:
+    return (span[0] + 1, span[1] - 1) if held.text.source[span[0]] in "\"'" else span
+
+
+def _here(held: Held, span: Span) -> types.Location:
+    return types.Location(held.uri, held.text.range(*span))
+
+
+_TOP = types.Range(types.Position(0, 0), types.Position(0, 0))

@@ -1,0 +1,148 @@
+"""Semantic tokens: which words of a recipe are keys, wards, gates, mediums, providers, models and names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from lsprotocol import types
+
+from cantrip_acp.core.wards import WARDS
+from cantrip_acp.gates.registry import ALIASES
+from cantrip_acp.lsp.recipes.hover import MEDIUMS, is_crystal, is_gate
+from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.recipes.parse.source_map import KeyPath
+
+# --- What semantic tokens can be: announced at the start, used where they are made (`coloring`).
+
+TYPES = ("keyword", "property", "parameter", "function", "enumMember", "namespace", "class", "variable")
+MODIFIERS = ("declaration", "deprecated")
+
+
+_OLDER = {"require_done", *ALIASES}
+_NUMBERS = count(1)
+
+
+def whole(held: Held) -> types.SemanticTokens:
+    """Those of the whole text, kept so that the next ones can be told as a difference."""
+    data = _numbers(held, _tokens(held))
+    held.colored = (str(next(_NUMBERS)), data)
+    return types.SemanticTokens(data, held.colored[0])
+
+
+def part(held: Held, spot: types.Range) -> types.SemanticTokens:
+    """Those that touch a range."""
+    start, end = held.text.offset(spot.start), held.text.offset(spot.end)
+    return types.SemanticTokens(_numbers(held, (t for t in _tokens(held) if t[0][0] < end and t[0][1] > start)))
+
+
+def changed(held: Held, before: str) -> types.SemanticTokens | types.SemanticTokensDelta:
+    """What is different from an earlier answer; all of them where that one is not known any more."""
+    if held.colored is None or held.colored[0] != before:
+        return whole(held)
+    old = held.colored[1]
+    made = whole(held)
+    new = made.data
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    head -= head % 5
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    tail -= tail % 5
+    edits: list[types.SemanticTokensEdit] = []
+    if head < len(old) - tail or head < len(new) - tail:
+        edits = [types.SemanticTokensEdit(head, len(old) - tail - head, list(new[head : len(new) - tail]))]
+    return types.SemanticTokensDelta(edits, made.result_id)
+
+
+Token = tuple[Span, str, tuple[str, ...]]
+
+
+def _tokens(held: Held) -> Iterator[Token]:
+    """Every token in the order of the text; none overlaps another, none goes over a line."""
+    at = 0
+    found = sorted((t for t in _all(held) if t[0][0] < t[0][1]), key=lambda token: token[0])
+    source = held.text.source
+    for span, kind, modifiers in found:
+        if span[0] >= at and "\n" not in source[slice(*span)] and "\r" not in source[slice(*span)]:
+            at = span[1]
+            yield span, kind, modifiers
+
+
+def _all(held: Held) -> Iterator[Token]:
+    stack: list[tuple[Node, KeyPath]] = [(child, (child.key,)) for child in held.tree.children if child.key is not None]
+    while stack:
+        node, path = stack.pop()
+        if node.key_span is not None and isinstance(node.key, str):
+            kind, modifiers = _key(path)
+            if kind:
+                yield _bare(held, node.key_span), kind, modifiers
+        if node.kind == "scalar":
+            yield from _value(node, path)
+        # What a script's calls hold is data.
+        if path[-1] != "args":
+            stack += [(child, (*path, child.key)) for child in node.children if child.key is not None]
+    if not held.toml and "&" in held.text.source:
+        from cantrip_acp.lsp.recipes.references import anchors
+
+        for span, _, sign in anchors(held):
+            yield span, "variable", ("declaration",) if sign == "&" else ()
+
+
+def _key(path: KeyPath) -> tuple[str, tuple[str, ...]]:
+    name = path[-1]
+    older = ("deprecated",) if name == "require_done" and path[0] in ("call", "circle") else ()
+    if len(path) == 1:
+        return "keyword", ()
+    if path[:2] == ("circle", "wards") and len(path) == 4:
+        return ("parameter", older) if name in WARDS or older else ("", ())
+    if path[0] == "crystals" and len(path) == 2:
+        return "variable", ("declaration",)
+    return "property", older
+
+
+def _value(node: Node, path: KeyPath) -> Iterator[Token]:
+    start, end = node.span
+    if node.quote in ("'", '"') and node.closed:
+        start, end = start + 1, end - 1
+    elif node.quote:
+        return
+    text = node.value
+    if path == ("circle", "medium"):
+        if text in MEDIUMS:
+            yield (start, end), "enumMember", ()
+    elif is_gate(path):
+        given = ("declaration",) if path[:2] == ("circle", "gates") else ()
+        yield (start, end), "function", (*given, *(("deprecated",) if text in _OLDER else ()))
+    elif is_crystal(path):
+        provider, colon, model = text.partition(":")
+        if end - start == len(text):
+            yield (start, start + len(provider)), "namespace", ()
+            if colon and model:
+                yield (start + len(provider) + 1, end), "class", ()
+    elif path[-1] == "provider" and path[0] in ("crystal", "crystals"):
+        yield (start, end), "namespace", ()
+    elif path[-1] == "model" and path[0] in ("crystal", "crystals"):
+        yield (start, end), "class", ()
+    elif path == ("folding", "summarizer"):
+        yield (start, end), "variable", ()
+
+
+def _bare(held: Held, span: Span) -> Span:
+    return (span[0] + 1, span[1] - 1) if held.text.source[span[0]] in "\"'" and span[1] - span[0] > 1 else span
+
+
+def _numbers(held: Held, tokens: Iterator[Token]) -> list[int]:
+    """As the protocol packs them: five numbers each, places counted from the token before."""
+    out: list[int] = []
+    line, column = 0, 0
+    for span, kind, modifiers in tokens:
+        at, start = held.text.spot(span[0])
+        length = held.text.units(held.text.source[slice(*span)])
+        bits = sum(1 << MODIFIERS.index(name) for name in modifiers)
+        out += [at - line, start - (column if at == line else 0), length, TYPES.index(kind), bits]
+        line, column = at, start
+    return out

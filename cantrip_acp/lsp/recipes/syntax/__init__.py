@@ -1,0 +1,1 @@
+"""Where everything stands in a recipe's text, also while it is being typed."""

@@ -1,0 +1,136 @@
+"""Where the cursor is, in a text that may be broken: which key path, and whether a key or a value is being written there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cantrip_acp.lsp.recipes.syntax import toml_tree, yaml_tree
+from cantrip_acp.lsp.recipes.syntax.tree import Node, Span
+from cantrip_acp.lsp.server.documents import Held
+from cantrip_acp.recipes.parse.source_map import KeyPath
+
+_WORD = re.compile(r"""[^\s,\[\]{}"'#=]*\Z""")
+_KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'\[{#][^:"'\[{#]*?)[ \t]*:(?:[ \t]+|\Z)""")
+_TOML_KEY = re.compile(r"""[ \t]*([A-Za-z0-9_."'-]+)[ \t]*=""")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """``path`` is that of the value which is being written; with ``keys`` it is a mapping whose keys can stand here, with
+    ``values`` a value can. ``word`` is what is written already, ``dashed`` whether a dash stands before it, ``inline``
+    whether brackets are around it, ``header`` whether it is the name of a table in TOML."""
+
+    path: KeyPath
+    word: Span
+    keys: bool = False
+    values: bool = False
+    inline: bool = False
+    dashed: bool = False
+    header: bool = False
+
+
+def of(held: Held, offset: int) -> Where | None:
+    """Where an offset is; None in prose and in comments."""
+    source = held.text.source
+    begin = held.text.starts[held.text.line_of(offset)]
+    before = source[begin:offset]
+    word = _WORD.search(before)
+    span = (offset - len(word[0]) if word is not None else offset, offset)
+    node = held.tree.at(offset)
+    if node.kind == "scalar" and node.quote in ("|", ">", '"""', "'''") and offset > node.span[0] + 1:
+        return None
+    if re.search(r"(?:^|[ \t])#", re.sub(r"""(["'])(?:(?!\1).)*\1""", "", before)):
+        return None
+    around = _brackets(node, offset)
+    if around is not None:
+        return _inside(source, around, offset, span, "=" if held.toml else ":")
+    return _toml(held, begin, before, span) if held.toml else _yaml(held, begin, before, span)
+
+
+def _brackets(node: Node | None, offset: int) -> Node | None:
+    while node is not None:
+        if node.quote in ("[", "{") and node.span[0] < offset and (offset < node.span[1] or not node.closed):
+            return node
+        node = node.parent
+    return None
+
+
+def _inside(source: str, around: Node, offset: int, word: Span, separator: str) -> Where:
+    if around.quote == "[":
+        index = sum(1 for child in around.children if child.span[1] < word[0])
+        return Where((*around.path, index), word, keys=False, values=True, inline=True)
+    # From the last comma of this mapping on; what its values hold is behind them.
+    begin = max([around.span[0] + 1, *(child.whole[1] for child in around.children if child.whole[1] < word[0])])
+    part = source[begin:offset].lstrip(" ,\r\n\t")
+    name, found, _ = part.partition(separator)
+    if found:
+        return Where((*around.path, name.strip().strip("\"'")), word, values=True, inline=True)
+    return Where(around.path, word, keys=True, inline=True)
+
+
+def _yaml(held: Held, begin: int, before: str, word: Span) -> Where:
+    blocks = yaml_tree.open_at(held.tree, begin)
+    column, rest = len(before) - len(before.lstrip(" ")), before.lstrip(" ")
+    path: KeyPath | None = None
+    dashed = False
+    while rest[:1] == "-" and rest[1:2] in ("", " "):
+        parent = _list(blocks, column, begin) if path is None else (path, 0)
+        path = (*parent[0], parent[1])
+        inner = rest[1:].lstrip(" ")
+        column, rest, dashed = column + len(rest) - len(inner), inner, True
+    found = _KEY.match(rest)
+    if path is None:
+        holder, path = _holder(blocks, column)
+    else:
+        holder = False
+    if found is not None:
+        return Where(
+            (*path, found[1].strip("\"'")), (max(word[0], word[1] - len(rest) + found.end()), word[1]), values=True
+        )
+    return Where(path, word, keys=True, values=not holder, dashed=dashed)
+
+
+def _holder(blocks: list[yaml_tree.Open], column: int) -> tuple[bool, KeyPath]:
+    """Whether a mapping has its keys at this column, and its path; else the path of what is waiting for a value."""
+    for opened in reversed(blocks):
+        if opened.indent == column and opened.node.kind == "mapping":
+            return True, opened.node.path
+        if opened.indent < column:
+            if opened.waiting is not None:
+                return False, opened.waiting.path
+            last = opened.node.children[-1] if opened.node.children else opened.node
+            return False, last.path
+    return True, ()
+
+
+def _list(blocks: list[yaml_tree.Open], column: int, begin: int) -> tuple[KeyPath, int]:
+    """The list whose dashes are at this column, and how many items it has."""
+    for opened in reversed(blocks):
+        if opened.indent == column and opened.node.kind == "list":
+            return opened.node.path, sum(1 for child in opened.node.children if child.whole[0] < begin)
+        if opened.indent <= column and opened.waiting is not None:
+            return opened.waiting.path, 0
+    return (), 0
+
+
+def _toml(held: Held, begin: int, before: str, word: Span) -> Where:
+    if before.lstrip().startswith("["):
+        start = begin + len(before) - len(before.lstrip().lstrip("[").lstrip())
+        above, part = _dotted(held, (start, word[1]))
+        return Where(above, part, keys=True, header=True)
+    reader = toml_tree.Reader(held.text.source[:begin])
+    reader.read()
+    path = reader.table.path
+    found = _TOML_KEY.match(before)
+    if found is not None:
+        parts = [part.strip().strip("\"'") for part in found[1].split(".")]
+        return Where((*path, *parts), word, values=True)
+    above, word = _dotted(held, word)
+    return Where((*path, *above), word, keys=True)
+
+
+def _dotted(held: Held, word: Span) -> tuple[KeyPath, Span]:
+    """The path before the last dot of a name, and what stands behind it."""
+    *above, part = held.text.source[slice(*word)].split(".")
+    return tuple(name.strip().strip("\"'") for name in above), (word[1] - len(part.lstrip()), word[1])

@@ -1,0 +1,113 @@
+"""What the server can do: a table of methods, each answered by the module of the document's kind (`kinds`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lsprotocol import types
+
+from cantrip_acp.lsp.commands.registry import COMMANDS
+from cantrip_acp.lsp.recipes.semantic_tokens import MODIFIERS, TYPES
+from cantrip_acp.lsp.server import document_kinds
+from cantrip_acp.lsp.server.server import Server
+
+METHODS: dict[str, tuple[str, Any]] = {
+    types.TEXT_DOCUMENT_COMPLETION: (
+        "completion",
+        types.CompletionOptions(trigger_characters=[" ", ":", "-", "[", "{", "/", '"'], resolve_provider=True),
+    ),
+    types.COMPLETION_ITEM_RESOLVE: ("completion_resolved", None),
+    types.TEXT_DOCUMENT_HOVER: ("hover", None),
+    types.TEXT_DOCUMENT_CODE_ACTION: (
+        "code_actions",
+        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, "source.fixAll.cantrip"]),
+    ),
+    types.TEXT_DOCUMENT_CODE_LENS: ("lenses", types.CodeLensOptions(resolve_provider=True)),
+    types.CODE_LENS_RESOLVE: ("lens_resolved", None),
+    types.TEXT_DOCUMENT_DOCUMENT_SYMBOL: ("symbols", None),
+    types.TEXT_DOCUMENT_FOLDING_RANGE: ("folds", None),
+    types.TEXT_DOCUMENT_FORMATTING: ("formatting", None),
+    types.TEXT_DOCUMENT_DEFINITION: ("definition", None),
+    types.TEXT_DOCUMENT_REFERENCES: ("references", None),
+    types.TEXT_DOCUMENT_DOCUMENT_LINK: ("links", None),
+    types.TEXT_DOCUMENT_PREPARE_RENAME: ("renaming", None),
+    types.TEXT_DOCUMENT_RENAME: ("renamed", types.RenameOptions(prepare_provider=True)),
+    types.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT: ("highlights", None),
+    types.TEXT_DOCUMENT_SELECTION_RANGE: ("selections", None),
+    types.TEXT_DOCUMENT_LINKED_EDITING_RANGE: ("linked", None),
+    types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL: ("tokens", types.SemanticTokensLegend(list(TYPES), list(MODIFIERS))),
+    types.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL_DELTA: ("tokens_changed", None),
+    types.TEXT_DOCUMENT_SEMANTIC_TOKENS_RANGE: ("tokens_of_part", None),
+    types.TEXT_DOCUMENT_INLAY_HINT: ("hints", None),
+    types.TEXT_DOCUMENT_PREPARE_CALL_HIERARCHY: ("family", None),
+    types.CALL_HIERARCHY_OUTGOING_CALLS: ("family_below", None),
+    types.CALL_HIERARCHY_INCOMING_CALLS: ("family_above", None),
+    types.TEXT_DOCUMENT_DIAGNOSTIC: (
+        "diagnostics",
+        types.DiagnosticOptions(inter_file_dependencies=True, workspace_diagnostics=True, identifier="cantrip"),
+    ),
+}
+"""Each method: the name of the function that a kind's module answers it with, and its options."""
+
+
+def server() -> Server:
+    """A server with every feature."""
+    made = Server()
+
+    @made.feature(types.INITIALIZE)
+    def initialize(ls: Server, params: types.InitializeParams) -> None:
+        ls.begin(params)
+
+    @made.feature(types.INITIALIZED)
+    def initialized(ls: Server, params: types.InitializedParams) -> None:
+        ls.keep(ls.watching.begin())
+
+    @made.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def folders(ls: Server, params: types.DidChangeWorkspaceFoldersParams) -> None:
+        ls.roots()
+
+    @made.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def saved(ls: Server, params: types.DidSaveTextDocumentParams) -> None:
+        ls.again()
+
+    @made.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    def watched(ls: Server, params: types.DidChangeWatchedFilesParams) -> None:
+        ls.watching.told([change.uri for change in params.changes])
+
+    for method, (name, options) in METHODS.items():
+        made.feature(method, options)(_asking(name))
+
+    @made.feature(types.WORKSPACE_SYMBOL)
+    async def symbols(ls: Server, params: types.WorkspaceSymbolParams) -> list[types.WorkspaceSymbol]:
+        return [symbol for answer in document_kinds.answers("workspace_symbols") for symbol in await answer(ls, params)]
+
+    @made.feature(types.WORKSPACE_DIAGNOSTIC)
+    async def diagnostics(ls: Server, params: types.WorkspaceDiagnosticParams) -> types.WorkspaceDiagnosticReport:
+        reports = [await answer(ls, params) for answer in document_kinds.answers("workspace_diagnostics")]
+        return types.WorkspaceDiagnosticReport([item for report in reports for item in report.items])
+
+    made.protocol.fm.commands.update(dict.fromkeys(COMMANDS))
+    return made
+
+
+def _asking(name: str) -> Callable[[Server, Any], Any]:
+    def asked(ls: Server, params: Any) -> Any:
+        kind = _kind(params)
+        found = kind.answer(name) if kind is not None else None
+        if found is not None:
+            return found(ls, params)
+        # What is to be resolved and is nobody's stays as it is.
+        return params if name.endswith("_resolved") else None
+
+    return asked
+
+
+def _kind(params: Any) -> document_kinds.Kind | None:
+    """Whose question this is: of the document that it names, or of the item that was given out earlier."""
+    about = getattr(params, "text_document", None) or getattr(params, "item", None)
+    uri = getattr(about, "uri", None)
+    if isinstance(uri, str):
+        return document_kinds.of(uri)
+    data = getattr(params, "data", None)
+    return document_kinds.named(data.get("kind")) if isinstance(data, dict) else None

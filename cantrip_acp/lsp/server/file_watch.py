@@ -1,0 +1,165 @@
+"""Files that change outside the editor: the client tells of those in its folders where it watches, all others are watched here.
+
+A recipe is judged by what lies around it: recipes of its children, prompts, gates in Python, roots, trust, tables of models. When
+one of them changes, every open recipe is looked at once more. Looms are followed by their shelf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+
+from cantrip_acp.recipes.parse.document import SUFFIXES
+
+if TYPE_CHECKING:
+    from cantrip_acp.lsp.server.server import Server
+
+_log = logging.getLogger(__name__)
+
+SOON_S = 0.3
+"""Seconds until what is watched follows what is open."""
+STEP_MS, DEBOUNCE_MS = 50, 300
+LOOK_MS = 1_000
+"""Milliseconds after which the watch is known to stand."""
+AGAIN_S = 5.0
+"""Seconds until watching is tried again where it failed."""
+
+GLOBS = (*(f"**/*{suffix}" for suffix in SUFFIXES), "**/*.loom.jsonl", "**/.cantrip/**")
+"""What a client watches in its folders."""
+
+
+class Watching:
+    """One server's watching."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._client = False
+        """Whether the client watches its folders."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._folders: frozenset[Path] = frozenset()
+        self._names: frozenset[Path] = frozenset()
+        self._task: asyncio.Task[Any] | None = None
+
+    async def begin(self) -> None:
+        """Have the client watch, where it can."""
+        workspace = self._server.client_capabilities.workspace
+        watched = workspace.did_change_watched_files if workspace is not None else None
+        if watched is not None and watched.dynamic_registration:
+            watchers = [types.FileSystemWatcher(glob) for glob in GLOBS]
+            options = types.DidChangeWatchedFilesRegistrationOptions(watchers)
+            method = types.WORKSPACE_DID_CHANGE_WATCHED_FILES
+            registration = types.Registration("cantrip-files", method, options)
+            with contextlib.suppress(Exception):
+                # A client that says no leaves it to us.
+                await self._server.client_register_capability_async(types.RegistrationParams([registration]))
+                self._client = True
+        self.soon()
+
+    def told(self, uris: list[str]) -> None:
+        """The client saw these change. A loom grows with every turn, and no recipe is another one for it."""
+        if all(uri.endswith(".loom.jsonl") for uri in uris):
+            if "looms" in self._server.__dict__:
+                self._server.looms.hurry()
+        else:
+            self._server.files_changed()
+
+    def soon(self) -> None:
+        """What is open changed, or what it names."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._renew)
+
+    def _renew(self) -> None:
+        self._timer = None
+        self._server.keep(self._watch())
+
+    async def _watch(self) -> None:
+        opened = [held for held in self._server.documents.held.values() if held.recipe]
+        read = [(held.path, held.reading.data if held.reading is not None else None) for held in opened]
+        roots = list(self._server.documents.folders)
+        workspaces = [self._server.documents.workspace(path) for path, _ in read]
+        folders, names = await asyncio.to_thread(_wanted, read, workspaces, roots, self._client)
+        self._names = names
+        if folders == self._folders and self._task is not None and not self._task.done():
+            return
+        self._folders = folders
+        before, self._task = self._task, None
+        if before is not None:
+            before.cancel()
+        if folders:
+            self._task = self._server.beside(self._watched(folders))
+
+    async def _watched(self, folders: frozenset[Path]) -> None:
+        from watchfiles import DefaultFilter, awatch
+
+        while True:
+            try:
+                there = [folder for folder in folders if folder.is_dir()]
+                options: dict[str, Any] = {"step": STEP_MS, "debounce": DEBOUNCE_MS, "recursive": False}
+                options |= {"rust_timeout": LOOK_MS, "yield_on_timeout": True}
+                begun = False
+                async for changes in awatch(*there, watch_filter=DefaultFilter(), **options):
+                    if not begun:
+                        # What changed between two watches, nobody has told.
+                        begun = True
+                        self._server.again()
+                    self._heard({Path(name) for _, name in changes})
+                    if any(not folder.is_dir() for folder in there):
+                        break
+            except (OSError, RuntimeError) as error:
+                # Too many are watched on this machine, or one was removed at this moment.
+                _log.info("files are not watched for a while: %s", error)
+            await asyncio.sleep(AGAIN_S)
+            self.soon()
+
+    def _heard(self, paths: set[Path]) -> None:
+        if any(path in self._names or path.name.endswith((*SUFFIXES, "models.toml")) or _kept(path) for path in paths):
+            self._server.files_changed()
+            # A folder that is waited for may have come.
+            self.soon()
+
+
+def _kept(path: Path) -> bool:
+    return ".cantrip" in path.parts
+
+
+def _wanted(
+    read: list[tuple[Path, Any]], workspaces: list[Path], roots: list[Path], client: bool
+) -> tuple[frozenset[Path], frozenset[Path]]:
+    """The folders that are watched here, and the files in them that count beside recipes."""
+    from cantrip_acp.files.paths import config_dir
+    from cantrip_acp.lsp.recipes import file_references
+
+    if not read:
+        return frozenset(), frozenset()
+    folders: set[Path] = {config_dir()}
+    names: set[Path] = set()
+    for (path, data), workspace in zip(read, workspaces, strict=True):
+        if not client or not any(path.is_relative_to(root) for root in roots):
+            folders |= {path.parent, workspace / ".cantrip"}
+        with contextlib.suppress(ValueError, TypeError):
+            files = [
+                file_references.beside(path.parent, name) for _, name, _ in file_references.named(data) if _sound(name)
+            ]
+            files += [
+                file_references.beside(workspace, name) for _, name in file_references.roots(data) if _sound(name)
+            ]
+            for file in files:
+                names |= {file, file.parent}
+                folders.add(file.parent)
+    return frozenset(_there(folder) for folder in folders), frozenset(names)
+
+
+def _sound(name: str) -> bool:
+    return bool(name.strip()) and "\0" not in name
+
+
+def _there(folder: Path) -> Path:
+    """A folder, or the nearest above it that is there: it may come."""
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return folder

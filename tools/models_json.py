@@ -1,4 +1,4 @@
-"""Make `cantrip_acp/crystals/models.json`, the table of models that ships.
+"""Make `cantrip_acp/crystals/catalog/models.json`, the table of models that ships.
 
     python tools/models_json.py                  # make the table from the recorded inputs; needs no network
     python tools/models_json.py --record WHEEL   # record litellm's data anew from its wheel, then make the table
@@ -29,7 +29,7 @@ from typing import Any
 HERE = Path(__file__).parent / "models"
 RECORDED = HERE / "litellm.json"
 BY_HAND = HERE / "by_hand.json"
-TABLE = Path(__file__).parent.parent / "cantrip_acp/crystals/models.json"
+TABLE = Path(__file__).parent.parent / "cantrip_acp/crystals/catalog/models.json"
 
 INSIDE = "litellm/model_prices_and_context_window_backup.json"
 PROVIDERS = {"anthropic": "anthropic", "openai": "openai", "gemini": "google"}

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cantrip_acp.acp.wire.jsonrpc import AUTH_REQUIRED, RpcError
-from cantrip_acp.crystals import keys, local_servers
+from cantrip_acp.crystals import keys
+from cantrip_acp.crystals.local import discovery
 from cantrip_acp.files.paths import private
 from cantrip_acp.recipes.build.crystals import KEYS, VARIABLE
 
@@ -39,7 +40,7 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
         there = " (a key is set)" if keys.find((variable,)) is not None else ""
         out.write(f"  {number}  {name}{there}\n")
     local: dict[str, str] = {}
-    for server in local_servers.running():
+    for server in discovery.running():
         crystal = f"{server.provider}:{server.models[0].name}"
         number = len(providers) + len({*local.values()}) + 1
         local |= {str(number): crystal, server.provider: crystal}

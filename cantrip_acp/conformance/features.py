@@ -104,6 +104,6 @@ FEATURES = (
     Feature(
         "a provider's normalisation",
         lambda case: any(crystal.get("raw_response") is not None for _, crystal in crystals_of(case)),
-        lambda: find_spec("cantrip_acp.crystals.openai") is not None,
+        lambda: find_spec("cantrip_acp.crystals.openai.responses_api") is not None,
     ),
 )

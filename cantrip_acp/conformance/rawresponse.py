@@ -19,7 +19,7 @@ def normalised(script: Mapping[str, Any]) -> dict[str, Any]:
         raise DefinitionError(f"raw_response of provider {provider!r} cannot be read; here: {', '.join(CHAT)}")
     if not isinstance(raw, Mapping):
         raise DefinitionError(f"raw_response is the provider's answer, a mapping, not {raw!r}")
-    from cantrip_acp.crystals.chat_stream import ChatAnswer
+    from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 
     answer = ChatAnswer()
     answer.feed(raw)

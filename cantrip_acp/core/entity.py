@@ -32,7 +32,7 @@ from cantrip_acp.core.request_graph import Lineage
 from cantrip_acp.core.result import CastStream
 from cantrip_acp.core.token_log import TokenTrail
 from cantrip_acp.core.wards import Wards, compose
-from cantrip_acp.crystals import clients
+from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import Usage
 from cantrip_acp.gates.contract import GateReply, ProgramCall
 from cantrip_acp.gates.executor import GateExecutor
@@ -226,7 +226,7 @@ class Entity:
             raise EntityBusy(f"entity {self.id} is busy with another cast; wait for it, or cancel it first")
 
     async def _cast(self, run: CastRun) -> CastResult:
-        clients.acquire(self.crystal, self)
+        http_clients.acquire(self.crystal, self)
         self._run = run
         self._scope = anyio.CancelScope()
         whole = False
@@ -578,7 +578,7 @@ class Entity:
             if self._files is not None:
                 await self._files.close()
             await self._reached.close()
-            await clients.release(self.crystal, self)
+            await http_clients.release(self.crystal, self)
 
 
 def _trace(trace_id: str | None, trace: telemetry.Trace | None) -> telemetry.Trace:

@@ -28,8 +28,8 @@ from cantrip_acp.core.query_stream import Sink
 from cantrip_acp.core.result import CastResult as CastResult
 from cantrip_acp.core.scoring import Scoring
 from cantrip_acp.core.turn_builder import TurnState
-from cantrip_acp.crystals.ahead import prepared
 from cantrip_acp.crystals.contract import NO_USAGE, Query, RequestParameters, Response, ToolCall, Usage
+from cantrip_acp.crystals.preload import prepared
 from cantrip_acp.crystals.retry import ask
 from cantrip_acp.loom.query.thread import answer
 from cantrip_acp.loom.records.turn import (

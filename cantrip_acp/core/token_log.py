@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cantrip_acp.crystals.sampled import Sampled, common
+from cantrip_acp.crystals.logprobs import Sampled, common
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Message

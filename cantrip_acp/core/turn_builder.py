@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.events import Event
     from cantrip_acp.core.loop import CastRun
     from cantrip_acp.core.wards import Wards
-    from cantrip_acp.crystals.sampled import Sampled
+    from cantrip_acp.crystals.logprobs import Sampled
 
 
 UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"

@@ -13,7 +13,7 @@ import msgspec
 
 from cantrip_acp.core.call import Call, ToolChoice
 from cantrip_acp.core.errors import MalformedResponse
-from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.crystals.logprobs import Sampled
 
 Role = Literal["system", "user", "assistant", "tool"]
 

@@ -10,9 +10,9 @@ from typing import Any
 from cantrip_acp.core.definition import check_choice, check_flag, check_keys, check_mapping, shown
 from cantrip_acp.core.errors import ContextLimitError, DefinitionError
 from cantrip_acp.crystals import keys
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 
 BASE_URL_VARIABLES = {
     "anthropic": "ANTHROPIC_BASE_URL",

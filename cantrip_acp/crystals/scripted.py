@@ -16,10 +16,10 @@ import msgspec
 from cantrip_acp.core.definition import check_text, check_whole
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError, ScriptExhausted
 from cantrip_acp.crystals.contract import NO_USAGE, Crystal, Delta, Emit, Query, Response, ToolCall, Usage
-from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.crystals.openai.tool_names import wire_name
 
 if TYPE_CHECKING:
-    from cantrip_acp.crystals.spoken import Spoken
+    from cantrip_acp.crystals.text_tools.text_filter import Spoken
 
 KEYS = frozenset(
     {
@@ -158,7 +158,7 @@ class ScriptedCrystal:
         """What reads the text of a response for calls; None for a script whose text is text."""
         if not self.text_calls:
             return None
-        from cantrip_acp.crystals.spoken import Spoken
+        from cantrip_acp.crystals.text_tools.text_filter import Spoken
 
         names = [wire_name(tool.name) for tool in query.tools] if query.tool_choice != "none" else []
         return Spoken(names, tags=False)

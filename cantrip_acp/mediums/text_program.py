@@ -17,7 +17,7 @@ from cantrip_acp.crystals.contract import ToolCall
 
 if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Crystal, Response
-    from cantrip_acp.crystals.textcalls import Block
+    from cantrip_acp.crystals.text_tools.parse import Block
     from cantrip_acp.mediums.contract import Medium
 
 MOST_PROBLEMS = 2
@@ -70,7 +70,7 @@ class TextPrograms:
             return response
         if "```" not in content and "~~~" not in content:
             return response
-        from cantrip_acp.crystals.textcalls import LONGEST, normalized, top_level_blocks
+        from cantrip_acp.crystals.text_tools.parse import LONGEST, normalized, top_level_blocks
 
         text = normalized(content)
         if len(text) > LONGEST:
@@ -92,7 +92,7 @@ class TextPrograms:
 
     def _problem(self, text: str, blocks: list[Block]) -> str | None:
         """Why it is not clear what is to be run, and what the crystal can do about it."""
-        from cantrip_acp.crystals.textcalls import in_comment
+        from cantrip_acp.crystals.text_tools.parse import in_comment
 
         again = (
             f"To run a program, send a message with exactly one closed ```{self.tag} block; to show code, use ```text."

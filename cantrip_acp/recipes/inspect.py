@@ -82,7 +82,7 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
 
 def _models(recipe: Recipe) -> Iterator[str]:
     """What is to be said of the models that the recipe names: retired ones, and names that are likely misspelled."""
-    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.catalog import lookup
 
     given: list[tuple[KeyPath, Any]] = [(("crystal",), recipe.data.get("crystal"))]
     given += [(("crystals", name), each) for name, each in recipe.data.get("crystals", {}).items()]
@@ -90,7 +90,7 @@ def _models(recipe: Recipe) -> Iterator[str]:
         options = crystals.options_of(crystal) if crystal is not None else {}
         if options.get("provider") in names.MODEL_PROVIDERS and "base_url" not in options:
             try:
-                remark = table.remark(options["provider"], options["model"])
+                remark = lookup.remark(options["provider"], options["model"])
             except DefinitionError:
                 return  # the user's own table cannot be read, which a cast will say
             if remark:
@@ -166,9 +166,9 @@ def writes_calls(recipe: Recipe) -> bool:
     options: dict[str, Any] = crystals.options_of(given)
     if options.get("tools", "auto") != "auto":
         return bool(options["tools"] == "text")
-    from cantrip_acp.crystals import table
-    from cantrip_acp.crystals.presets import PRESETS
+    from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.crystals.local.presets import PRESETS
 
     if options["provider"] not in ("local", "openrouter", *PRESETS):
         return False
-    return not table.look_up(options["provider"], str(options.get("model")), remark=False).tools
+    return not lookup.look_up(options["provider"], str(options.get("model")), remark=False).tools

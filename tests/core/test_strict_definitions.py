@@ -11,7 +11,7 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle, DefinitionError, Gate, RetryPolicy, ScriptedCrystal, Wards
 from cantrip_acp.core.folding.policy import Folding
-from cantrip_acp.crystals.anthropic import AnthropicCrystal
+from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.gates import registry

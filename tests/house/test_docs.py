@@ -18,7 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cantrip_acp.cli.app import cantrip
-from cantrip_acp.crystals.presets import PRESETS
+from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.crystals.scripted import ScriptedCrystal
 from cantrip_acp.recipes.parse import check
 from cantrip_acp.recipes.parse.document import parse

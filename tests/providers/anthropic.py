@@ -16,7 +16,7 @@ from anthropic.types import RawMessageStreamEvent
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.anthropic import AnthropicCrystal
+from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret

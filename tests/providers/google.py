@@ -16,7 +16,7 @@ from google.genai import types
 from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.google import GoogleCrystal
+from cantrip_acp.crystals.google.crystal import GoogleCrystal
 from cantrip_acp.crystals.keys import Secret
 from tests.providers.wire import (
     Piece,

@@ -6,8 +6,8 @@ import time
 import anyio
 
 from cantrip_acp import Cantrip, Circle
-from cantrip_acp.crystals.ahead import prepare_beside
 from cantrip_acp.crystals.contract import Emit, Query, Response
+from cantrip_acp.crystals.preload import prepare_beside
 
 
 class Slow:

@@ -13,8 +13,8 @@ import pytest
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.circle import Circle
+from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.contract import Delta, Query
-from cantrip_acp.crystals.models import ModelInfo, Price
 from cantrip_acp.crystals.retry import RetryPolicy
 from tests.providers.anthropic import (
     HELLO,

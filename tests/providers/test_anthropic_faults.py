@@ -6,10 +6,11 @@ import anyio
 import pytest
 
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
-from cantrip_acp.crystals import anthropic_reading, clients
+from cantrip_acp.crystals import http_clients
+from cantrip_acp.crystals.anthropic import response
+from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Delta, Message, Query
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import ModelInfo
 from tests.providers.anthropic import (
     HELLO,
     KEY,
@@ -68,14 +69,14 @@ async def test_a_window_that_was_full_before_an_answer() -> None:
 
 
 async def test_arguments_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anthropic_reading, "MAX_RESPONSE_CHARS", 1000)
+    monkeypatch.setattr(response, "MAX_RESPONSE_CHARS", 1000)
     error = await failed(stream(start(), use(0, "echo", *(["x" * 100] * 20))[:-1], Hold()))
     assert isinstance(error, MalformedResponse)
 
 
 @pytest.mark.parametrize("piece", [b"data: " + b"x" * 100_000, b"data: x\n" * 20_000])
 async def test_an_event_without_an_end(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "LONGEST_EVENT", 1_000_000)
+    monkeypatch.setattr(http_clients, "LONGEST_EVENT", 1_000_000)
     error = await failed(stream(*[piece] * 50, Hold()))
     assert isinstance(error, MalformedResponse)
 

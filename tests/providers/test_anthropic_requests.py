@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.errors import CrystalError, DefinitionError
-from cantrip_acp.crystals.anthropic import AnthropicCrystal
-from cantrip_acp.crystals.anthropic_messages import cached, rendered
-from cantrip_acp.crystals.anthropic_request import UNKNOWN_MAX_TOKENS, request, thinking
+from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
+from cantrip_acp.crystals.anthropic.messages import cached, rendered
+from cantrip_acp.crystals.anthropic.request import UNKNOWN_MAX_TOKENS, request, thinking
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import Attachment, Message, Query, Response, Role, ToolCall, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
 from tests.providers.anthropic import MODEL, checked, problem, refusal, says, start, stop, stream, text, thought, use
 from tests.providers.wire import Request, Wire
 

@@ -17,13 +17,13 @@ from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.context import ContextBlock
-from cantrip_acp.crystals.anthropic import AnthropicCrystal
+from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
+from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import Endpoint
-from cantrip_acp.crystals.google import GoogleCrystal
+from cantrip_acp.crystals.google.crystal import GoogleCrystal
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import ModelInfo
-from cantrip_acp.crystals.openai import OpenAICrystal
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.crystals.retry import RetryPolicy
 from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import FoldRecord

@@ -8,14 +8,14 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals.anthropic import AnthropicCrystal
+from cantrip_acp.crystals.anthropic.crystal import AnthropicCrystal
+from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Message, Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.local import LocalCrystal
-from cantrip_acp.crystals.models import ModelInfo
-from cantrip_acp.crystals.openai import OpenAICrystal
-from cantrip_acp.crystals.openrouter import OpenRouterCrystal
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.openai.openrouter import OpenRouterCrystal
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from tests.providers import anthropic, openai
 from tests.providers.wire import Reply, Request, Wire
 

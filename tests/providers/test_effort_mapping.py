@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.crystals import table
+from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.recipes.build.crystals import Need
 from cantrip_acp.recipes.build.providers import crystal
 from cantrip_acp.recipes.build.python_files import Files
@@ -57,7 +57,7 @@ def gemini_fields(model: str, effort: str) -> Any:
 
 
 def of_table(provider: str) -> list[tuple[str, str, str]]:
-    found = [(name, info.thinking or "", info.efforts) for p, name, info in table.listed(provider) if p == provider]
+    found = [(name, info.thinking or "", info.efforts) for p, name, info in lookup.listed(provider) if p == provider]
     every = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
     return [(name, thinking, effort) for name, thinking, efforts in found for effort in efforts or every]
 
@@ -99,7 +99,7 @@ async def test_one_that_the_model_does_not_take(
 ) -> None:
     body, told = await sent(provider, model, asked, monkeypatch)
     if provider == "anthropic":
-        thinking = table.look_up(provider, model).thinking or ""
+        thinking = lookup.look_up(provider, model).thinking or ""
         assert (body.get("thinking"), body.get("output_config")) == claude_fields(thinking, nearest)
     else:
         assert body["generationConfig"]["thinkingConfig"] == gemini_fields(model, nearest)
@@ -154,7 +154,7 @@ async def test_claude_refuses(asked: str, named: str, nearest: str) -> None:
         400, "invalid_request_error", f"output_config.effort: Input should be {named} (got '{asked}')"
     )
     with Wire(anthropic.checked([refusal, anthropic.says("one"), anthropic.says("two")])) as wire:
-        info = table.look_up("anthropic", "claude-sonnet-5-5")
+        info = lookup.look_up("anthropic", "claude-sonnet-5-5")
         c = anthropic.crystal(wire.url, "claude-sonnet-5-5", info=info, effort=asked)
         one, _ = await anthropic.ask(c)
         two, _ = await anthropic.ask(c)

@@ -12,14 +12,14 @@ from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import ContextLimitError, DefinitionError
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
-from cantrip_acp.crystals.google_messages import UNSIGNED, contents_of
-from cantrip_acp.crystals.google_schema import accepted
-from cantrip_acp.crystals.google_thinking import thinking
+from cantrip_acp.crystals.google.messages import UNSIGNED, contents_of
+from cantrip_acp.crystals.google.schema import accepted
+from cantrip_acp.crystals.google.thinking import thinking
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
+from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.retry import RetryPolicy
-from cantrip_acp.crystals.wire_names import wire_name
 from tests.providers.google import (
     ECHO,
     HELLO,

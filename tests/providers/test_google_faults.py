@@ -13,7 +13,7 @@ from cantrip_acp.core.call import Call
 from cantrip_acp.core.cantrip import Cantrip
 from cantrip_acp.core.circle import Circle
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
-from cantrip_acp.crystals import clients
+from cantrip_acp.crystals import http_clients
 from cantrip_acp.crystals.contract import Delta, Query
 from cantrip_acp.crystals.keys import Secret
 from tests.providers.google import (
@@ -133,7 +133,7 @@ async def test_silence() -> None:
 
 
 async def test_a_line_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "LONGEST_EVENT", 1_000_000)
+    monkeypatch.setattr(http_clients, "LONGEST_EVENT", 1_000_000)
     piece = b"data: " + b"x" * 100_000
     error = await failed(sse_reply([piece] * 50))
     assert isinstance(error, MalformedResponse)

@@ -17,11 +17,11 @@ import anyio
 import pytest
 
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals import clients, retry
+from cantrip_acp.crystals import http_clients, retry
 from cantrip_acp.crystals.contract import Delta, Message, Query, Response, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.openai import OpenAICrystal
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from tests.providers import anthropic, google, openai
 from tests.providers.wire import Cut, Pause, Piece, Reply, Wire, json_reply, sse, sse_reply
 
@@ -121,7 +121,7 @@ async def test_a_bomb_of_compressed_bytes_is_stopped(kind: str, monkeypatch: pyt
 
 
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "LONGEST_EVENT", 1_000_000)
+    monkeypatch.setattr(http_clients, "LONGEST_EVENT", 1_000_000)
 
 
 async def test_one_event_without_an_end_is_stopped(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ import pytest
 from cantrip_acp import Cantrip, Circle
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.local import LocalCrystal, local_address
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
-from cantrip_acp.crystals.presets import ollama_address
+from cantrip_acp.crystals.local.crystal import LocalCrystal, local_address
+from cantrip_acp.crystals.local.presets import ollama_address
 from tests.providers.openai import (
     DONE,
     DONE_GATE,
@@ -390,7 +390,7 @@ async def test_an_invented_result_is_kept_and_not_shown_to_the_model_again() -> 
     ("options", "by_text"), [({"tools": "text"}, True), ({"tools": "text", "api": "responses"}, False), ({}, False)]
 )
 def test_an_openai_model_writes_its_calls_where_it_is_told_to(options: dict, by_text: bool) -> None:
-    from cantrip_acp.crystals.openai import OpenAICrystal
+    from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 
     made = OpenAICrystal(Endpoint("openai", "gpt-6-astra", options=options))
     assert made.text_calls is by_text

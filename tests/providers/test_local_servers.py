@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from cantrip_acp.acp import login
 from cantrip_acp.cli.app import cantrip
 from cantrip_acp.core.errors import CrystalError, DefinitionError, MissingKey
-from cantrip_acp.crystals import keys, local_servers
+from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.contract import Delta, Message, Query
-from cantrip_acp.crystals.local_servers import NoServer, ServedModel, ask, running
-from cantrip_acp.crystals.presets import LOCAL, PRESETS
+from cantrip_acp.crystals.local import discovery
+from cantrip_acp.crystals.local.discovery import NoServer, ServedModel, ask, running
+from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
 from cantrip_acp.recipes import load
 from cantrip_acp.recipes.build import choices
 from cantrip_acp.recipes.build import crystals as recipe_crystals
@@ -41,9 +42,9 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.delenv(name, raising=False)
     for variable in VARIABLES.values():
         monkeypatch.setenv(variable, NOBODY.removesuffix("/v1") if variable == "OLLAMA_HOST" else NOBODY)
-    local_servers._cache = None
+    discovery._cache = None
     yield
-    local_servers._cache = None
+    discovery._cache = None
 
 
 def listing(*names: str, **more: Any) -> Reply:
@@ -139,7 +140,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Wire]]:
         wire.__enter__()
         started.append(wire)
         monkeypatch.setenv(VARIABLES[provider], wire.url if provider == "ollama" else f"{wire.url}/v1")
-        local_servers._cache = None
+        discovery._cache = None
         return wire
 
     yield start

@@ -9,9 +9,9 @@ import pytest
 from cantrip_acp import Cantrip, Circle, Loom
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.local import LocalCrystal
-from cantrip_acp.crystals.openai import OpenAICrystal
-from cantrip_acp.crystals.sampled import UNLIKELY, Sampled, Tokens
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.logprobs import UNLIKELY, Sampled, Tokens
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from cantrip_acp.text.redaction import shared
 from tests.providers import google, openai
 from tests.providers.openai import MODEL, asked, chunk, message_item, responds, strict

@@ -9,7 +9,7 @@ import pytest
 from cantrip_acp import Call, Cantrip, Circle
 from cantrip_acp.core import events
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
-from cantrip_acp.crystals import table
+from cantrip_acp.crystals.catalog import lookup
 from cantrip_acp.crystals.contract import Attachment, Crystal, Message, Query, Response
 from cantrip_acp.recipes import inspect
 from cantrip_acp.recipes.build import choices, crystals
@@ -76,7 +76,7 @@ async def told(crystal: Crystal) -> list[str]:
 def test_a_family_tells_of_a_model_that_no_table_has(
     provider: str, model: str, family: str, expected: dict[str, Any]
 ) -> None:
-    info = table.look_up(provider, model)
+    info = lookup.look_up(provider, model)
     assert (info.known, info.family) == (False, family)
     assert {name: getattr(info, name) for name in expected} == expected
     assert info.price is None or provider == "ollama", "no price is ever assumed"
@@ -84,18 +84,18 @@ def test_a_family_tells_of_a_model_that_no_table_has(
 
 def test_names_of_no_family_are_unknown() -> None:
     for provider, model in (("openai", "gpt-35-turbo"), ("anthropic", "claude"), ("google", "gemini-of-tomorrow")):
-        assert table.look_up(provider, model, remark=False).family == "", model
+        assert lookup.look_up(provider, model, remark=False).family == "", model
 
 
 def test_the_remark_names_the_family(caplog: pytest.LogCaptureFixture) -> None:
-    table.look_up("openai", "gpt-8-remarked")
+    lookup.look_up("openai", "gpt-8-remarked")
     assert "gpt-8-remarked stands in no table" in caplog.text
     assert "family GPT-6 and later" in caplog.text
 
 
 def test_the_users_word_stands_over_a_family(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text("[openai.gpt-7-sol]\ncontext_window = 5000\n")
-    info = table.look_up("openai", "gpt-7-sol")
+    info = lookup.look_up("openai", "gpt-7-sol")
     assert (info.known, info.context_window, info.images) == (True, 5000, True)
 
 
@@ -213,7 +213,7 @@ def test_editors_offer_the_efforts_of_the_model() -> None:
     ],
 )
 def test_a_misspelled_name(provider: str, model: str, meant: str) -> None:
-    assert table.remark(provider, model) == f"no model {provider}:{model} is known; did you mean {meant!r}?"
+    assert lookup.remark(provider, model) == f"no model {provider}:{model} is known; did you mean {meant!r}?"
 
 
 @pytest.mark.parametrize(
@@ -232,15 +232,15 @@ def test_a_misspelled_name(provider: str, model: str, meant: str) -> None:
     ],
 )
 def test_another_version_or_another_model_is_no_misspelling(provider: str, model: str) -> None:
-    assert table.remark(provider, model) == ""
+    assert lookup.remark(provider, model) == ""
 
 
 def test_a_retired_model_names_its_successor() -> None:
-    assert table.remark("anthropic", "claude-opus-4-20250514") == (
+    assert lookup.remark("anthropic", "claude-opus-4-20250514") == (
         "anthropic:claude-opus-4-20250514 was retired on 2026-06-15; use claude-opus-4-8"
     )
-    assert table.remark("openai", "o1").endswith("was retired on 2026-10-23; use gpt-5.6-sol")
-    assert table.remark("openrouter", "google/gemini-2.0-flash").endswith("use gemini-3.5-flash")
+    assert lookup.remark("openai", "o1").endswith("was retired on 2026-10-23; use gpt-5.6-sol")
+    assert lookup.remark("openrouter", "google/gemini-2.0-flash").endswith("use gemini-3.5-flash")
 
 
 def test_recipe_check_notes_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_the_table_is_what_the_recorded_inputs_make() -> None:
 
 
 def test_it_says_where_everything_comes_from() -> None:
-    data = json.loads((ROOT / "cantrip_acp/crystals/models.json").read_text())
+    data = json.loads((ROOT / "cantrip_acp/crystals/catalog/models.json").read_text())
     recorded = json.loads((ROOT / "tools/models/litellm.json").read_text())
     by_hand = json.loads((ROOT / "tools/models/by_hand.json").read_text())
     assert data["sources"]["litellm"]["version"] == recorded["version"]

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from cantrip_acp.core.call import Call
-from cantrip_acp.crystals.chat_messages import Dialect, render
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
-from cantrip_acp.crystals.openai import OpenAICrystal
+from cantrip_acp.crystals.openai.chat_messages import Dialect, render
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from tests.providers.openai import (
     DONE,
     DONE_GATE,

@@ -16,9 +16,9 @@ from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals.contract import Crystal, Delta, Query
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.local import LocalCrystal
-from cantrip_acp.crystals.openai import OpenAICrystal
-from cantrip_acp.crystals.openrouter import OpenRouterCrystal
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.openai.openrouter import OpenRouterCrystal
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from tests.providers.openai import (
     DONE,
     MODEL,
@@ -240,9 +240,9 @@ async def test_an_error_with_status_200(kind: str) -> None:
 
 async def test_what_happens_after_the_end_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream held open, cut or continued in garbage after it said that it is complete; [DONE] may be missing."""
-    from cantrip_acp.crystals import openai_sdk
+    from cantrip_acp.crystals.openai import client
 
-    monkeypatch.setattr(openai_sdk, "_AFTERWARDS_S", 0.3)
+    monkeypatch.setattr(client, "_AFTERWARDS_S", 0.3)
     whole = pieces(kind)
     whole = whole if kind == "responses" else whole[:-1]
     for after in ([], [Hold()], [Cut()], [Drop()], [b"data: {\n\n"]):
@@ -343,9 +343,9 @@ async def test_a_stream_without_an_end_is_stopped(kind: str, monkeypatch: pytest
 
 
 async def test_arguments_without_an_end_are_stopped(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantrip_acp.crystals import openai_sdk
+    from cantrip_acp.crystals.openai import client
 
-    monkeypatch.setattr(openai_sdk, "MAX_BYTES", 500_000)
+    monkeypatch.setattr(client, "MAX_BYTES", 500_000)
     if kind == "responses":
         one = events([call_item("c", "done", "x" * 20_000)])[3]
     else:

@@ -8,11 +8,11 @@ import pytest
 
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, DefinitionError
+from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import ModelInfo, Price
-from cantrip_acp.crystals.openai import OpenAICrystal
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from tests.providers.openai import (
     DONE_GATE,
     MODEL,

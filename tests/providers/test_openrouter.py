@@ -8,11 +8,11 @@ import pytest
 
 from cantrip_acp.core.call import Call
 from cantrip_acp.core.errors import CrystalError
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
 from cantrip_acp.crystals.contract import Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
-from cantrip_acp.crystals.openrouter import OWN_ADDRESS, OpenRouterCrystal, joined
+from cantrip_acp.crystals.openai.openrouter import OWN_ADDRESS, OpenRouterCrystal, joined
 from tests.providers.openai import (
     DONE,
     READ,

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from cantrip_acp.crystals.health_check import probe
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.probing import probe
 from tests.providers.wire import Cut, Hold, Reply, Request, Wire, json_reply
 
 KEY = Secret("sk-probe-0123456789abcdefgh")

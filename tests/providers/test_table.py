@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.crystals import table
+from cantrip_acp.crystals.catalog import lookup
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo, Price
+from cantrip_acp.crystals.catalog.unsupported_params import EFFORTS
 from cantrip_acp.crystals.contract import Usage
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo, Price
-from cantrip_acp.crystals.parameters import EFFORTS
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_ships_is_whole() -> None:
-    data = json.loads(table.SHIPPED.read_bytes())
+    data = json.loads(lookup.SHIPPED.read_bytes())
     assert data["date"]
     assert data["sources"]
     for provider, models in data["models"].items():
@@ -31,7 +31,7 @@ def test_what_ships_is_whole() -> None:
             assert list(info.efforts) == [effort for effort in EFFORTS if effort in info.efforts], model
             assert bool(info.efforts) <= info.reasoning, model
             assert (info.max_input or 0) < (info.context_window or 1), model
-            assert not info.successor or table.look_up(provider, info.successor).known, model
+            assert not info.successor or lookup.look_up(provider, info.successor).known, model
             if provider != "ollama":
                 assert info.context_window is not None, model
                 assert info.context_window >= (info.max_output or 0), model
@@ -41,7 +41,7 @@ def test_what_ships_is_whole() -> None:
                     assert info.price.above, model
                     assert info.price.long.input > info.price.input, model
     for provider, model in data["defaults"].items():
-        assert table.look_up(provider, model).known, (provider, model)
+        assert lookup.look_up(provider, model).known, (provider, model)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_what_ships_is_whole() -> None:
     ],
 )
 def test_names_of_one_model(provider: str, model: str, like: str) -> None:
-    assert table.look_up(provider, model).known
-    assert table.look_up(provider, model) == table.look_up(provider, like)
+    assert lookup.look_up(provider, model).known
+    assert lookup.look_up(provider, model) == lookup.look_up(provider, like)
 
 
 def test_a_makers_model_at_openrouter() -> None:
@@ -71,43 +71,43 @@ def test_a_makers_model_at_openrouter() -> None:
         ("openai/gpt-6-sol", "openai", "gpt-6-sol"),
         ("google/gemini-2.5-pro", "google", "gemini-2.5-pro"),
     ):
-        assert table.look_up("openrouter", there) == table.look_up(provider, here)
+        assert lookup.look_up("openrouter", there) == lookup.look_up(provider, here)
 
 
 def test_longer_names_are_not_taken_for_shorter_ones() -> None:
-    assert table.look_up("openai", "gpt-4o-mini").price != table.look_up("openai", "gpt-4o").price
-    giant = table.look_up("openai", "gpt-4o-giant")
+    assert lookup.look_up("openai", "gpt-4o-mini").price != lookup.look_up("openai", "gpt-4o").price
+    giant = lookup.look_up("openai", "gpt-4o-giant")
     assert (giant.known, giant.price, giant.family) == (False, None, "GPT-4o and 4.1")
-    assert table.look_up("anthropic", "claude") == UNKNOWN
+    assert lookup.look_up("anthropic", "claude") == UNKNOWN
 
 
 def test_an_unknown_model_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        assert table.look_up("google", "gemini-of-tomorrow") == UNKNOWN
+        assert lookup.look_up("google", "gemini-of-tomorrow") == UNKNOWN
     assert len([r for r in caplog.records if "gemini-of-tomorrow" in r.getMessage()]) == 1
-    table.look_up("local", "my-own-model")
+    lookup.look_up("local", "my-own-model")
     assert "my-own-model" not in caplog.text
 
 
 def test_what_runs_here_costs_nothing_and_what_runs_there_is_not_known() -> None:
-    assert table.look_up("ollama", "some-model").price == Price()
-    assert table.look_up("ollama", "gpt-oss:120b-cloud").price is None
-    assert table.look_up("local", "some-model").price is None
+    assert lookup.look_up("ollama", "some-model").price == Price()
+    assert lookup.look_up("ollama", "gpt-oss:120b-cloud").price is None
+    assert lookup.look_up("local", "some-model").price is None
 
 
 def test_a_long_prompt_costs_what_long_says() -> None:
-    price = table.look_up("openai", "gpt-6.1-sol").price
+    price = lookup.look_up("openai", "gpt-6.1-sol").price
     assert price is not None
     assert price.cost(Usage(272_000, 1000)) == pytest.approx(0.272 * 2 + 0.001 * 10)
     assert price.cost(Usage(272_001, 1000)) == pytest.approx(0.272001 * 4 + 0.001 * 15)
-    opus = table.look_up("anthropic", "claude-opus-5-5").price
+    opus = lookup.look_up("anthropic", "claude-opus-5-5").price
     assert opus is not None
     read = Usage(100_000, 2000, cached_tokens=80_000, cache_write_tokens=15_000)
     assert opus.cost(read) == pytest.approx((5_000 * 4 + 80_000 * 0.2 + 15_000 * 5 + 2000 * 20) / 1e6)
 
 
 def test_the_users_word_stands_over_ours(config: Path) -> None:
-    ours = table.look_up("anthropic", "claude-opus-5-5")
+    ours = lookup.look_up("anthropic", "claude-opus-5-5")
     (config / "models.toml").write_text(
         """
 [anthropic.claude-opus-5-5]
@@ -123,21 +123,21 @@ context_window = 10
 anthropic = "claude-of-mine"
 """
     )
-    changed = table.look_up("anthropic", "claude-opus-5-5")
+    changed = lookup.look_up("anthropic", "claude-opus-5-5")
     assert changed.context_window == 500_000
     assert msgspec.structs.replace(changed, context_window=ours.context_window) == ours
-    mine = table.look_up("anthropic", "claude-of-mine-20270101")
+    mine = lookup.look_up("anthropic", "claude-of-mine-20270101")
     assert mine.known
     assert mine.images
     assert mine.price is not None
-    assert table.look_up("ollama", "qwen3:8b").context_window == 32768
-    assert table.look_up("ollama", "qwen3:8b").reasoning
-    assert table.default("anthropic") == "claude-of-mine"
-    assert table.default("openai") == "gpt-6.1-sol"
-    assert ("gateway", "big-one") in {(p, m) for p, m, _ in table.listed()}
+    assert lookup.look_up("ollama", "qwen3:8b").context_window == 32768
+    assert lookup.look_up("ollama", "qwen3:8b").reasoning
+    assert lookup.default("anthropic") == "claude-of-mine"
+    assert lookup.default("openai") == "gpt-6.1-sol"
+    assert ("gateway", "big-one") in {(p, m) for p, m, _ in lookup.listed()}
     # A changed file counts from the next look-up on.
     (config / "models.toml").write_text("[anthropic.claude-opus-5-5]\ncontext_window = 4\n")
-    assert table.look_up("anthropic", "claude-opus-5-5").context_window == 4
+    assert lookup.look_up("anthropic", "claude-opus-5-5").context_window == 4
 
 
 @pytest.mark.parametrize(
@@ -160,5 +160,5 @@ anthropic = "claude-of-mine"
 def test_a_broken_table_names_its_place(config: Path, text: str, says: str) -> None:
     (config / "models.toml").write_text(text)
     with pytest.raises(DefinitionError, match=says) as caught:
-        table.look_up("anthropic", "m")
+        lookup.look_up("anthropic", "m")
     assert str(config / "models.toml") in str(caught.value)

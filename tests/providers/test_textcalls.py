@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.crystals.spoken import Spoken
-from cantrip_acp.crystals.textcalls import read_calls
+from cantrip_acp.crystals.text_tools.parse import read_calls
+from cantrip_acp.crystals.text_tools.text_filter import Spoken
 
 NAMES = ("read_file", "done")
 A = {"path": "a.txt"}

@@ -10,13 +10,13 @@ import pytest
 
 from cantrip_acp import Call, Cantrip, Circle
 from cantrip_acp.core import events
-from cantrip_acp.crystals.anthropic_messages import rendered
+from cantrip_acp.crystals.anthropic.messages import rendered
+from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.local import LocalCrystal
-from cantrip_acp.crystals.models import ModelInfo
-from cantrip_acp.crystals.openai import OpenAICrystal
+from cantrip_acp.crystals.local.crystal import LocalCrystal
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from tests.gates.images import png
 from tests.providers import anthropic, google, openai
 from tests.providers.wire import Wire

@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from cantrip_acp import Call, Cantrip, CastResult, Circle, Crystal, RetryPolicy
-from cantrip_acp.crystals.chat import ChatCrystal
+from cantrip_acp.crystals.catalog.types import ModelInfo, Price
 from cantrip_acp.crystals.endpoint import Endpoint
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import ModelInfo, Price
-from cantrip_acp.crystals.openai import OpenAICrystal
+from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
+from cantrip_acp.crystals.openai.responses_api import OpenAICrystal
 from tests.providers import anthropic, google, openai
 from tests.providers.wire import Cut, Hold, Piece, Reply, Until, Wire, json_reply, sse_reply
 

@@ -33,8 +33,8 @@ from cantrip_acp.acp.render.past_subagents import PastFamily
 from cantrip_acp.core.context import block_of
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff, Location
-from cantrip_acp.crystals.textcalls import read_calls
-from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.crystals.text_tools.parse import read_calls
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.files.file_changes import diffs_of
 from cantrip_acp.gates.interaction.ask_user import in_chat

@@ -19,7 +19,7 @@ from cantrip_acp.acp.sessions.factory import Opening, hold
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError, invalid_params
 from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.core.errors import CantripError, LoomError, UntrustedRecipe
-from cantrip_acp.crystals import clients
+from cantrip_acp.crystals import http_clients
 from cantrip_acp.loom.records.turn import ConfigRecord, ForkRecord, new_id, now
 from cantrip_acp.text.redaction import shared
 
@@ -197,7 +197,7 @@ class Options:
         skip = getattr(made, "skip", None)
         if skip is not None and old.name == made.name == "scripted" and old.model == made.model:
             skip(getattr(old, "queries", 0))
-        await clients.release(old, entity)
+        await http_clients.release(old, entity)
 
     async def _set_recipe(self, session: Session, value: str) -> None:
         if value == (session.pending.get(RECIPE) or session.note.recipe or self._opening.recipes.own):
@@ -281,10 +281,10 @@ class Options:
 
     async def look_for_local_servers(self, session: Session) -> None:
         """Offer what local servers serve: the client is told once, and only where there is something new."""
-        from cantrip_acp.crystals import local_servers
+        from cantrip_acp.crystals.local import discovery
 
-        before = local_servers.known()
-        found = await anyio.to_thread.run_sync(local_servers.running, abandon_on_cancel=True)
+        before = discovery.known()
+        found = await anyio.to_thread.run_sync(discovery.running, abandon_on_cancel=True)
         # A session that was opened after they were found has them in its reply.
         if found != before and not session.closing and session.opened.recipe is not None:
             session.show(acp.ConfigOptionsChanged(self.listed(session)))

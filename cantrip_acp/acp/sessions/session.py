@@ -23,7 +23,7 @@ from cantrip_acp.acp.render.event_translator import Translator, notice
 from cantrip_acp.acp.render.formatting import Breaks
 from cantrip_acp.acp.wire.jsonrpc import INTERNAL_ERROR, RpcError, invalid_params
 from cantrip_acp.core.errors import CantripError, IntentRequired
-from cantrip_acp.crystals.ahead import prepare_beside
+from cantrip_acp.crystals.preload import prepare_beside
 from cantrip_acp.text.redaction import shared
 
 if TYPE_CHECKING:

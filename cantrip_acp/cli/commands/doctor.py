@@ -21,7 +21,8 @@ from cantrip_acp.core.errors import CantripError
 
 def look(*, probe: bool) -> Iterator[Finding]:
     """A finding for what was chosen, for each provider with a key, for the files that were read. Shows no key."""
-    from cantrip_acp.crystals import keys, table
+    from cantrip_acp.crystals import keys
+    from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.build import crystals
 
     yield from _files()
@@ -38,7 +39,7 @@ def look(*, probe: bool) -> Iterator[Finding]:
     if chosen:
         yield Finding("crystal", "ok", f"{chosen} ({crystals.VARIABLE}), where a recipe names none")
     elif first is not None:
-        model = table.default(first)
+        model = lookup.default(first)
         yield Finding("crystal", "ok", f"{first}:{model} (the first provider with a key), where a recipe names none")
     else:
         names = [names[0] for names in crystals.KEYS.values()]
@@ -53,7 +54,8 @@ def look(*, probe: bool) -> Iterator[Finding]:
 
 
 def _files() -> Iterator[Finding]:
-    from cantrip_acp.crystals import keys, table
+    from cantrip_acp.crystals import keys
+    from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.build import crystals, providers
 
     path = keys.dotenv_file()
@@ -69,13 +71,13 @@ def _files() -> Iterator[Finding]:
         pass
     except OSError as error:
         yield Finding("keys.file", "note", f"{path} cannot be read: {error.strerror}", "Mend its permissions.")
-    if table.users_file().exists():
+    if lookup.users_file().exists():
         try:
-            own = table.users_own()
+            own = lookup.users_own()
             count = sum(len(models) for models in own.values())
-            yield Finding("models", "ok", f"{table.users_file()} says something of {count} models")
+            yield Finding("models", "ok", f"{lookup.users_file()} says something of {count} models")
             if odd := sorted(set(own) - set(crystals.available())):
-                text = f"{table.users_file()} speaks of {', '.join(odd)}, which is no provider here"
+                text = f"{lookup.users_file()} speaks of {', '.join(odd)}, which is no provider here"
                 mend = f"Name one of {', '.join(crystals.available())}: what it says there is not used."
                 yield Finding("models.provider", "note", text, mend)
         except CantripError as error:
@@ -98,7 +100,7 @@ def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
     """Ask each provider that has a key, and the chosen one, at the same time."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from cantrip_acp.crystals.presets import LOCAL
+    from cantrip_acp.crystals.local.presets import LOCAL
     from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 
     asked = [p for p in dict.fromkeys([*providers, chosen.partition(":")[0], *LOCAL]) if p in MODEL_PROVIDERS]
@@ -111,14 +113,14 @@ def _probe(providers: list[str], chosen: str) -> Iterator[Finding]:
 
 
 def _asked(provider: str) -> Finding:
-    from cantrip_acp.crystals import probing
+    from cantrip_acp.crystals import health_check
     from cantrip_acp.recipes.build import providers
 
     try:
         end = providers.endpoint(provider, {"model": "probe"}, _need(), known=False)
     except CantripError as error:
         return Finding(f"probe.{provider}", "note", str(error))
-    answer = probing.probe(provider, end.base_url, end.api_key, end.headers)
+    answer = health_check.probe(provider, end.base_url, end.api_key, end.headers)
     text = f"{provider} {answer.text} ({answer.seconds * 1000:.0f} ms)"
     if answer.ok:
         return Finding(f"probe.{provider}", "ok", text)

@@ -12,7 +12,7 @@ from cantrip_acp.cli.command_table import examples, unknown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cantrip_acp.crystals.models import ModelInfo
+    from cantrip_acp.crystals.catalog.types import ModelInfo
 
 _ABILITIES = ("tools", "images", "audio", "documents", "reasoning")
 
@@ -31,19 +31,21 @@ def models(provider: str | None, as_json: bool) -> int:
     lmstudio, vllm or llamacpp asks that one. A model that is not listed works all the same; PROVIDER:MODEL shows what is
     assumed of one. What you write into models.toml of your configuration folder stands over what ships.
     """
-    from cantrip_acp.crystals import table
-    from cantrip_acp.crystals.presets import LOCAL
+    from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.crystals.local.presets import LOCAL
     from cantrip_acp.recipes.parse.names import MODEL_PROVIDERS
 
     name, _, model = (provider or "").partition(":")
-    rows = list(table.listed(name or None)) if not model else [(name, model, table.look_up(name, model, remark=False))]
-    known = sorted({*MODEL_PROVIDERS, *(row[0] for row in table.listed())})
+    rows = (
+        list(lookup.listed(name or None)) if not model else [(name, model, lookup.look_up(name, model, remark=False))]
+    )
+    known = sorted({*MODEL_PROVIDERS, *(row[0] for row in lookup.listed())})
     if name and name not in known:
         raise click.UsageError(unknown("provider", name, known))
     if name == "local" or name in LOCAL:
         return _local(LOCAL if name == "local" else (name,), model, as_json)
-    about = table.about()
-    defaults = {p: m for p in known if (m := table.default(p))}
+    about = lookup.about()
+    defaults = {p: m for p in known if (m := lookup.default(p))}
     if as_json:
         data: dict[str, Any] = {"date": about["date"], "defaults": defaults, "notes": about["notes"]}
         click.echo(json.dumps(data | {"models": [_as_json(*row) for row in rows]}, indent=2))
@@ -57,15 +59,15 @@ def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
     import msgspec
 
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.crystals import local_servers
-    from cantrip_acp.crystals.presets import PRESETS
+    from cantrip_acp.crystals.local import discovery
+    from cantrip_acp.crystals.local.presets import PRESETS
 
-    servers: list[local_servers.LocalServer] = []
+    servers: list[discovery.LocalServer] = []
     problems: dict[str, str] = {}
     for provider in providers:
         try:
-            servers.append(local_servers.ask(provider))
-        except local_servers.NoServer as problem:
+            servers.append(discovery.ask(provider))
+        except discovery.NoServer as problem:
             problems[provider] = str(problem)
     if as_json:
         found = [
@@ -96,7 +98,7 @@ def _local(providers: Sequence[str], model: str, as_json: bool) -> int:
             screen.line("  it serves no model that can hold a conversation")
     for provider, why in problems.items():
         start = PRESETS[provider].start.format(model="MODEL")
-        address = local_servers.address(provider)
+        address = discovery.address(provider)
         screen.line((f"{provider}: no server at {address} ({why}); start it with: {start}", "dim"), whole=True)
     if servers:
         screen.blank()
@@ -112,8 +114,8 @@ def _as_json(provider: str, model: str, info: ModelInfo) -> dict[str, Any]:
 
 def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str, str]) -> None:
     from cantrip_acp.cli.render.terminal import Screen
-    from cantrip_acp.crystals import table
-    from cantrip_acp.crystals.presets import PRESETS
+    from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.crystals.local.presets import PRESETS
 
     screen = Screen()
     width = max((len(model) for _, model, _ in rows), default=0) + 2
@@ -144,7 +146,7 @@ def _show(rows: list[tuple[str, str, ModelInfo]], about: Any, defaults: dict[str
     screen.line(
         (f"As of {about['date']}; prices in US dollars for a million tokens. * where no model is named.", "dim")
     )
-    screen.line((f"Yours: {table.users_file()}", "dim"), whole=True)
+    screen.line((f"Yours: {lookup.users_file()}", "dim"), whole=True)
 
 
 def _count(tokens: int | None) -> str:

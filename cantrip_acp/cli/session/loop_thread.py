@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from cantrip_acp.crystals.ahead import prepare_beside
+from cantrip_acp.crystals.preload import prepare_beside
 
 if TYPE_CHECKING:
     from cantrip_acp.core.context import ContextBlock

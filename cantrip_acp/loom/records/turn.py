@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCall, Usage
-from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.crystals.logprobs import Sampled
 
 FORMAT = 1
 """The version of the record shapes; a reader refuses a higher one."""

@@ -168,7 +168,7 @@ def _gates(held: Held, at: Where) -> Iterator[types.CompletionItem]:
 
 def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.recipes.parse import names
 
     only: str | None = None
@@ -178,7 +178,7 @@ def _models(held: Held, at: Where) -> Iterator[types.CompletionItem]:
         if only is None:
             return
     try:
-        known = list(table.listed(only))
+        known = list(lookup.listed(only))
     except DefinitionError:
         known = []
     for provider, model, _ in known:

@@ -102,10 +102,10 @@ def model(provider: str, name: str) -> str:
 def model_line(provider: str, name: str) -> str:
     """Window and price in one line; empty where no table has the model."""
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.catalog import lookup
 
     try:
-        info = table.look_up(provider, name, remark=False)
+        info = lookup.look_up(provider, name, remark=False)
     except DefinitionError:
         return ""
     parts: list[str] = []

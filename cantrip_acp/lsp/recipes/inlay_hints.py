@@ -63,13 +63,13 @@ def _call(held: Held, data: dict[str, Any]) -> Generator[Hint, None, int]:
 
 def _prices(held: Held, data: dict[str, Any], tokens: int) -> Iterator[Hint]:
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.catalog import lookup
     from cantrip_acp.lsp.commands.progress import money
 
     for path, provider, model in lint.crystals(data):
         node = held.tree.find(path)
         try:
-            price = table.look_up(provider, model, remark=False).price
+            price = lookup.look_up(provider, model, remark=False).price
         except DefinitionError:
             return
         if price is None or node is None:

@@ -137,8 +137,8 @@ def _legacy(data: Mapping[str, Any], circle: Mapping[str, Any]) -> Iterator[Advi
 
 def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.crystals import table
-    from cantrip_acp.crystals.presets import PRESETS
+    from cantrip_acp.crystals.catalog import lookup
+    from cantrip_acp.crystals.local.presets import PRESETS
     from cantrip_acp.recipes.models.field_types import near as near_word
     from cantrip_acp.recipes.models.field_types import nearest
     from cantrip_acp.recipes.parse import names
@@ -147,13 +147,13 @@ def _models(data: Mapping[str, Any]) -> Iterator[Advice]:
         if provider not in names.MODEL_PROVIDERS or provider in ("local", *PRESETS):
             continue
         try:
-            remark, info = table.remark(provider, model), table.look_up(provider, model, remark=False)
+            remark, info = lookup.remark(provider, model), lookup.look_up(provider, model, remark=False)
         except DefinitionError:
             return  # the user's own table cannot be read, which a cast will say
         if info.retired and remark:
             yield Advice(path, "retired-model", remark)
         elif remark:
-            near = table.meant(provider, model)
+            near = lookup.meant(provider, model)
             yield Advice(path, "unknown-model", remark, mend=Mend("rename", near) if near is not None else None)
         elif not info.known and not info.family:
             text = f"no table of models has {provider}:{model}; its window and price are not known"

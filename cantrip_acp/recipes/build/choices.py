@@ -52,15 +52,15 @@ def offered(recipe: Recipe | None, current: Crystal) -> list[Choice]:
     for provider, names in KEYS.items():
         if keys.find(names, keyring=False) is None:
             continue
-        from cantrip_acp.crystals import table
+        from cantrip_acp.crystals.catalog import lookup
 
-        models = (model for _, model, info in table.listed(provider) if not table.is_retired(info))
+        models = (model for _, model, info in lookup.listed(provider) if not lookup.is_retired(info))
         for model in itertools.islice(models, OFFERED):
             value = f"{provider}:{model}"
             found.setdefault(value, Choice(value, model, provider))
-    from cantrip_acp.crystals import local_servers
+    from cantrip_acp.crystals.local import discovery
 
-    for server in local_servers.known():
+    for server in discovery.known():
         for served in server.models[:OFFERED]:
             value = f"{server.provider}:{served.name}"
             found.setdefault(value, Choice(value, served.name, f"{server.provider}, on this machine"))
@@ -86,11 +86,11 @@ def value_of(crystal: Crystal) -> str:
 
 def efforts_of(crystal: Crystal) -> tuple[str, ...]:
     """How much thinking can be asked of a crystal; none where its model is not known to think."""
-    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.catalog import lookup
 
     if crystal.name not in MODEL_PROVIDERS:
         return ()
-    info = table.look_up(crystal.name, crystal.model, remark=False)
+    info = lookup.look_up(crystal.name, crystal.model, remark=False)
     return (info.efforts or EFFORTS) if info.reasoning else ()
 
 
@@ -126,14 +126,15 @@ def chosen(recipe: Recipe, value: str | None, effort: str | None) -> Crystal:
 
 def _of_environment(*, ask: bool = True) -> tuple[dict[str, Any], Path]:
     """What a recipe without a crystal gets: ``$CANTRIP_CRYSTAL``, or `crystals.default_options`."""
-    from cantrip_acp.crystals import keys, table
+    from cantrip_acp.crystals import keys
+    from cantrip_acp.crystals.catalog import lookup
 
     setting = keys.setting(VARIABLE)
     if setting and setting.partition(":")[2].strip():
         return crystals.options_of(setting), Path.cwd()
     if setting:
         provider = setting.partition(":")[0]
-        return {"provider": provider, "model": table.default(provider) or ""}, Path.cwd()
+        return {"provider": provider, "model": lookup.default(provider) or ""}, Path.cwd()
     return crystals.default_options(ask=ask), Path.cwd()
 
 

@@ -21,7 +21,7 @@ from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
-    from cantrip_acp.crystals.local_servers import LocalServer
+    from cantrip_acp.crystals.local.discovery import LocalServer
 
 BUILT_IN: tuple[str, ...] = names.PROVIDERS
 """Every provider of this package."""
@@ -96,18 +96,18 @@ def default_options(*, ask: bool = True) -> dict[str, Any]:
 
     found = keys.first(KEYS)
     if found is not None:
-        from cantrip_acp.crystals import table
+        from cantrip_acp.crystals.catalog import lookup
 
-        model = table.default(found[0])
+        model = lookup.default(found[0])
         if model is None:
             raise MissingKey(f"no model of {found[0]} is chosen; set {VARIABLE}={found[0]}:MODEL")
         return {"provider": found[0], "model": model}
     if keys.setting("CANTRIP_BASE_URL"):
         # Whatever runs on this machine is not what the gateway serves.
         raise MissingKey(_how_to_get_one())
-    from cantrip_acp.crystals import local_servers
+    from cantrip_acp.crystals.local import discovery
 
-    servers = local_servers.running() if ask else local_servers.known()
+    servers = discovery.running() if ask else discovery.known()
     if len(servers) != 1:
         raise MissingKey(_how_to_get_one(servers))
     return {"provider": servers[0].provider, "model": servers[0].models[0].name}
@@ -228,10 +228,10 @@ def _from_environment(chosen: str, recipe: Recipe) -> Crystal:
             f"(providers: {', '.join(available())})",
         )
     if not rest.strip() and provider in KEYS:
-        from cantrip_acp.crystals import table
+        from cantrip_acp.crystals.catalog import lookup
 
         # The provider alone: the model that its key alone would have chosen.
-        rest = table.default(provider) or ""
+        rest = lookup.default(provider) or ""
         chosen = f"{provider}:{rest}"
     if not rest.strip() and provider != "human":
         raise error(

@@ -24,13 +24,14 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 import msgspec
 
 from cantrip_acp.core.errors import DefinitionError, MissingKey
-from cantrip_acp.crystals import keys, table
+from cantrip_acp.crystals import keys
+from cantrip_acp.crystals.catalog import lookup
+from cantrip_acp.crystals.catalog.types import ModelInfo, Price
+from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
 from cantrip_acp.crystals.contract import Crystal
 from cantrip_acp.crystals.endpoint import SILENCE_S, Endpoint, environment_address
 from cantrip_acp.crystals.keys import Secret
-from cantrip_acp.crystals.models import ModelInfo, Price
-from cantrip_acp.crystals.parameters import nearest_effort
-from cantrip_acp.crystals.presets import PRESETS, ollama_address
+from cantrip_acp.crystals.local.presets import PRESETS, ollama_address
 from cantrip_acp.recipes.build.crystals import AUTH_TOKEN, KEYS, Need
 from cantrip_acp.text import codecs
 from cantrip_acp.text.redaction import shared
@@ -40,13 +41,13 @@ API_KEY = "CANTRIP_API_KEY"
 HEADERS = "CANTRIP_HEADERS"
 
 _CLASSES = {
-    "anthropic": "cantrip_acp.crystals.anthropic:AnthropicCrystal",
-    "openai": "cantrip_acp.crystals.openai:OpenAICrystal",
-    "google": "cantrip_acp.crystals.google:GoogleCrystal",
-    "openrouter": "cantrip_acp.crystals.openrouter:OpenRouterCrystal",
+    "anthropic": "cantrip_acp.crystals.anthropic.crystal:AnthropicCrystal",
+    "openai": "cantrip_acp.crystals.openai.responses_api:OpenAICrystal",
+    "google": "cantrip_acp.crystals.google.crystal:GoogleCrystal",
+    "openrouter": "cantrip_acp.crystals.openai.openrouter:OpenRouterCrystal",
     "human": "cantrip_acp.crystals.human:HumanCrystal",
 }
-_CHAT = "cantrip_acp.crystals.local:LocalCrystal"
+_CHAT = "cantrip_acp.crystals.local.crystal:LocalCrystal"
 """Of ``local`` and of every preset."""
 _SIGNING = ("authorization", "x-api-key", "x-goog-api-key")
 """Headers that stand in a key's place."""
@@ -65,7 +66,7 @@ def crystal(provider: str, options: Mapping[str, Any], need: Need) -> Crystal:
         raise need.error(
             ("model",),
             f"the ward max_cost_usd cannot be kept: no price is known of {provider}:{end.model}; give the crystal a price "
-            f"({{input: …, output: …}}, US dollars for a million tokens), or the model one in {table.users_file()}",
+            f"({{input: …, output: …}}, US dollars for a million tokens), or the model one in {lookup.users_file()}",
         )
     try:
         made: Crystal = _class(provider)(end)
@@ -125,7 +126,7 @@ def endpoint(provider: str, options: Mapping[str, Any], need: Need, *, known: bo
         headers.setdefault("Authorization", Secret(f"Bearer {found.secret.reveal()}"))
     info = _info(provider, model, rest, known=known)
     silence_s = float(rest.pop("timeout_s", SILENCE_S))
-    remark = table.remark(provider, model)
+    remark = lookup.remark(provider, model)
     # A server of somebody else's has names of its own: only its refusal says that it lacks one.
     notes = [remark if given is None and not gateway else "", _fit_effort(f"{provider}:{model}", rest, info)]
     return Endpoint(
@@ -155,7 +156,7 @@ def _fit_effort(who: str, rest: dict[str, Any], info: ModelInfo) -> str:
 
 def _info(provider: str, model: str, rest: dict[str, Any], *, known: bool) -> ModelInfo:
     """What is known of the model, with the recipe's own word over it; what it says of the model is taken from ``rest``."""
-    info = table.look_up(provider, model, remark=known)
+    info = lookup.look_up(provider, model, remark=known)
     changes: dict[str, Any] = {}
     if "context_window" in rest:
         # The largest prompt of the table belongs to the window of the table.

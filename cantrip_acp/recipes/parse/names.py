@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from cantrip_acp.crystals.presets import PRESETS
+from cantrip_acp.crystals.local.presets import PRESETS
 from cantrip_acp.gates import registry as gates
 from cantrip_acp.mediums import registry as mediums
 

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
-from cantrip_acp.crystals.sampled import Sampled
-from cantrip_acp.crystals.textcalls import words_beside
-from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.crystals.logprobs import Sampled
+from cantrip_acp.crystals.openai.tool_names import wire_name
+from cantrip_acp.crystals.text_tools.parse import words_beside
 from cantrip_acp.text.redaction import ShapeMask, shared
 from cantrip_acp.training.export.registry import Format, Report
 from cantrip_acp.training.export.selection import Source

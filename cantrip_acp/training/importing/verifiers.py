@@ -17,7 +17,7 @@ import msgspec
 from cantrip_acp.core.context import INTERRUPTED, NUDGE, SKIPPED
 from cantrip_acp.core.folding.policy import folded_through
 from cantrip_acp.crystals.contract import ToolCall
-from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.crystals.logprobs import Sampled
 from cantrip_acp.loom.records.turn import (
     CastRecord,
     ContextRecord,

@@ -12,7 +12,7 @@ import pytest
 
 from cantrip_acp import Loom, telemetry
 from cantrip_acp.core.errors import DefinitionError, LoomError
-from cantrip_acp.crystals.sampled import Sampled
+from cantrip_acp.crystals.logprobs import Sampled
 from cantrip_acp.loom.records.turn import Turn, TurnMetadata, Utterance
 from cantrip_acp.training.export import registry
 from cantrip_acp.training.export.rows import write

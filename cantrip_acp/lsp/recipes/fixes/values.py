@@ -176,9 +176,9 @@ def _model(held: Held, finding: Finding) -> Iterator[Fix]:
 
 def _default(provider: str) -> str | None:
     from cantrip_acp.core.errors import DefinitionError
-    from cantrip_acp.crystals import table
+    from cantrip_acp.crystals.catalog import lookup
 
     try:
-        return table.default(provider)
+        return lookup.default(provider)
     except DefinitionError:
         return None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cantrip_acp.crystals.contract import Message, ToolCall, ToolDefinition
-from cantrip_acp.crystals.wire_names import wire_args, wire_name
+from cantrip_acp.crystals.openai.tool_names import wire_args, wire_name
 
 FENCE = "tool_call"
 RESULT = "<tool_result"

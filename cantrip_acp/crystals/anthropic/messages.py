@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolCall, ToolDefinition
-from cantrip_acp.crystals.models import ModelInfo, attachment_note, takes
-from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.crystals.openai.tool_names import wire_name
 
 FAMILY = "anthropic"
 THINKING = ("thinking", "redacted_thinking")

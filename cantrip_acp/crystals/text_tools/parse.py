@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from cantrip_acp.crystals.texttools import without_invented_results
+from cantrip_acp.crystals.text_tools.prompt import without_invented_results
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

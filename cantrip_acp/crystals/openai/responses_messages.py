@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cantrip_acp.crystals.chat_messages import as_words, file_name
+from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
-from cantrip_acp.crystals.models import ModelInfo, attachment_note
-from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
+from cantrip_acp.crystals.openai.chat_messages import as_words, file_name
+from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
 
 FAMILY = "openai-responses"
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, Query, ToolCall
-from cantrip_acp.crystals.google_schema import accepted
-from cantrip_acp.crystals.google_thinking import thinking
-from cantrip_acp.crystals.models import ModelInfo, attachment_note, takes
-from cantrip_acp.crystals.wire_names import wire_name
+from cantrip_acp.crystals.google.schema import accepted
+from cantrip_acp.crystals.google.thinking import thinking
+from cantrip_acp.crystals.openai.tool_names import wire_name
 
 FAMILY = "google"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from cantrip_acp.crystals import keys
 from cantrip_acp.crystals.endpoint import environment_address
-from cantrip_acp.crystals.presets import LOCAL, PRESETS, ollama_address
+from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, ollama_address
 
 TIMEOUT_S = 1.0
 """Seconds for one request to a server on this machine."""

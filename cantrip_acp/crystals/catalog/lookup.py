@@ -27,8 +27,8 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.crystals.models import UNKNOWN, ModelInfo
-from cantrip_acp.crystals.presets import LOCAL, PRESETS
+from cantrip_acp.crystals.catalog.types import UNKNOWN, ModelInfo
+from cantrip_acp.crystals.local.presets import LOCAL, PRESETS
 from cantrip_acp.files.paths import config_dir
 from cantrip_acp.text import codecs
 

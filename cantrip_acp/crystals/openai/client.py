@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import anyio
 
 from cantrip_acp.core.errors import CrystalError, MalformedResponse
-from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.clients import ClientPerLoop, watch
+from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Query
 from cantrip_acp.crystals.endpoint import Endpoint, environment_address
+from cantrip_acp.crystals.http_clients import ClientPerLoop, watch
 
 if TYPE_CHECKING:
     import openai
@@ -65,7 +65,7 @@ class OpenAISdk:
             headers["Authorization"] = openai.Omit()
         # No redirect is followed: it would carry the request's secret headers to wherever it points.
         options: Any = {"headers": headers, "follow_redirects": False}
-        with failures.opening(query.meter):
+        with provider_errors.opening(query.meter):
             try:
                 try:
                     stream = await self._post(client, path, dict(body), options)
@@ -77,7 +77,7 @@ class OpenAISdk:
                 raise self.failure(error) from None
             except (ValueError, TypeError, OSError, RuntimeError) as error:
                 # An address or a header that cannot be, found by the layers below the SDK.
-                raise CrystalError(f"{self.who}: the request cannot be made: {failures.said(error)}") from None
+                raise CrystalError(f"{self.who}: the request cannot be made: {provider_errors.said(error)}") from None
         try:
             yield Events(self, stream)
         finally:
@@ -102,10 +102,10 @@ class OpenAISdk:
 
         if isinstance(error, openai.APIStatusError):
             message, code = explanation(error.body)
-            return failures.refused(
+            return provider_errors.refused(
                 self.who,
                 error.status_code,
-                message or failures.said(error),
+                message or provider_errors.said(error),
                 headers=error.response.headers,
                 code=code,
                 refusal_hint=self._endpoint.refusal_hint,
@@ -113,35 +113,37 @@ class OpenAISdk:
             )
         if isinstance(error, openai.APITimeoutError):
             connecting = type(error.__cause__).__name__ == "ConnectTimeout"
-            return failures.silent(self.who, self._endpoint.connect_s if connecting else self._endpoint.silence_s)
+            return provider_errors.silent(
+                self.who, self._endpoint.connect_s if connecting else self._endpoint.silence_s
+            )
         if isinstance(error, openai.APIConnectionError):
             cause = error.__cause__ or error
             if isinstance(cause, CrystalError):
                 return cause
             if not sent and type(cause).__name__ == "ConnectError":
-                local = failures.is_loopback(self.base_url)
+                local = provider_errors.is_loopback(self.base_url)
                 hint = "; start the server there, or change the address" if local else ""
                 return CrystalError(
-                    f"{self.who}: no connection to {shown(self.base_url)}: {failures.said(cause) or 'refused'}{hint}",
+                    f"{self.who}: no connection to {shown(self.base_url)}: {provider_errors.said(cause) or 'refused'}{hint}",
                     # Waiting starts no server on this machine.
                     retryable=not local,
                 )
-            return failures.broken(self.who, cause, sent=sent)
+            return provider_errors.broken(self.who, cause, sent=sent)
         if isinstance(error, openai.APIError):
             return self.refused_midway(error.body, str(error.message))
         # Versions of the SDK before 3 let errors of the layer below through while they read a stream.
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "TimeoutException" in kinds:
-            return failures.silent(self.who, self._endpoint.silence_s)
+            return provider_errors.silent(self.who, self._endpoint.silence_s)
         if "TransportError" in kinds:
-            return failures.broken(self.who, error, sent=sent)
-        return failures.unreadable(self.who, f"{type(error).__name__}: {error}")
+            return provider_errors.broken(self.who, error, sent=sent)
+        return provider_errors.unreadable(self.who, f"{type(error).__name__}: {error}")
 
     def refused_midway(self, error: Any, message: str = "") -> CrystalError:
         """An error that came inside a stream or a 200, where only its own words give the status."""
         words, code = explanation(error)
         kind = error.get("type") if isinstance(error, Mapping) else None
-        return failures.refused(
+        return provider_errors.refused(
             self.who, status_of(code, kind, words or message), words or message or "an error without a text", code=code
         )
 
@@ -203,7 +205,7 @@ class Events:
             if isinstance(event, dict):
                 return event
             if event is not None:
-                raise failures.unreadable(self._sdk.who, f"an event that is no object: {event!r}"[:200])
+                raise provider_errors.unreadable(self._sdk.who, f"an event that is no object: {event!r}"[:200])
 
     async def afterwards(self) -> dict[str, Any] | None:
         """The next event after an answer's end (its usage, for one); None where none comes, soon and in good order.
@@ -244,7 +246,7 @@ class Events:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            raise failures.no_answer(self._sdk.who, kind, text) from None
+            raise provider_errors.no_answer(self._sdk.who, kind, text) from None
         if isinstance(value, dict) and value.get("error") and not value.get("choices"):
             raise self._sdk.refused_midway(value["error"])
         return value
@@ -264,7 +266,7 @@ def is_own(url: str) -> bool:
 def explanation(body: Any) -> tuple[str, str | None]:
     """The message and the code of an error's body, whatever of the usual shapes it has."""
     if isinstance(body, str):
-        return failures.without_markup(body), None
+        return provider_errors.without_markup(body), None
     if not isinstance(body, Mapping):
         return "", None
     inner = body.get("error")
@@ -322,7 +324,7 @@ def _http(endpoint: Endpoint, url: str) -> Any:
     import openai
 
     straight: dict[str, Any] = {}
-    if url.startswith("http:") and failures.is_loopback(url):
+    if url.startswith("http:") and provider_errors.is_loopback(url):
         # It speaks plain HTTP alone, so the certificates of all authorities need not be read, which takes a while.
         straight = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
     return openai.DefaultAsyncHttpxClient(

@@ -17,16 +17,16 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.anthropic_messages import FAMILY, cached
-from cantrip_acp.crystals.anthropic_reading import Reading, Unreadable
-from cantrip_acp.crystals.anthropic_request import check, request
-from cantrip_acp.crystals.clients import TAIL, ClientPerLoop, watch
+from cantrip_acp.crystals import provider_errors
+from cantrip_acp.crystals.anthropic.messages import FAMILY, cached
+from cantrip_acp.crystals.anthropic.request import check, request
+from cantrip_acp.crystals.anthropic.response import Reading, Unreadable
+from cantrip_acp.crystals.catalog.types import priced
+from cantrip_acp.crystals.catalog.unsupported_params import Effort, RefusedReplay, not_taken, without
 from cantrip_acp.crystals.contract import Emit, Meter, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.models import priced
-from cantrip_acp.crystals.parameters import Effort, RefusedReplay, not_taken, without
-from cantrip_acp.crystals.wire_names import names_back
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, watch
+from cantrip_acp.crystals.openai.tool_names import names_back
 
 _CLOSE_S = 2.0
 _REST_S = 0.25
@@ -57,7 +57,7 @@ _STATUSES = {
     "rate_limit_error": 429,
     "api_error": 500,
     "timeout_error": 504,
-    "overloaded_error": failures.OVERLOADED,
+    "overloaded_error": provider_errors.OVERLOADED,
 }
 """The status that an error in a stream would have had, by its type: the stream's own was 200."""
 
@@ -102,7 +102,7 @@ class AnthropicCrystal:
         try:
             await anyio.to_thread.run_sync(self.prepare, abandon_on_cancel=True)
         except Exception as error:
-            words = failures.said(f"{type(error).__name__}: {error}")
+            words = provider_errors.said(f"{type(error).__name__}: {error}")
             raise CrystalError(
                 f"{self._who}: Anthropic's SDK could not be made ready: {words}", retryable=False
             ) from error
@@ -182,7 +182,7 @@ class AnthropicCrystal:
         self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit, meter: Meter
     ) -> None:
         before = reading.events
-        with failures.opening(meter):
+        with provider_errors.opening(meter):
             stream = await self._sdk(self._post({**cached(body), "stream": True}, headers))
         try:
             while not reading.done:
@@ -204,7 +204,7 @@ class AnthropicCrystal:
                 meter.refused()
             raise
         except Unreadable as problem:
-            raise failures.unreadable(self._who, str(problem)) from None
+            raise provider_errors.unreadable(self._who, str(problem)) from None
         finally:
             # Cancelled or not: the connection must not stay open for a response that nobody reads.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
@@ -212,7 +212,7 @@ class AnthropicCrystal:
         if not reading.done:
             if reading.events == before:
                 raise self._no_event(stream.response)
-            raise failures.broken(self._who, EOFError("it ended without message_stop"), sent=True)
+            raise provider_errors.broken(self._who, EOFError("it ended without message_stop"), sent=True)
 
     def _no_event(self, response: Any) -> CrystalError:
         """What came with status 200 in place of a stream: an error, or something else altogether."""
@@ -224,11 +224,11 @@ class AnthropicCrystal:
         error = found.get("error") if isinstance(found, dict) else None
         if isinstance(error, dict) and isinstance(error.get("message"), str):
             kind = str(error.get("type"))
-            return failures.refused(self._who, _STATUSES.get(kind, 500), error["message"], code=kind)
+            return provider_errors.refused(self._who, _STATUSES.get(kind, 500), error["message"], code=kind)
         kind = response.headers.get("content-type", "nothing")
         if not body.strip():
-            return failures.unreadable(self._who, f"no event of the Messages API ({kind})")
-        return failures.no_answer(self._who, kind, body)
+            return provider_errors.unreadable(self._who, f"no event of the Messages API ({kind})")
+        return provider_errors.no_answer(self._who, kind, body)
 
     async def _post(self, body: Any, headers: Mapping[str, str]) -> Any:
         """The stream of a request, its events as they come: the SDK's own types would be built for each, and lose what is new."""
@@ -262,20 +262,20 @@ class AnthropicCrystal:
             raise self._refused(error) from None
         except (anthropic.APITimeoutError, httpx2.TimeoutException) as error:
             connecting = isinstance(error.__cause__ or error, httpx2.ConnectTimeout | httpx2.PoolTimeout)
-            raise failures.silent(who, endpoint.connect_s if connecting else endpoint.silence_s) from None
+            raise provider_errors.silent(who, endpoint.connect_s if connecting else endpoint.silence_s) from None
         except anthropic.APIConnectionError as error:
             if isinstance(error.__cause__, CrystalError):
                 raise error.__cause__ from None
-            raise failures.broken(who, error.__cause__ or error, sent=sent, address=endpoint.address()) from None
+            raise provider_errors.broken(who, error.__cause__ or error, sent=sent, address=endpoint.address()) from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            raise failures.broken(who, error, sent=sent) from None
+            raise provider_errors.broken(who, error, sent=sent) from None
         except Exception as error:  # noqa: BLE001
             # The SDK parses as it reads: what is not the API's JSON raises whatever the parser raises.
             words = f"{type(error).__name__}: {error}"
             if sent:
-                raise failures.unreadable(who, words) from None
+                raise provider_errors.unreadable(who, words) from None
             raise CrystalError(
-                f"{who}: the request could not be made: {failures.said(words)}", retryable=False
+                f"{who}: the request could not be made: {provider_errors.said(words)}", retryable=False
             ) from None
 
     def _refused(self, error: Any) -> CrystalError:
@@ -288,7 +288,7 @@ class AnthropicCrystal:
         if "spend_limit" in (error.error_code or "") or "credit balance is too low" in message:
             # It is 429 (or 400) as well, but does not pass by waiting.
             code = "insufficient_quota"
-        return failures.refused(
+        return provider_errors.refused(
             self._who,
             status,
             message,
@@ -321,7 +321,7 @@ class AnthropicCrystal:
             headers["Authorization"] = anthropic.Omit()
         silence, connect = endpoint.silence_s, endpoint.connect_s
         straight: dict[str, Any] = {}
-        if failures.is_loopback(address or ""):
+        if provider_errors.is_loopback(address or ""):
             # A proxy of the environment knows nothing of this machine's own ports.
             straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=self._tls)}
         return anthropic.AsyncAnthropic(

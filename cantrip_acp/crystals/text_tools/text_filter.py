@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 
 from cantrip_acp.crystals.contract import Delta
-from cantrip_acp.crystals.textcalls import Found, read_calls
-from cantrip_acp.crystals.texttools import RESULT
+from cantrip_acp.crystals.text_tools.parse import Found, read_calls
+from cantrip_acp.crystals.text_tools.prompt import RESULT
 
 THINK_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think")
 """Elements in which models think, where their server does not take it out."""

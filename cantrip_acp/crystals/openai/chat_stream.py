@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.crystals.contract import Delta, Usage
-from cantrip_acp.crystals.sampled import Tokens
+from cantrip_acp.crystals.logprobs import Tokens
 
 STOP_REASONS = {
     "stop": "stop",

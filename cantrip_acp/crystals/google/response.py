@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import CrystalError, MalformedResponse
-from cantrip_acp.crystals import failures
+from cantrip_acp.crystals import provider_errors
+from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Delta, Emit, Meter, Response, ToolCall, Usage
-from cantrip_acp.crystals.google_messages import FAMILY
-from cantrip_acp.crystals.models import Price, priced
-from cantrip_acp.crystals.sampled import Tokens
+from cantrip_acp.crystals.google.messages import FAMILY
+from cantrip_acp.crystals.logprobs import Tokens
 
 _REFUSED = frozenset(
     {
@@ -165,16 +165,16 @@ class Reading:
             return self._refusal(f"the prompt was blocked: {self._blocked}", self._blocked_message, usage)
         finish = self._finish
         if finish is None or finish == "FINISH_REASON_UNSPECIFIED":
-            raise failures.broken(self._who, EOFError("no finishReason came"), sent=True)
+            raise provider_errors.broken(self._who, EOFError("no finishReason came"), sent=True)
         if finish in _REFUSED:
             return self._refusal(f"stopped by {finish}", self._finish_message, usage)
         if finish in _AGAIN:
-            detail = f" ({failures.said(self._finish_message)})" if self._finish_message else ""
+            detail = f" ({provider_errors.said(self._finish_message)})" if self._finish_message else ""
             raise CrystalError(f"{self._who}: {_AGAIN[finish]} ({finish}){detail}", retryable=True)
         stop = _STOPS.get(finish)
         if stop is None and not self._calls and not self._text:
             raise CrystalError(
-                f"{self._who} ended with {finish}: {failures.said(self._finish_message or 'no explanation')}",
+                f"{self._who} ended with {finish}: {provider_errors.said(self._finish_message or 'no explanation')}",
                 retryable=False,
             )
         text = "".join(self._text)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cantrip_acp.crystals.catalog.types import ModelInfo, attachment_note, takes
 from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
-from cantrip_acp.crystals.models import ModelInfo, attachment_note, takes
-from cantrip_acp.crystals.wire_names import wire_args, wire_id, wire_name
+from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """The two that OpenAI's protocol takes."""

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import ContextLimitError, CrystalError, MalformedResponse
-from cantrip_acp.crystals.anthropic_messages import THINKING, kept_blocks
+from cantrip_acp.crystals.anthropic.messages import THINKING, kept_blocks
+from cantrip_acp.crystals.catalog.types import Price, priced
 from cantrip_acp.crystals.contract import NO_USAGE, Delta, Emit, RequestParameters, Response, ToolCall, Usage
-from cantrip_acp.crystals.models import Price, priced
 from cantrip_acp.crystals.retry import MAX_RESPONSE_CHARS
 
 _STOPS = {

@@ -12,16 +12,17 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import CrystalError, DefinitionError
-from cantrip_acp.crystals import failures, parameters
-from cantrip_acp.crystals.chat_messages import Dialect, render, render_tools
-from cantrip_acp.crystals.chat_stream import ChatAnswer
+from cantrip_acp.crystals import provider_errors
+from cantrip_acp.crystals.catalog import unsupported_params
+from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Message, Query, RequestParameters, Response, Usage
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.models import priced
-from cantrip_acp.crystals.openai_sdk import OpenAISdk
-from cantrip_acp.crystals.spoken import Spoken
-from cantrip_acp.crystals.texttools import RESULT, as_text
-from cantrip_acp.crystals.wire_names import minted, names_back, wire_name
+from cantrip_acp.crystals.openai.chat_messages import Dialect, render, render_tools
+from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
+from cantrip_acp.crystals.openai.client import OpenAISdk
+from cantrip_acp.crystals.openai.tool_names import minted, names_back, wire_name
+from cantrip_acp.crystals.text_tools.prompt import RESULT, as_text
+from cantrip_acp.crystals.text_tools.text_filter import Spoken
 
 PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")
@@ -82,7 +83,7 @@ class ChatCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url, headers)
         self._dropped: set[str] = set()
-        self._effort = parameters.Effort(self.sdk.who)
+        self._effort = unsupported_params.Effort(self.sdk.who)
         tools = endpoint.options.get("tools", "auto")
         if tools not in TOOLS:
             raise DefinitionError(f"tools is {tools!r}; it is one of {', '.join(TOOLS)}", where="crystal.tools")
@@ -107,11 +108,11 @@ class ChatCrystal:
         check_window(self.endpoint, query)
         while True:
             by_text = self._by_text
-            body = self._effort.applied(parameters.without(self.body(query, by_text=by_text), self._dropped))
+            body = self._effort.applied(unsupported_params.without(self.body(query, by_text=by_text), self._dropped))
             try:
                 return await self._answer(body, query, emit, by_text=by_text)
             except CrystalError as error:
-                name = parameters.not_taken(error, body)
+                name = unsupported_params.not_taken(error, body)
                 if self._finds_out and not by_text and query.tools and _NO_TOOLS.search(str(error)):
                     self._by_text = True
                 elif name is not None and name not in self._dropped:
@@ -189,11 +190,11 @@ class ChatCrystal:
                 await self._feed(answer, whole, query)
         finish = answer.chat.finish
         if finish in ("error", "abort"):
-            raise failures.broken(self.sdk.who, EOFError(f"the server ended it with {finish!r}"), sent=True)
+            raise provider_errors.broken(self.sdk.who, EOFError(f"the server ended it with {finish!r}"), sent=True)
         if not answer.chat.ended:
             if whole is not None:
-                raise failures.unreadable(self.sdk.who, f"JSON that is no answer: {whole!r}"[:200])
-            raise failures.broken(self.sdk.who, EOFError("it ended without a finish_reason"), sent=True)
+                raise provider_errors.unreadable(self.sdk.who, f"JSON that is no answer: {whole!r}"[:200])
+            raise provider_errors.broken(self.sdk.who, EOFError("it ended without a finish_reason"), sent=True)
         response = await self._response(answer, query)
         asked = RequestParameters(
             body.get("temperature"),
@@ -276,7 +277,7 @@ def said_something(who: str, response: Response) -> Response:
             retryable=False,
         )
     # Models do this at times, small ones often; the next try usually answers.
-    raise failures.unreadable(who, "an empty answer: no text and no tool call")
+    raise provider_errors.unreadable(who, "an empty answer: no text and no tool call")
 
 
 def cache_key(query: Query) -> str:

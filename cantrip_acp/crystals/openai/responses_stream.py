@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cantrip_acp.crystals.contract import Delta
-from cantrip_acp.crystals.sampled import Sampled, Tokens
+from cantrip_acp.crystals.logprobs import Sampled, Tokens
 
 BREAK = "\n\n"
 """Between two messages of one answer."""

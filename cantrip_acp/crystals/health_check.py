@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cantrip_acp.crystals import failures
+from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.keys import Secret
 
 TIMEOUT_S = 10.0
@@ -78,7 +78,7 @@ def probe(
             return answer(True, "answers", reply.status)
     except urllib.error.HTTPError as error:
         with error:
-            words = failures.said(error.read(_BYTES).decode("utf-8", "replace"))
+            words = provider_errors.said(error.read(_BYTES).decode("utf-8", "replace"))
         if error.code in (401, 403):
             return answer(False, f"refuses the key ({error.code}): {words}", error.code)
         if error.code in (404, 405):
@@ -89,7 +89,7 @@ def probe(
         reason = getattr(error, "reason", error)
         if isinstance(reason, TimeoutError):
             return answer(False, f"no answer within {timeout:g} seconds")
-        return answer(False, f"cannot be reached: {failures.said(reason) or type(reason).__name__}")
+        return answer(False, f"cannot be reached: {provider_errors.said(reason) or type(reason).__name__}")
 
 
 def _signed(provider: str, key: Secret | None) -> dict[str, str]:

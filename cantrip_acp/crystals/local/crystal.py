@@ -10,14 +10,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from cantrip_acp.core.errors import ContextLimitError, CrystalError
 from cantrip_acp.crystals import keys
-from cantrip_acp.crystals.chat import ChatCrystal
-from cantrip_acp.crystals.chat_messages import Dialect
-from cantrip_acp.crystals.chat_stream import ChatAnswer
+from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Query, Usage
 from cantrip_acp.crystals.endpoint import Endpoint, least_tokens
-from cantrip_acp.crystals.models import priced
-from cantrip_acp.crystals.openai_sdk import shown
-from cantrip_acp.crystals.presets import LOCAL, PRESETS, Preset, ollama_address
+from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, Preset, ollama_address
+from cantrip_acp.crystals.openai.chat_completions import ChatCrystal
+from cantrip_acp.crystals.openai.chat_messages import Dialect
+from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
+from cantrip_acp.crystals.openai.client import shown
 
 _CUT_FROM = 1000
 """Below this many tokens no window is full; such a count is of what an old version had not in its cache."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cantrip_acp.core.errors import CrystalError, DefinitionError
-from cantrip_acp.crystals.models import ModelInfo
-from cantrip_acp.crystals.parameters import nearest_effort
+from cantrip_acp.crystals.catalog.types import ModelInfo
+from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """What ``effort`` may be."""

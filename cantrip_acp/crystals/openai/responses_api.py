@@ -14,16 +14,17 @@ from typing import Any
 import msgspec
 
 from cantrip_acp.core.errors import CrystalError, DefinitionError
-from cantrip_acp.crystals import failures, parameters
-from cantrip_acp.crystals.chat import ChatCrystal, cache_key, said_something
-from cantrip_acp.crystals.chat_stream import usage_of
+from cantrip_acp.crystals import provider_errors
+from cantrip_acp.crystals.catalog import unsupported_params
+from cantrip_acp.crystals.catalog.types import priced
 from cantrip_acp.crystals.contract import UNKNOWN_USAGE, Emit, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.models import priced
-from cantrip_acp.crystals.openai_sdk import OpenAISdk, address, is_own
-from cantrip_acp.crystals.responses_messages import FAMILY, keep, render_input, render_tools
-from cantrip_acp.crystals.responses_stream import ResponsesAnswer
-from cantrip_acp.crystals.wire_names import minted, names_back
+from cantrip_acp.crystals.openai.chat_completions import ChatCrystal, cache_key, said_something
+from cantrip_acp.crystals.openai.chat_stream import usage_of
+from cantrip_acp.crystals.openai.client import OpenAISdk, address, is_own
+from cantrip_acp.crystals.openai.responses_messages import FAMILY, keep, render_input, render_tools
+from cantrip_acp.crystals.openai.responses_stream import ResponsesAnswer
+from cantrip_acp.crystals.openai.tool_names import minted, names_back
 
 PATH = "/responses"
 APIS = ("responses", "chat")
@@ -108,8 +109,8 @@ class ResponsesCrystal:
         self.endpoint = endpoint
         self.sdk = OpenAISdk(endpoint, base_url)
         self._dropped: set[str] = set()
-        self._effort = parameters.Effort(self.sdk.who)
-        self._refused_reasoning = parameters.RefusedReplay(FAMILY)
+        self._effort = unsupported_params.Effort(self.sdk.who)
+        self._refused_reasoning = unsupported_params.RefusedReplay(FAMILY)
         self._no_logprobs = False
 
     async def aclose(self) -> None:
@@ -120,12 +121,14 @@ class ResponsesCrystal:
         check_window(self.endpoint, query)
         while True:
             messages = self._refused_reasoning.without(query.messages)
-            body = parameters.without(self.body(msgspec.structs.replace(query, messages=messages)), self._dropped)
+            body = unsupported_params.without(
+                self.body(msgspec.structs.replace(query, messages=messages)), self._dropped
+            )
             body = self._effort.applied(body)
             try:
                 answer = await self._answer(body, query, emit)
             except CrystalError as error:
-                name = parameters.not_taken(error, body)
+                name = unsupported_params.not_taken(error, body)
                 if _LOGPROBS in body.get("include", ()) and error.status == 400 and "logprob" in str(error):
                     # Models that reason tell none: the rest of what is included stays.
                     self._no_logprobs = True
@@ -208,8 +211,8 @@ class ResponsesCrystal:
             raise self.sdk.refused_midway(answer.error)
         if answer.final is None:
             if whole is not None:
-                raise failures.unreadable(self.sdk.who, f"JSON that is no response: {whole!r}"[:200])
-            raise failures.broken(self.sdk.who, EOFError("it ended without response.completed"), sent=True)
+                raise provider_errors.unreadable(self.sdk.who, f"JSON that is no response: {whole!r}"[:200])
+            raise provider_errors.broken(self.sdk.who, EOFError("it ended without response.completed"), sent=True)
         return answer
 
     def _response(self, answer: ResponsesAnswer, query: Query, asked: RequestParameters) -> Response:

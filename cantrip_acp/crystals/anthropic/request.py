@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cantrip_acp.core.errors import DefinitionError
-from cantrip_acp.crystals.anthropic_messages import THINKING, rendered, tools_of
+from cantrip_acp.crystals.anthropic.messages import THINKING, rendered, tools_of
+from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Query
-from cantrip_acp.crystals.models import ModelInfo
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """What ``effort`` may be; Anthropic has no ``minimal``, so it is ``low``."""

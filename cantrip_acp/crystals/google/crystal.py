@@ -19,14 +19,14 @@ import anyio
 import msgspec
 
 from cantrip_acp.core.errors import CrystalError
-from cantrip_acp.crystals import failures
-from cantrip_acp.crystals.clients import TAIL, ClientPerLoop, watch
+from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.contract import Emit, Query, RequestParameters, Response
 from cantrip_acp.crystals.endpoint import Endpoint, check_window
-from cantrip_acp.crystals.google_messages import body_of, signatures
-from cantrip_acp.crystals.google_reading import Reading
-from cantrip_acp.crystals.google_thinking import check, with_less
-from cantrip_acp.crystals.wire_names import names_back
+from cantrip_acp.crystals.google.messages import body_of, signatures
+from cantrip_acp.crystals.google.response import Reading
+from cantrip_acp.crystals.google.thinking import check, with_less
+from cantrip_acp.crystals.http_clients import TAIL, ClientPerLoop, watch
+from cantrip_acp.crystals.openai.tool_names import names_back
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
@@ -110,7 +110,7 @@ class GoogleCrystal:
                 await self._read(body, query.request_id, reading)
                 break
             except CrystalError as error:
-                if not reading.begun and not failures.may_be_billed(error):
+                if not reading.begun and not provider_errors.may_be_billed(error):
                     query.meter.refused()
                 if reading.begun:
                     raise
@@ -180,7 +180,7 @@ class GoogleCrystal:
         http = httpx2.AsyncClient(
             verify=tls,
             # A proxy of the environment knows nothing of this machine's own ports.
-            trust_env=not failures.is_loopback(base),
+            trust_env=not provider_errors.is_loopback(base),
             follow_redirects=False,
             event_hooks={"request": [self._patience], "response": [_noted]},
         )
@@ -217,25 +217,25 @@ class GoogleCrystal:
         except errors.APIError as error:
             raise self._refused(error) from None
         except httpx2.ConnectTimeout:
-            raise failures.silent(who, self._endpoint.connect_s) from None
+            raise provider_errors.silent(who, self._endpoint.connect_s) from None
         except httpx2.TimeoutException:
-            raise failures.silent(who, self._endpoint.silence_s) from None
+            raise provider_errors.silent(who, self._endpoint.silence_s) from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            raise failures.broken(who, error, sent=reading.begun, address=self._endpoint.address()) from None
+            raise provider_errors.broken(who, error, sent=reading.begun, address=self._endpoint.address()) from None
         except Exception as error:  # noqa: BLE001
             # The SDK parses and validates as it reads: what is not Gemini's JSON raises whatever the parser raises.
             status = responses[-1].status_code if responses else None
             if status is None:
-                words = failures.said(error)
+                words = provider_errors.said(error)
                 raise CrystalError(f"{who}: the request could not be made: {words}", retryable=False) from None
             if status != 200:
                 headers = responses[-1].headers
-                raise failures.refused(who, status, "a body that cannot be read", headers=headers) from None
+                raise provider_errors.refused(who, status, "a body that cannot be read", headers=headers) from None
             kind = responses[-1].headers.get("content-type", "")
             if kind.partition(";")[0] != "text/event-stream":
                 body = responses[-1].extensions.get(TAIL, b"").decode("utf-8", "replace")
-                raise failures.no_answer(who, kind, body) from None
-            raise failures.unreadable(who, f"{type(error).__name__}: {error}") from None
+                raise provider_errors.no_answer(who, kind, body) from None
+            raise provider_errors.unreadable(who, f"{type(error).__name__}: {error}") from None
 
     def _check_error(self, response: Any) -> None:
         """Raise what a response of success says that went wrong: servers in Google's place answer so."""
@@ -247,17 +247,17 @@ class GoogleCrystal:
         if isinstance(error, dict) and isinstance(error.get("message"), str):
             code = error.get("code")
             status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-            raise failures.refused(self._who, status, error["message"])
+            raise provider_errors.refused(self._who, status, error["message"])
 
     def _refused(self, error: Any) -> CrystalError:
         headers = dict(error.response.headers) if hasattr(error.response, "headers") else {}
         status = error.code if isinstance(error.code, int) and not isinstance(error.code, bool) else 500
         message = error.message if isinstance(error.message, str) else str(error.details)
         delay, spent = _quota(error.details)
-        if delay is not None and failures.retry_after(headers) is None:
+        if delay is not None and provider_errors.retry_after(headers) is None:
             headers["retry-after"] = f"{delay:g}"
         code = "insufficient_quota" if spent else error.status if isinstance(error.status, str) else None
-        return failures.refused(
+        return provider_errors.refused(
             self._who,
             status,
             message,

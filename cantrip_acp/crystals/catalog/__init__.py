@@ -1,0 +1,1 @@
+"""What is known of models: windows, limits, prices, abilities, and parameters that they reject."""

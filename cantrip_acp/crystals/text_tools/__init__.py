@@ -1,0 +1,1 @@
+"""Tool calls in text, for models and servers that take no tool definitions."""

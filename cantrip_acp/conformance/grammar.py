@@ -22,7 +22,7 @@ class Problem:
     path: str
     message: str
     rule: str = "schema"
-    """Its name in `lsp/rules.md`, where the case itself is wrong."""
+    """Its name in `lsp/recipes/rules.md`, where the case itself is wrong."""
     error: DefinitionError | None = None
     """Why the text of the case cannot be read, with its place."""
 

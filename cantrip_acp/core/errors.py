@@ -49,7 +49,7 @@ class DefinitionError(CantripError):
     """A definition that is not valid.
 
     ``where`` names the place: ``file:line:column`` for recipes, a dotted key for values, or None. ``rule`` is the id of the
-    rule that is broken: one of the specification (``CIRCLE-1``) or of `cantrip_acp/lsp/rules.md` (``unknown-key``).
+    rule that is broken: one of the specification (``CIRCLE-1``) or of `cantrip_acp/lsp/recipes/rules.md` (``unknown-key``).
     ``place`` is the line and the column in a file, ``reason`` the message without the place, for who shows it there.
     """
 

@@ -165,7 +165,7 @@ WORDS = {
 }
 _DOCTOR = """
 import os, sys
-from cantrip_acp.sandbox import probe
+from cantrip_acp.sandbox.launch import availability as probe
 folder, settings = sys.argv[1], {settings!r}
 probe.find_bubblewrap.__defaults__ = (folder,)
 probe._setting = settings.get

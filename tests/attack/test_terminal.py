@@ -22,7 +22,7 @@ from tests.ordinary_user import ROOT
 _DRIVER = """
 import asyncio, contextlib, os, subprocess, sys
 from unittest import mock
-from cantrip_acp.sandbox import process
+from cantrip_acp.sandbox.launch import process_tree as process
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 from cantrip_acp.core.wards import Wards
 from tests.attack.weaken import calls, option

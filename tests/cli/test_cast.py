@@ -280,7 +280,7 @@ def test_without_a_sandbox_it_is_status_3(tmp_path: Path, arguments: list[str]) 
     recipe(tmp_path, SHELL)
     # The same program on a machine whose system folders hold no bubblewrap.
     script = (
-        "import sys; from cantrip_acp.sandbox import probe; from cantrip_acp.cli.main import main\n"
+        "import sys; from cantrip_acp.sandbox.launch import availability as probe; from cantrip_acp.cli.main import main\n"
         f"probe.find_bubblewrap.__defaults__ = ({str(tmp_path / 'none')!r},)\n"
         f"main({arguments!r})"
     )

@@ -138,7 +138,7 @@ def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None
 
 WRITER = """
 import sys
-from cantrip_acp.loom.stores import sidecar
+from cantrip_acp.loom.stores import index_file as sidecar
 sidecar.WORTH = 100_000
 from cantrip_acp import Loom
 print("ready", flush=True)

@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "cantrip_acp"
 EXEMPT = {
-    "shapes.py",
+    "text/codecs.py",
     # Runs in the sandbox too, where it must load little; its shapes are its own and are met once, at import.
     "sandbox/worker/messages.py",
 }
@@ -47,7 +47,7 @@ def test_nobody_asks_msgspec_itself() -> None:
 RACE = """
 import sys, threading, types
 import msgspec
-from cantrip_acp import shapes
+from cantrip_acp.text import codecs
 
 sys.setswitchinterval(1e-6)
 SOURCE = '''
@@ -61,7 +61,7 @@ class Outer(msgspec.Struct):
     inner: Inner | None = None
     more: tuple[Inner, ...] = ()
 '''
-convert = {"shapes": shapes.convert, "msgspec": msgspec.convert}[sys.argv[1]]
+convert = {"codecs": codecs.convert, "msgspec": msgspec.convert}[sys.argv[1]]
 for number in range(int(sys.argv[2])):
     module = sys.modules[f"made{number}"] = types.ModuleType(f"made{number}")
     exec(SOURCE, module.__dict__)
@@ -78,5 +78,5 @@ print("whole")
 
 @pytest.mark.timeout(200)
 def test_threads_that_meet_a_struct_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", RACE, "shapes", "100"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", RACE, "codecs", "100"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr

@@ -99,7 +99,7 @@ def test_definitions_references_and_links(opened: tuple[Client, str]) -> None:
     used = client.ask("textDocument/references", {**client.at(uri, 6, 25), "context": {"includeDeclaration": True}})
     assert [(u["uri"], lines([u])) for u in used] == [(uri, [(6, 22)]), (client.uri("b.cantrip.toml"), [(1, 22)])]
     (done,) = defined(9, 8)
-    assert done["uri"].endswith("/cantrip_acp/gates/done.py")
+    assert done["uri"].endswith("/cantrip_acp/gates/interaction/done_echo.py")
     assert done["range"]["start"]["line"] > 0
     links = client.ask("textDocument/documentLink", {"textDocument": {"uri": uri}})
     assert {link["target"] for link in links} == {client.uri("prompt.md"), client.uri("gates.py")}

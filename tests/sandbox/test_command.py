@@ -118,7 +118,7 @@ def test_doctor(workspace: Path) -> None:
 
 MISSING = """
 import sys
-from cantrip_acp.sandbox import probe
+from cantrip_acp.sandbox.launch import availability as probe
 probe.find_bubblewrap.__defaults__ = ("/nowhere",)
 from cantrip_acp.cli.main import main
 main(sys.argv[1:])

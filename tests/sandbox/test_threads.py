@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 from cantrip_acp import Cantrip, Call, Circle
 from cantrip_acp.crystals.scripted import ScriptedCrystal
-from cantrip_acp.sandbox import runtime
+from cantrip_acp.sandbox.launch import runtime_dir as runtime
 
 count, medium, base = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 together = threading.Barrier(count)

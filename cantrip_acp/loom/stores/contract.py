@@ -27,7 +27,7 @@ class Problem(msgspec.Struct, frozen=True):
     length: int | None = None
     set_aside: str | None = None
     rule: str = "changed-line"
-    """Its name in `lsp/rules.md`."""
+    """Its name in `lsp/recipes/rules.md`."""
 
     def __str__(self) -> str:
         place = f"line {self.line}: " if self.line is not None else ""

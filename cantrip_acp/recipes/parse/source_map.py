@@ -70,7 +70,7 @@ class Problem:
     key: str
     message: str
     rule: str = "schema"
-    """The id of the rule that is broken: one of the specification, or of `lsp/rules.md`."""
+    """The id of the rule that is broken: one of the specification, or of `lsp/recipes/rules.md`."""
     mend: Mend | None = None
 
     def __str__(self) -> str:

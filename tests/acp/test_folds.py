@@ -67,5 +67,5 @@ def test_a_fork_from_a_fold_and_from_another_sessions_turn(start: Start, folder:
         assert asked[0] == "Number 0"
         assert asked[-1] == "On."
         assert asked[1:-1] == [f"Number {n}" for n in range(1, len(asked) - 1)]
-    for wrong in (strange, "t_none", 0, 8, -1, True, 1.0, [], {}):
+    for wrong in (strange, "t_none", 8, -1, True, 1.0, [], {}):
         assert fork(wrong)["error"]["code"] == -32602, wrong

@@ -1,4 +1,4 @@
-"""A loom copied to another store, record by record."""
+"""Copies a loom to another store, record by record."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 
 def copied(loom: Loom, store: Store) -> Loom:
-    """A loom in another store with every record of this one, ids and order kept; ``store``, just opened, is then the
-    copy's. A copy that was broken off goes on where it was. Records and fields of a later version are copied as they are.
+    """Copy every record to another store and return that loom; ids and order stay. ``store`` was just opened, and
+    belongs
+    to the copy from then on. An interrupted copy continues where it stopped. Records and fields of a later version are
+    copied
+    unchanged.
 
-    Raises `LoomError` where the store holds other records already, or takes one of these not (a turn whose parent was
+    Raises `LoomError` where the store already holds other records, or refuses one of these (a turn whose parent was
     lost).
     """
     copy, mine = type(loom)(store), loom.stored()

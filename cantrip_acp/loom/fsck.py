@@ -1,4 +1,7 @@
-"""What records that can all be read lack of each other: pieces of a state, and the cantrips that turns name."""
+"""Loom check: reports pieces of state and cantrips that are missing, although every record can be read.
+
+`Loom.check` calls it. Records that cannot be read are reported by the store.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ _DEEPEST = 8
 
 
 def lacking(loom: Loom) -> Iterator[Problem]:
-    """What is missing or changed. Reads every snapshot; what cannot be read at all is for the store to tell."""
+    """Yield what is missing or changed. Reads every snapshot. The store reports records that cannot be read at all."""
     yield from _cantrips(loom)
     whole: set[str] = set()
-    # First every piece by itself: a later state is made of those of earlier ones, too.
+    # Check every piece by itself first: a later state also uses pieces of earlier ones.
     for position in dict.fromkeys(loom.pieces.values()):
         found = _read(loom, position)
         changed = 0
@@ -59,7 +62,7 @@ def _cantrips(loom: Loom) -> Iterator[Problem]:
 
 
 def _missing(data: Any, whole: set[str], pieces: LoomPieces) -> int:
-    """How many pieces of a state are not to be had."""
+    """The number of pieces of a state that are missing."""
     if not isinstance(data, dict) or data.get("error") or "chunks" not in data:
         return 0
     keys, levels, size = data.get("chunks"), data.get("levels", 0), data.get("size", 0)
@@ -90,7 +93,7 @@ def _pieces(found: dict[str, Any]) -> dict[str, Any]:
 
 def _as_it_was(key: str, text: Any) -> bool:
     if not _KEY.match(key):
-        # No hash of this version's; nobody can tell.
+        # This version did not make this key, so the piece cannot be checked.
         return True
     try:
         data = base64.b64decode(text, validate=True)

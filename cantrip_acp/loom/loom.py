@@ -1,6 +1,7 @@
-"""The loom: the tree of all turns, append-only (§6.3, LOOM-1..3, LOOM-7, LOOM-9, LOOM-10).
+"""The `Loom` class: opens, reads and appends to the tree of all turns (§6.3, LOOM-1..3, LOOM-7, LOOM-9, LOOM-10).
 
-In memory it keeps a head for each turn (who its parent is, where it stands in the store); bodies are read when asked for.
+Memory holds a head for each turn: its parent, and its position in the store. The body of a turn is read when it is
+needed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from cantrip_acp.text.redaction import shared
 class Loom:
     """A tree of turns in a store.
 
-    `Loom.memory` and `Loom.open` make one. Appending is the only way to change it; `annotate_reward` appends too.
+    Create one with `Loom.memory` or `Loom.open`. The only way to change it is to append; `annotate_reward` appends too.
     """
 
     def __init__(self, store: Store) -> None:
@@ -63,17 +64,20 @@ class Loom:
 
     @classmethod
     def memory(cls) -> Loom:
-        """A loom that lives as long as the process."""
+        """Return a loom in memory. It is lost when the process ends."""
         return cls(MemoryStore())
 
     @classmethod
     def open(cls, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> Loom:
-        """The loom in a file of JSON lines (a path) or a database (``sqlite:FILE``,
-        ``postgresql://…?loom=NAME``), made where it is missing.
+        """Open the loom in a file of JSON lines (a path) or in a database (``sqlite:FILE``,
+        ``postgresql://…?loom=NAME``), and create it where it is missing.
 
-        Opening a file of lines for writing locks it (`LoomLocked`) and sets a torn last line aside; a database has many
-        writers. `problems` tells what was found. What was said when a process ended becomes a turn (`interrupted`), which
-        a reader sees and does not write. With ``fsync`` each record is on the disk before the next turn begins.
+        A file of JSON lines has one writer: opening it for writing locks it, and moves a torn last line to another
+        file. Raises
+        `LoomLocked` where another process writes it. A database has many writers. `problems` lists what was wrong.
+        An utterance without a turn, because its process ended, becomes a turn (see `recovery`). With ``readonly`` that
+        turn is
+        shown and not written. With ``fsync`` each record is on the disk before the next turn begins.
         """
         from cantrip_acp.loom.stores.address import open_store
 
@@ -95,31 +99,31 @@ class Loom:
 
     @property
     def header(self) -> LoomHeader | None:
-        """The first record, None in a loom that nobody has written to."""
+        """The first record; None in a loom without records."""
         return self._tree.header
 
     @property
     def snapshots(self) -> Mapping[str, int]:
-        """Where the snapshot after a turn stands, by the turn's id."""
+        """The position of the snapshot after a turn, by the turn's id."""
         return MappingProxyType(self._tree.snapshots)
 
     @property
     def pieces(self) -> Mapping[str, int]:
-        """Which snapshot's record holds a piece of a state, by the piece's hash."""
+        """The position of the snapshot record that holds a piece of a state, by the piece's hash."""
         return MappingProxyType(self._tree.pieces)
 
     @property
     def location(self) -> str | None:
-        """Where it is kept: a path, or None in memory."""
+        """The path or address of the store; None in memory."""
         return self._store.location
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What could not be read when it was opened."""
+        """What could not be read when the loom was opened, and since."""
         return tuple(map(_told, self._store.problems))
 
     def check(self) -> list[Problem]:
-        """Everything that is wrong with it, found by reading all of it; opening reads heads alone, and tells less."""
+        """Read the whole loom and return everything that is wrong. Opening reads only the heads, and finds less."""
         known = list(self._store.problems)
         places = {each.offset for each in known} - {None}
         from cantrip_acp.loom.fsck import lacking
@@ -140,16 +144,17 @@ class Loom:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store and its lock; safe to call twice."""
+        """Close the store and release its lock; safe to call twice."""
         self._store.close(self._tree)
 
     # Writing
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> None:
-        """Add one record; when this returns it is in the store (LOOM-1). ``body`` is its JSON where another loom gave it
-        (`stored`), with fields that this version does not know.
+        """Add one record; when this returns it is in the store (LOOM-1). ``body`` is the record's JSON as another loom
+        gave it (`stored`); it may have fields that this version does not know.
 
-        Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store fails.
+        Raises `LoomError` for a turn whose id is taken or whose parent is unknown, `LoomWriteError` where the store
+        fails.
         """
         if self._tree.header is None and not isinstance(record, LoomHeader):
             self._begin_file()
@@ -160,7 +165,7 @@ class Loom:
                 raise LoomError(f"turn {record.id!r} names a parent that is not in this loom: {record.parent_id!r}")
         position = self._store.append(record, body)
         if self._store.behind:
-            # In the order of the store, this one among them.
+            # Other processes wrote records before this one. Read all of them in the order of the store, this one too.
             self.refresh()
         else:
             self._tree.take(
@@ -173,18 +178,19 @@ class Loom:
             try:
                 self.append(LoomHeader(id=new_id("loom"), created=now()))
             except LoomAppendOnly:
-                # Another process was faster by a moment.
+                # Another process has just written the header.
                 self.refresh()
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        """Every record with its JSON as it was written, in order: for `append` of another loom."""
+        """Yield every record and its JSON as it was written, in order; `append` of another loom takes both."""
         return self._store.stored()
 
     def refresh(self) -> int:
-        """Take in what other processes wrote since; how many records that were.
+        """Read what other processes have written since, and return the number of those records.
 
-        Looking for a turn that is not known does it by itself. It costs two system calls where nothing new is in a file,
-        and one question where nothing is in a database. The writer of a file of lines is alone: nothing new for it.
+        A search for an unknown turn calls this. Without new records it costs two system calls for a file and one query
+        for a
+        database. In a file of JSON lines the writer is alone and finds nothing new.
         Raises `LoomChanged` where a file that is followed was replaced, removed or cut.
         """
         count = 0
@@ -196,7 +202,7 @@ class Loom:
         return count
 
     def copy_to(self, store: Store) -> Loom:
-        """A loom in another store with every record of this one; see `copying.copied`."""
+        """Copy every record to another store and return that loom; see `copying.copied`."""
         from cantrip_acp.loom.copying import copied
 
         return copied(self, store)
@@ -211,9 +217,9 @@ class Loom:
         *,
         above: str | None = None,
     ) -> str:
-        """Make sure that a cantrip stands in the loom, and return the id of its ``call`` turn, the root (CALL-4).
+        """Write the cantrip if the loom lacks it, and return the id of its ``call`` turn, the root (CALL-4).
 
-        A child has a root of its own, below the turn that spawned it: ``above``.
+        A child has a root of its own. Its parent is the turn that spawned the child: ``above``.
         """
         if above is not None:
             self.know(cantrip_id, call, circle, shown)
@@ -236,7 +242,7 @@ class Loom:
         circle: Mapping[str, Any],
         shown: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET,
     ) -> None:
-        """Make sure that a cantrip stands in the loom."""
+        """Write the cantrip if the loom lacks it."""
         if cantrip_id not in self._tree.cantrips:
             self.append(CantripRecord(cantrip_id, call, circle, shown))
 
@@ -251,10 +257,10 @@ class Loom:
         group: str | None = None,
         grade: bool = False,
     ) -> None:
-        """Give a turn a reward; the last one given counts, and every one is kept (LOOM-3).
+        """Give a turn a reward. The last one counts, and all of them are kept (LOOM-3).
 
         ``kind``, ``group`` and ``grade`` are as in `RewardRecord`; secrets in ``by`` and ``note`` are masked.
-        Raises `TurnNotFound`, and `LoomError` for what is no finite number.
+        Raises `TurnNotFound`, and `LoomError` for a value that is no finite number.
         """
         self._found(turn_id)
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= sys.float_info.max:
@@ -267,46 +273,47 @@ class Loom:
         self.append(RewardRecord(turn_id, float(reward), mask(by), note, now(), kind, **about))
 
     def delete_turn(self, turn_id: str) -> NoReturn:
-        """There is no deleting (LOOM-3): always raises `LoomAppendOnly`."""
+        """Always raises `LoomAppendOnly`: a turn cannot be deleted (LOOM-3)."""
         raise LoomAppendOnly(f"loom is append-only: turn {turn_id!r} cannot be deleted or changed")
 
     def replace_turn(self, turn: Turn) -> NoReturn:
-        """There is no changing (LOOM-3): always raises `LoomAppendOnly`."""
+        """Always raises `LoomAppendOnly`: a turn cannot be changed (LOOM-3)."""
         raise LoomAppendOnly(f"loom is append-only: turn {turn.id!r} cannot be deleted or changed")
 
     __delitem__ = delete_turn
 
     def hold_cast(self, cast_id: str) -> bool:
-        """This process works on a cast: it is active until `release_cast`, or until the process dies. False where this
-        process, or another one, works on it already."""
+        """Mark a cast as running in this process, until `release_cast` or until the process dies. Returns False where
+        this process or another one runs it already.
+        """
         return self._store.hold(cast_id)
 
     def release_cast(self, cast_id: str) -> None:
-        """This process no longer works on a cast."""
+        """Mark a cast as no longer running in this process."""
         self._store.release(cast_id)
 
     @property
     def open_casts(self) -> set[str]:
-        """The casts without an end: a living process works on them, or none does any more."""
+        """The casts without an end: those that run, and those whose process has died."""
         return self._tree.casts.keys() - self._tree.ends
 
     def running_casts(self, among: Set[str] | None = None) -> set[str]:
-        """The casts without an end that a living process works on, of all or of these."""
+        """The casts without an end that run in a living process, among all or among these."""
         there = self.open_casts if among is None else among
         running = self._store.running(there)
         if running != there:
-            # One that is not locked any more may have ended as it should, after we last looked.
+            # A cast without a lock may have ended normally after the last look.
             self.refresh()
         return running - self._tree.ends.keys()
 
     # Reading
 
     def turn(self, turn_id: str) -> Turn:
-        """A turn, with the last reward it was given. Raises `TurnNotFound`."""
+        """Return a turn with its last reward. Raises `TurnNotFound`."""
         return self._turns((self._found(turn_id),))[0]
 
     def _place(self, turn_id: str) -> Place | None:
-        """Where a turn stands; another process may have written it a moment ago."""
+        """The place of a turn in the tree. Another process may have written it a moment ago."""
         place = self._tree.turns.get(turn_id)
         if place is None and self.refresh():
             place = self._tree.turns.get(turn_id)
@@ -322,7 +329,9 @@ class Loom:
         return readable(self._store, positions)
 
     def _unreadable(self, place: Place) -> Turn:
-        """What stands for a damaged turn. Raises `LoomDamaged` for a writer, who would go on from it."""
+        """A placeholder for a damaged turn. Raises `LoomDamaged` for a writer, because it would continue from that
+        turn.
+        """
         if not self._store.readonly:
             self._store.read(place.position)
         turn_id = next(i for i, other in self._tree.turns.items() if other is place)
@@ -349,22 +358,24 @@ class Loom:
         return turns
 
     def turns(self) -> Iterator[Turn]:
-        """Every turn in the order of writing, with rewards."""
+        """Yield every turn in the order of writing, with rewards."""
         for head_id in tuple(self._tree.turns):
             yield self.turn(head_id)
 
     def records(self) -> Iterator[Record]:
-        """Every record as it was written, in order; those of a later version are `LaterRecord`."""
+        """Yield every record as it was written, in order; those of a later version are `LaterRecord`."""
         for head in self._store.scan():
             yield typed("Record", head[1])
 
     @property
     def later(self) -> Mapping[str, int]:
-        """How many records of a later version there are, by their kind. They are kept and copied, and nothing here uses them."""
+        """The number of records of a later version, by kind. They are kept and copied; this version does not use
+        them.
+        """
         return self._tree.later
 
     def casts(self) -> list[tuple[CastRecord, CastRecord | None]]:
-        """Each cast's start with its end; None for one that never ended (a crash, or it still runs)."""
+        """Each cast's start with its end. The end is None where the cast still runs or its process crashed."""
         starts: dict[str, CastRecord] = {}
         ends: dict[str, CastRecord] = {}
         for record in self.records():
@@ -378,7 +389,9 @@ class Loom:
         return tuple(self._tree.casts)
 
     def cast_of(self, cast_id: str) -> tuple[CastRecord | None, tuple[ContextRecord, ...]]:
-        """The start of a cast, None where it is not here, and what was pinned before its intent."""
+        """The start of a cast, and the context that was pinned before its intent. The start is None where it is not in
+        this loom.
+        """
         start: CastRecord | None = None
         context: list[ContextRecord] = []
         for position in self._tree.casts.get(cast_id, ()):
@@ -390,17 +403,19 @@ class Loom:
         return start, tuple(context)
 
     def unfinished(self) -> list[UtteranceRecord]:
-        """What was said last, of each entity of which no turn tells yet what came of it, in the order of writing."""
+        """The last utterance of each entity for which no turn was written, in the order of writing."""
         return [r for r in self._read(self._tree.unfinished.values()) if isinstance(r, UtteranceRecord)]
 
     def partials(self, turn_id: str | None = None) -> list[UtteranceRecord]:
-        """What was streamed before a cast was stopped, of the casts that went on from a turn or of all, in order of writing."""
+        """Utterances that were cut because their cast was stopped, in the order of writing: all, or those that follow a
+        turn.
+        """
         held = self._tree.partials
         positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
         return [r for r in self._read(positions) if isinstance(r, UtteranceRecord)] if positions else []
 
     def cast_starts(self, cast_ids: Iterable[str] | None = None) -> dict[str, CastRecord]:
-        """The start of every cast by its id, or of these, in the order of writing."""
+        """The start of every cast by its id, or of these casts, in the order of writing."""
         wanted = None if cast_ids is None else set(cast_ids)
         casts = self._tree.casts.items()
         positions = [where[0] for cast_id, where in casts if where and (wanted is None or cast_id in wanted)]
@@ -413,21 +428,23 @@ class Loom:
         return record if isinstance(record, CastRecord) else None
 
     def fork_of(self, entity_id: str) -> ForkRecord | None:
-        """How an entity began, where it is a fork; None where it is none."""
+        """The fork record of an entity; None where the entity is no fork."""
         position = self._tree.forks.get(entity_id)
         record = None if position is None else self._read((position,))[0]
         return record if isinstance(record, ForkRecord) else None
 
     def forks(self) -> list[ForkRecord]:
-        """How each fork began, in the order of writing."""
+        """Every fork record, in the order of writing."""
         return [r for r in self._read(self._tree.forks.values()) if isinstance(r, ForkRecord)]
 
     def files(self) -> list[FilesRecord]:
-        """What was kept of the workspace's files after each turn that changed some, in the order of writing."""
+        """The pinned workspace files after each turn that changed some, in the order of writing."""
         return [r for r in self._read(self._tree.files.values()) if isinstance(r, FilesRecord)]
 
     def elsewhere(self) -> set[str]:
-        """The turns that are named here and lie in another loom: where a fork or a child of theirs began."""
+        """The turns that this loom names but lacks: another loom holds them, and a fork or a child in this loom starts
+        there.
+        """
         begun = [where[0] for where in self._tree.casts.values() if where]
         named: set[str | None] = {place.parent_id for place in self._tree.turns.values()}
         for record in self._read([*begun, *self._tree.forks.values()]):
@@ -438,26 +455,30 @@ class Loom:
         return {i for i in named if i is not None and i not in self._tree.turns}
 
     def assigned(self, turn_id: str | None = None) -> list[RewardRecord]:
-        """Every reward that a turn was ever given, or that any was, in the order of giving (LOOM-3)."""
+        """Every reward of one turn, or of all turns, in the order in which they were given (LOOM-3)."""
         held = self._tree.assigned
         positions = sorted(p for of in held.values() for p in of) if turn_id is None else held.get(turn_id, [])
         return [r for r in self._read(positions) if isinstance(r, RewardRecord)]
 
     def reward(self, turn_id: str) -> float | None:
-        """The reward of a turn that counts; None where it has none. No body is read."""
+        """The reward of a turn that counts; None where it has none. Reads no body."""
         return self._tree.rewards.get(turn_id)
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """Each turn's place in the tree by its id, in the order of writing: parent, role, entity, cast. No body is read."""
+        """Each turn's place in the tree by its id, in the order of writing: parent, role, entity, cast. Reads no
+        body.
+        """
         return MappingProxyType(self._tree.turns)
 
     def bodies(self, turn_ids: Iterable[str]) -> list[Turn]:
-        """Many turns at once, with rewards. Raises `TurnNotFound`."""
+        """Return many turns at once, with rewards. Raises `TurnNotFound`."""
         return self._turns([self._found(i) for i in turn_ids])
 
     def files_at(self, turn_id: str) -> FilesRecord | None:
-        """How the files stood when a turn had ended: the last that was kept of them on the way there, None where none was."""
+        """The workspace files at the end of a turn: the last record of them on the path to it. None where there is
+        none.
+        """
         for at in reversed(self.path(turn_id)):
             position = self._tree.files.get(at)
             if position is not None:
@@ -468,23 +489,23 @@ class Loom:
         return None
 
     def snapshot_at(self, position: int) -> SnapshotRecord:
-        """The snapshot's record at a position that ``snapshots`` or ``pieces`` gave."""
+        """The snapshot record at a position from ``snapshots`` or ``pieces``."""
         record = self._read((position,))[0]
         if not isinstance(record, SnapshotRecord):
             raise LoomError(f"loom {self.location}: byte {position} holds no snapshot; the file changed under us")
         return record
 
     def cantrip(self, cantrip_id: str) -> CantripRecord | None:
-        """The call and circle that a turn's ``cantrip_id`` names."""
+        """The call and circle for a ``cantrip_id``."""
         record = self._tree.cantrips.get(cantrip_id)
         if record is None:
             return None
-        # An index gives records that are not frozen; it is done once.
+        # Records from an index are not frozen. Freeze each one once.
         frozen = self._tree.cantrips[cantrip_id] = freeze_record(record)
         return frozen
 
     def claim(self, entity_id: str, entity: Any) -> None:
-        """Note that an entity of this id lives here. Raises `EntityExists` where another one does."""
+        """Register an open entity with this id. Raises `EntityExists` where another open entity has the id."""
         other = self._living.get(entity_id)
         if other is not None and not other.closed:
             raise EntityExists(
@@ -493,14 +514,14 @@ class Loom:
         self._living[entity_id] = entity
 
     def has_entity(self, entity_id: str) -> bool:
-        """Whether any record here is of an entity with this id."""
+        """Whether any record here belongs to an entity with this id."""
         self.refresh()
         if entity_id in self._tree.forks or any(p.entity_id == entity_id for p in self._tree.turns.values()):
             return True
         return any(start.entity_id == entity_id for start in self.cast_starts().values())
 
     def last_turn(self, entity_id: str) -> str | None:
-        """The id of the last turn that an entity wrote, folds among them; None where it wrote none."""
+        """The id of the last turn that an entity wrote, folds included; None where it wrote none."""
         self.refresh()
         for turn_id, place in reversed(self._tree.turns.items()):
             if place.entity_id == entity_id and place.role != "call":
@@ -508,7 +529,7 @@ class Loom:
         return None
 
     def leaves(self) -> list[str]:
-        """Ids of the turns without children, in order of writing; a lone ``call`` turn is none."""
+        """Ids of the turns without children, in order of writing. A ``call`` turn without children does not count."""
         parents = {place.parent_id for place in self._tree.turns.values()}
         return [i for i, place in self._tree.turns.items() if i not in parents and place.role != "call"]
 
@@ -517,7 +538,7 @@ class Loom:
         return [i for i, head in self._tree.turns.items() if head.parent_id == turn_id]
 
     def path(self, leaf_id: str) -> list[str]:
-        """Ids from the root down to a turn."""
+        """Ids from the root to a turn."""
         self._found(leaf_id)
         path: list[str] = []
         seen: set[str] = set()
@@ -532,7 +553,9 @@ class Loom:
         return path
 
     def own(self, leaf_id: str) -> list[str]:
-        """The ids from an entity's call down to one of its turns: of a child's path, what is below its own call."""
+        """The ids from an entity's own ``call`` turn to one of its turns. For a child, the part above its own call is
+        left out.
+        """
         path = self.path(leaf_id)
         for place in range(len(path) - 1, 0, -1):
             if self._tree.turns[path[place]].role == "call":
@@ -541,12 +564,14 @@ class Loom:
 
     @property
     def has_children(self) -> bool:
-        """Whether any entity of this loom is another one's child."""
+        """Whether any entity of this loom is the child of another one."""
         return any(place.role == "call" and place.parent_id is not None for place in self._tree.turns.values())
 
     def children_until(self, leaf_id: str) -> tuple[int, int]:
-        """On the way to a turn: how many children its entity spawned, and how many casts of children there were, those of
-        children's children among them (``max_children_total`` counts each)."""
+        """On the path to a turn: the number of children that its entity spawned, and the number of casts of children
+        and of
+        their children (``max_children_total`` counts each).
+        """
         places = self._tree.turns
         mine = set(self.own(leaf_id))
         born = sum(1 for place in places.values() if place.role == "call" and place.parent_id in mine)
@@ -565,8 +590,10 @@ class Loom:
         return born, len(casts)
 
     def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
-        """What an entity said on the way to a turn, without the call and folds: for each utterance the ids of its turns,
-        of which there are several where it delegated (`utterances`)."""
+        """The utterances of an entity on the path to a turn, without the call and folds. Each is a tuple of turn ids:
+        an
+        utterance has several turns where it delegated (`turn_parts`).
+        """
         spoken: list[tuple[str, ...]] = []
         for i in self.own(leaf_id):
             place = self._tree.turns[i]
@@ -579,7 +606,7 @@ class Loom:
         return spoken
 
     def said(self, ids: Sequence[str]) -> Turn:
-        """One utterance as one turn, by the ids that `acted` gives for it."""
+        """Return one utterance as one turn, from the ids that `acted` gives for it."""
         return joined([self.turn(i) for i in ids])
 
     def thread(self, leaf_id: str) -> Thread:
@@ -591,7 +618,7 @@ class Loom:
         return Thread(turns, endings.thread(turns[-1]))
 
     def threads(self) -> list[Thread]:
-        """Every root-to-leaf path, by when its leaf was written."""
+        """Every path from the root to a leaf, in the order in which the leaves were written."""
         endings = Endings(self)
         return [self._thread(leaf, endings) for leaf in self.leaves()]
 
@@ -601,5 +628,5 @@ class Loom:
 
 
 def _told(problem: Problem) -> Problem:
-    """A problem as anybody may see it: what a decoder says repeats parts of a damaged record."""
+    """The problem with secrets masked: a decoder's message repeats parts of the damaged record."""
     return msgspec.structs.replace(problem, message=shared().diagnostic(problem.message))

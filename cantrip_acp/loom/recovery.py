@@ -1,7 +1,9 @@
-"""What was said when the process ended: its turn, made from the record that was written before the circle acted on it.
+"""Crash recovery: writes the missing turn of an utterance whose process ended before the turn was written.
 
-Whatever the utterance asked for may have happened, wholly or in part, and nobody knows. So each of its calls has an error
-for an answer, which the crystal reads and can look into, and nothing is run a second time.
+An utterance is recorded before the circle acts on it. After a crash nobody knows which of its calls ran, wholly or in
+part.
+So each call gets an error as its answer, which the crystal reads and can look into; no call is run a second time.
+`Loom.open` calls `settle`; readers use `missing`.
 """
 
 from __future__ import annotations
@@ -37,17 +39,19 @@ from cantrip_acp.loom.records.turn_parts import together
 log = logging.getLogger(__name__)
 
 ENDED = "interrupted: the process ended before this call had; it may have had its effect"
-"""What is known of each call, in the place of its result."""
+"""The error that replaces the result of each call."""
 
 CUT_OFF = "interrupted: the process ended while the child was at work; what it had done is in the loom"
-"""The same of a delegation."""
+"""The same for a delegation."""
 
 
 def settle(loom: Loom) -> list[Turn]:
-    """Write the turns of all utterances whose process has ended, and the ends of their casts; what was written.
+    """Write the missing turns of all utterances whose process has ended, and the ends of their casts; return those
+    turns.
 
-    Each cast is held meanwhile, so that of several who try one does it. What cannot be settled (a turn above it is damaged)
-    stays as it is.
+    Each cast is locked meanwhile, so only one process writes its turn. An utterance that cannot be completed (a turn
+    above
+    it is damaged) stays as it is.
     """
     settled: list[Turn] = []
     for record in _lost(loom):
@@ -59,7 +63,7 @@ def settle(loom: Loom) -> list[Turn]:
                     settled.append(turn)
                 except LoomError as problem:
                     _cannot(record, problem)
-    # Also where whoever wrote such a turn was killed before it wrote the end.
+    # A process may have written such a turn and been killed before it wrote the cast's end.
     for cast_id, turn_id in _last_turns(loom).items():
         last = loom.turn(turn_id)
         if last.truncated and last.reason == "error":
@@ -71,7 +75,7 @@ def settle(loom: Loom) -> list[Turn]:
 
 
 def missing(loom: Loom) -> Iterator[Turn | CastRecord]:
-    """What `settle` would write, for a reader."""
+    """Yield what `settle` would write, for a reader."""
     turns: dict[str, Turn] = {}
     ends: dict[str, CastRecord] = {}
     for record in _lost(loom):
@@ -87,18 +91,19 @@ def missing(loom: Loom) -> Iterator[Turn | CastRecord]:
 
 
 def _lost(loom: Loom) -> list[UtteranceRecord]:
-    """The utterances whose process has ended, the last one first: children began after what called for them."""
+    """The utterances whose process has ended, last one first: a child began after the utterance that called it."""
     said = loom.unfinished()
     if not said:
         return []
     running = loom.running_casts({each.cast_id for each in said})
-    # Who is not at work any more has written all that it ever will; look once more at what that is.
+    # A process that no longer runs writes nothing more. Read again, because it may have written something before it
+    # ended.
     return [each for each in reversed(loom.unfinished()) if each.cast_id not in running]
 
 
 @contextlib.contextmanager
 def _held(loom: Loom, cast_id: str) -> Iterator[bool]:
-    """Whether nobody works on a cast; nobody else begins to meanwhile."""
+    """Lock a cast. Yields False where it runs; otherwise nobody else can start it meanwhile."""
     held = loom.hold_cast(cast_id)
     try:
         if held:
@@ -114,7 +119,7 @@ def _cannot(record: UtteranceRecord, problem: LoomError) -> None:
 
 
 def _last_turns(loom: Loom) -> dict[str, str]:
-    """The last turn of each cast that has no end and that nobody works on."""
+    """The last turn of each cast that has no end and does not run."""
     there = loom.open_casts - loom.running_casts()
     return {place.cast_id: i for i, place in loom.places.items() if place.cast_id in there} if there else {}
 
@@ -139,7 +144,7 @@ def _turn(loom: Loom, record: UtteranceRecord) -> Turn:
         continues=record.continues,
         utterance=record.utterance,
         observation=Observation(results, together(outputs), outputs if len(outputs) > 1 else msgspec.UNSET),
-        # What was cut off has been named by the part that it ended.
+        # The turn part that delegated has already named the gate of that call.
         gate_calls=tuple(each.gate for each in results if each.result != CUT_OFF),
         metadata=_metadata(loom, record),
         truncated=True,
@@ -148,7 +153,7 @@ def _turn(loom: Loom, record: UtteranceRecord) -> Turn:
 
 
 def _metadata(loom: Loom, record: UtteranceRecord) -> TurnMetadata:
-    """What can be known of it: the time when it began is in its id, and nobody knows how long it took."""
+    """What is known about the turn. Its id holds the time when it began; its duration is unknown."""
     start, _ = loom.cast_of(record.cast_id)
     model = start.attributes.get("model") if start is not None else None
     used = record.usage
@@ -168,10 +173,10 @@ def _metadata(loom: Loom, record: UtteranceRecord) -> TurnMetadata:
 def _left(
     utterance: Utterance, gates: Sequence[str], program: str | None, parts: Sequence[Turn]
 ) -> tuple[tuple[GateRecord, ...], tuple[Output, ...]]:
-    """An answer for each call that has none in the parts which are in the loom."""
+    """Answers for the calls that have no answer in the recorded parts."""
     answered = {r.tool_call_id for part in parts for r in part.observation.results}
     ran = sum(1 for part in parts for output in _outputs(part) if output.unfinished is not True)
-    # Of the calls that a part names, the one without an answer is the delegation that ended it.
+    # A part can name one call that has no answer: the delegation that ended the part.
     named = Counter(name for part in parts for name in part.gate_calls)
     named.subtract(record.gate for part in parts for record in part.observation.results)
     results: list[GateRecord] = []
@@ -204,8 +209,10 @@ def _given(args: str) -> Any:
 
 
 def _end(loom: Loom, cast_id: str, turns: dict[str, Turn], ends: dict[str, CastRecord]) -> CastRecord | None:
-    """The end of a cast that was interrupted, with what its turns and its children used. ``turns`` and ``ends`` are not in the
-    loom. None where the loom lacks the cast's start."""
+    """The end of an interrupted cast, with the usage of its turns and its children. ``turns`` and ``ends`` are not in
+    the
+    loom yet. None where the loom lacks the cast's start.
+    """
     start, _ = loom.cast_of(cast_id)
     if start is None:
         return None

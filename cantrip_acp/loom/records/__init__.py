@@ -1,3 +1,4 @@
-"""The records of a loom and the tree that they make.
+"""The records of a loom, and the tree in memory that they form.
 
-`turn.py` has every record's shape."""
+Nothing here knows a file format or a database; the stores do. Start with `turn.py`: it has the fields of every record.
+"""

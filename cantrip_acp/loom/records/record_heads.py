@@ -1,7 +1,6 @@
-"""Heads: what the tree needs of a record, without its body.
+"""Record heads: the few fields of each record that the tree needs, without the body.
 
-Opening a loom reads heads alone, which is several times faster than decoding all that was ever said; a body is read when
-somebody asks for it.
+Opening a loom decodes only heads, which is several times faster than decoding every record. A body is read on request.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ class TurnHead(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
 
 
 class UtteranceHead(msgspec.Struct, frozen=True, tag_field="type", tag="utterance"):
-    """Who said something, and which turn is to tell what came of it; none will where it is partial."""
+    """The entity and id of an utterance. The turn with this id holds its outcome; a partial utterance gets no such
+    turn.
+    """
 
     id: str
     entity_id: str
@@ -38,7 +39,7 @@ class UtteranceHead(msgspec.Struct, frozen=True, tag_field="type", tag="utteranc
 
 
 class CastHead(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
-    """Which cast, and whether it is its start or its end."""
+    """The id of a cast, and whether this record is its start or its end."""
 
     id: str
     event: str
@@ -46,7 +47,7 @@ class CastHead(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
 
 
 class ContextHead(msgspec.Struct, frozen=True, tag_field="type", tag="context"):
-    """The cast that something was pinned for."""
+    """The cast that the context was pinned for."""
 
     id: str
     entity_id: str
@@ -62,13 +63,13 @@ class RewardHead(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
 
 
 class SnapshotPieces(msgspec.Struct, frozen=True):
-    """Which pieces of a state a snapshot's record holds; what they are is not looked at."""
+    """The keys of the pieces in a snapshot record; the pieces themselves are not decoded."""
 
     pieces: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, tag_field="type", tag="snapshot"):
-    """A turn's snapshot."""
+    """The snapshot of a turn."""
 
     id: str
     turn_id: str
@@ -84,7 +85,7 @@ class FoldHead(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):
 
 
 class ForkHead(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
-    """A fork and the turn that it came from."""
+    """A fork and the turn that it starts from."""
 
     id: str
     from_turn: str | None
@@ -92,7 +93,7 @@ class ForkHead(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
 
 
 class FilesHead(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
-    """A turn's files."""
+    """The files after a turn."""
 
     id: str
     turn_id: str
@@ -107,7 +108,7 @@ class ConfigHead(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
 
 
 class LaterHead(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
-    """A record of a later version, which this one keeps and cannot use; ``name`` is its ``type``."""
+    """A record of a later version. This version keeps it and cannot use it; ``name`` is its ``type``."""
 
     name: str
 
@@ -126,16 +127,18 @@ Head = (
     | FilesHead
     | ConfigHead
 )
-"""A record's head; headers and cantrips are small and few, and are read whole."""
+"""A record's head. Headers and cantrips are small and few, so they are read completely."""
 
 decoder: msgspec.json.Decoder[Head] = codecs.json_decoder(Head)
 _KINDS = frozenset(str(shape.__struct_config__.tag) for shape in get_args(Head))
 
 
 def later(line: bytes | memoryview, *, sealed: bool = False) -> str | None:
-    """The ``type`` of a record that only a later version can use; None for one of ours and for what is no record.
+    """The ``type`` of a record that only a later version can use; None for a known record and for invalid data.
 
-    A record of a known type is one where its checksum holds (``sealed``): then nothing happened to it since it was written.
+    ``sealed``: the checksum of the record is right, so nothing changed it since it was written. Then a record of a
+    known type
+    that does not decode is of a later version too.
     """
     try:
         data = msgspec.json.decode(line)
@@ -151,7 +154,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}\Z")
 
 
 def decode(line: bytes | memoryview, *, sealed: bool = False) -> Head | LaterHead:
-    """A record's head; nothing of it looks into ``line`` any more. Raises `msgspec.DecodeError`."""
+    """The head of a record; it keeps no reference to ``line``. Raises `msgspec.DecodeError`."""
     try:
         head = decoder.decode(line)
     except msgspec.ValidationError:
@@ -160,7 +163,7 @@ def decode(line: bytes | memoryview, *, sealed: bool = False) -> Head | LaterHea
             raise
         return LaterHead(name)
     if isinstance(head, SnapshotHead) and isinstance(head.data.pieces, dict):
-        # What is raw would keep the line's memory.
+        # A raw value would keep the memory of the whole line.
         bare = SnapshotPieces(dict.fromkeys(head.data.pieces, msgspec.Raw()))
         return SnapshotHead(head.id, head.turn_id, head.entity_id, bare)
     return head

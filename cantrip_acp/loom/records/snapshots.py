@@ -1,6 +1,8 @@
-"""Snapshots of a medium's state in a loom: each record holds the pieces that no earlier one had (LOOM-4).
+"""Snapshots of a medium's state: each record stores only the pieces that no earlier record has (LOOM-4).
 
-So a loom grows with what changed, and not with turns times state. The pieces are never opened here: they are bytes.
+So the loom grows with the changes of the state, not with its size times the number of turns. The pieces are bytes;
+nothing
+here decodes them.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import SnapshotRecord, new_id, now
 
 _READ_AT_ONCE = 16
-"""Records that are held: the pieces of a state lie in the turns that changed them, now in this one and now in that."""
+"""Snapshot records that are cached: the pieces of one state are spread over the turns that changed them."""
 
 
 class LoomPieces:
-    """Pieces by their hash, kept in a loom's snapshot records.
+    """Stores the pieces of states by their hash, in a loom's snapshot records.
 
-    What is put is held until `keep` writes the record that it belongs to.
+    `put` keeps a piece in memory until `keep` writes the record.
     """
 
     def __init__(self, loom: Loom) -> None:
@@ -29,14 +31,14 @@ class LoomPieces:
         self._read: dict[int, SnapshotRecord] = {}
 
     def put(self, key: str, data: bytes) -> bool:
-        """Take a piece; False where the loom has it already."""
+        """Add a piece; returns False where the loom already has it."""
         if key in self._loom.pieces or key in self._waiting:
             return False
         self._waiting[key] = bytes(data)
         return True
 
     def get(self, key: str) -> bytes:
-        """A piece; raises KeyError where the loom has none, or it cannot be read."""
+        """Return a piece. Raises KeyError where the loom has none, or it cannot be read."""
         if key in self._waiting:
             return self._waiting[key]
         position = self._loom.pieces[key]
@@ -52,15 +54,15 @@ class LoomPieces:
             raise KeyError(key) from None
 
     def keep(self, turn_id: str, entity_id: str, data: dict[str, Any]) -> None:
-        """Write the snapshot after a turn, with the pieces that were put for it."""
+        """Write the snapshot after a turn, with the pieces that were added for it."""
         pieces = {key: base64.b64encode(piece).decode("ascii") for key, piece in self._waiting.items()}
         self._waiting.clear()
         self._loom.append(SnapshotRecord(new_id("s"), turn_id, entity_id, {**data, "pieces": pieces}, now()))
 
     def of(self, turn_id: str) -> dict[str, Any] | None:
-        """The description of the snapshot after a turn, without its pieces; None where there is none that can be used.
+        """The description of the snapshot after a turn, without its pieces; None where there is no usable one.
 
-        Raises `LoomError` where the record is there and cannot be read.
+        Raises `TurnNotFound`, and `LoomError` where the record exists and cannot be read.
         """
         if turn_id not in self._loom:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")

@@ -1,6 +1,7 @@
-"""The tree of a loom in memory: where each turn stands, and what is needed to find the rest.
+"""The loom's tree in memory: the position of each turn, and indexes to find the other records.
 
-It can be kept as it is and taken up again (`stores.sidecar`), so that a large loom need not be read to be opened.
+A large loom's tree is also saved to a file and loaded again (`stores.index_file`), so opening need not read the whole
+loom.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 UNREADABLE = "unreadable"
-"""Why a turn whose record is damaged ended: nobody knows."""
+"""The ``reason`` of a turn whose record is damaged."""
 
 
 def unreadable(turn_id: str, place: Place) -> Turn:
-    """What stands for a turn whose record is damaged: its place in the tree is all that is known."""
+    """A placeholder for a turn whose record is damaged; only its place in the tree is known."""
     return Turn(
         turn_id,
         place.parent_id,
@@ -50,14 +51,18 @@ def unreadable(turn_id: str, place: Place) -> Turn:
 
 
 class Tree(msgspec.Struct, array_like=True):
-    """What a loom knows without reading a body.
+    """What a loom knows without reading a body. A position is the place of a record in the store.
 
-    ``turns`` by id, in the order of writing. ``casts`` are the positions of each cast's start and of what was pinned for it,
-    ``ends`` those of casts' ends, ``forks`` of an entity's fork, ``rewards`` the one of a turn that counts, ``assigned`` the
-    positions of all that it was given, ``snapshots`` those of the snapshot after a turn, ``pieces`` which snapshot's record
-    holds a piece of a state, ``files`` the positions of the pinned files after a turn, ``unfinished`` the position of what an
-    entity said last, by its id, where no turn of that entity has followed. ``partials`` are the positions of partial utterances
-    by the turn that they follow, ``later`` how many records there are of each kind that only a later version knows.
+    ``turns``: each turn's place by id, in the order of writing. ``calls``: the root ``call`` turn of each cantrip.
+    ``casts``: the positions of each cast's start and of its pinned context. ``ends``: the position of each cast's end.
+    ``forks``: the position of an entity's fork record. ``rewards``: the reward of a turn that counts.
+    ``assigned``: the positions of all rewards of a turn. ``snapshots``: the position of the snapshot after a turn.
+    ``pieces``: the position of the snapshot record that holds a piece. ``files``: the position of the pinned files
+    after a turn.
+    ``unfinished``: by entity id, the position of its last utterance, where no turn of the entity followed.
+    ``partials``: the positions of partial utterances, by the turn that they follow. ``later``: the number of records of
+    each
+    kind that only a later version knows.
     """
 
     header: LoomHeader | None = None
@@ -79,10 +84,10 @@ class Tree(msgspec.Struct, array_like=True):
     def take(
         self, position: int, record: Record | record_heads.Head | LaterRecord | record_heads.LaterHead
     ) -> Problem | None:
-        """Take a record into the tree; says what is wrong with one that does not fit."""
+        """Add a record to the tree. Returns the problem where the record does not fit."""
         kind = type(record)
         if kind is Turn or kind is record_heads.TurnHead:
-            # By far the most; an append waits for this.
+            # Most records are turns, and an append waits for this.
             return self._take_turn(position, typed("record_heads.TurnHead", record))
         if kind is UtteranceRecord or kind is record_heads.UtteranceHead:
             said = typed("record_heads.UtteranceHead", record)
@@ -132,30 +137,30 @@ class Tree(msgspec.Struct, array_like=True):
         if turn.id in self.turns:
             return Problem(f"a second turn {turn.id!r}; the first one counts", rule="second-turn")
         parent = turn.parent_id
-        # One text for the turns of a cast, not one a turn.
+        # All turns of a cast share one string.
         cast_id = sys.intern(turn.cast_id) if type(turn.cast_id) is str else None
         self.turns[turn.id] = Place(
             parent, position, turn.role, turn.entity_id, turn.cantrip_id, cast_id, turn.continues
         )
         if self.unfinished:
-            # An entity says one thing at a time: a turn of its own ends what it said before, or it went on without that.
+            # An entity has one open utterance: a new turn completes it, or the entity continued without it.
             self.unfinished.pop(turn.entity_id, None)
         if turn.reward is not None:
             self.rewards[turn.id] = turn.reward
         if turn.role == "call" and parent is None:
-            # A child's call is the root of the child alone: it hangs on the turn that spawned it.
+            # A child's call is not the root of the cantrip: its parent is the turn that spawned the child.
             self.calls.setdefault(turn.cantrip_id, turn.id)
         if parent is not None and parent not in self.turns:
             return Problem(f"turn {turn.id!r} names a parent that is not above it: {parent!r}", rule="lost-parent")
         return None
 
     def dump(self) -> bytes:
-        """The tree as bytes."""
+        """Encode the tree as bytes."""
         return _encoder.encode(self)
 
     @classmethod
     def load(cls, data: bytes | memoryview) -> Tree:
-        """The tree of such bytes. Raises `msgspec.DecodeError` for what is none."""
+        """Decode a tree from the bytes of `dump`. Raises `msgspec.DecodeError` for other bytes."""
         return _decoder.decode(data)
 
 

@@ -1,7 +1,8 @@
-"""The records of a loom: a turn, and the smaller records that stand around turns (§6.1, LOOM-1, LOOM-2, LOOM-9).
+"""The records of a loom: the turn, and the smaller records around it (§6.1, LOOM-1, LOOM-2, LOOM-9).
 
-Every record is one JSON object with a ``type``. A turn that was written never changes; what comes later (a reward, the
-end of a cast) is a record of its own. A turn holds what the entity said and what came of it, never the prompt.
+Each record is one JSON object with a ``type``. A written turn never changes: what is added later (a reward, the end of
+a
+cast) is a record of its own. A turn holds the utterance and the observation, never the prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cantrip_acp.crystals.contract import Attachment, RequestParameters, ToolCal
 from cantrip_acp.crystals.logprobs import Sampled
 
 FORMAT = 1
-"""The version of the record shapes; a reader refuses a higher one."""
+"""The version of the record format; a reader refuses a higher one."""
 
 Reason = Literal[
     "done",
@@ -40,8 +41,9 @@ TERMINATIONS: frozenset[str] = frozenset({"done", "text"})
 class Utterance(msgspec.Struct, frozen=True):
     """What the entity said. ``code`` is the program or command, where the medium has one.
 
-    ``provider`` is what its provider needs back verbatim (`Message.provider`); the key is absent where there is none.
-    ``text_calls`` is true if the crystal wrote its calls into ``content``, which keeps them; the key is absent otherwise.
+    ``provider`` is data that the provider needs back unchanged (`Message.provider`); the key is absent where there is
+    none.
+    ``text_calls`` is true if the crystal wrote its calls in ``content``, which keeps them; the key is absent otherwise.
     """
 
     content: str | None = None
@@ -77,19 +79,23 @@ class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GateRecord(msgspec.Struct, frozen=True):
-    """One gate call and what came of it (D-005). ``result`` is JSON data; of a failure, the error's text.
+    """One gate call and its result (D-005). ``result`` is JSON data, or the error's text where the call failed.
 
-    ``annotations`` is what was added to the record for people; the key is absent where nothing was. Interceptors add what they
-    like. This package adds ``permission`` where the call was not allowed (``rejected`` or ``rejected_always`` by the user,
-    ``refused`` by the session's mode, ``unasked`` where nobody could be asked), ``stopped: true`` where it was stopped, and
-    ``error``, what happened in words for people, where ``result`` says more than that to the entity. ``via`` is the place (from 0)
-    among the utterance's tool calls of the program that made this call; the key is absent where the utterance has one program.
+    ``annotations`` are notes for people; the key is absent where there are none. Interceptors may add any key.
+    This package adds ``permission`` where the call was not allowed (``rejected`` or ``rejected_always`` by the user,
+    ``refused`` by the session's mode, ``unasked`` where nobody could be asked). It adds ``stopped: true`` where the
+    call was
+    stopped, and ``error``, a text for people, where ``result`` gives the entity more details. ``via`` is the index
+    (from 0),
+    among the utterance's tool calls, of the program that made this call; the key is absent where the utterance has one
+    program.
 
-    The other keys are what readers were shown of the call. Looms of earlier versions lack them. ``call_id`` is its id among
-    events, ``parent_call_id`` that of the program that made it. ``title``, ``kind``, ``locations`` and ``diffs`` are absent
-    where they are the gate's name, ``other`` or empty.
+    The other keys hold what was displayed for the call. Looms of earlier versions lack them. ``call_id`` is its id in
+    events, ``parent_call_id`` that of the program that made it. ``title``, ``kind``, ``locations`` and ``diffs`` are
+    absent
+    where they equal the gate's name, ``other`` or empty.
 
-    ``attachments`` are the images that the gate gave beside its result; the key is absent where it gave none.
+    ``attachments`` are the images that the gate returned beside its result; the key is absent where there are none.
     """
 
     gate: str
@@ -109,16 +115,18 @@ class GateRecord(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command or a cell left behind.
+    """The output of a command or a code cell.
 
-    ``exit_code`` is 0 to 255, or minus the signal's number; None where there is none (a cell, a command that was stopped).
-    ``value`` is the last expression's value in code. ``error`` says what went wrong beside the exit code (a timeout).
+    ``exit_code`` is 0 to 255, or minus the signal's number; None where there is none (a cell, a command that was
+    stopped).
+    ``value`` is the value of the last expression in code. ``error`` is an error beside the exit code (a timeout).
     ``truncated``: output beyond ``*_max_output_bytes`` was dropped.
-    ``unfinished``: the program went on after a delegation, and the next turn's first output is the rest of its own; the key
-    is absent of a program that ended.
+    ``unfinished``: the program continued after a delegation, and the first output of the next turn is the rest; the key
+    is
+    absent where the program ended.
     ``timed_out``, where it is true: the program was stopped because its time was over.
-    ``order``, where both streams were printed to in turns: the lengths of the pieces in that order, negative for stderr.
-    ``annotations``, where there are any: as those of a `GateRecord`.
+    ``order``, where output alternates between both streams: the lengths of the parts in order, negative for stderr.
+    ``annotations``, where there are any: as in `GateRecord`.
     """
 
     stdout: str = ""
@@ -134,7 +142,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def printed(self) -> str:
-        """What was printed to both streams, in order where the order is known."""
+        """The text of both streams, in order where the order is known."""
         order = self.order or ()
         if sum(n for n in order if n > 0) != len(self.stdout) or -sum(n for n in order if n < 0) != len(self.stderr):
             return self.stdout + self.stderr
@@ -150,9 +158,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What the circle answered: one record per gate call in order of execution, and the medium's output (CIRCLE-7).
+    """The circle's answer: one record per gate call in order of execution, and the medium's output (CIRCLE-7).
 
-    ``outputs`` holds each output where one utterance ran several commands; ``output`` is then all of them as one.
+    ``outputs`` has each output where one utterance ran several commands; ``output`` is then all of them joined.
     """
 
     results: tuple[GateRecord, ...] = ()
@@ -161,7 +169,8 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was streamed of an attempt that broke off, and why: readers were shown it, the crystal never sees it.
+    """The partial text of a query attempt that failed, and the error. It was displayed to people; the crystal never
+    sees it.
 
     ``attempt`` counts from 1 within the query. Long texts are cut.
     """
@@ -175,14 +184,18 @@ class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 class TurnMetadata(msgspec.Struct, frozen=True):
     """Tokens, cost (US dollars), wall-clock duration (ms, more than 0), time, model, trace (LOOM-9).
 
-    Tokens and cost are those of every query that the turn took, with failed and repeated ones; null where nothing is known of
-    them, and ``queries_without_usage`` and ``queries_without_cost`` say of how many queries something is not (`Usage`).
-    ``context_tokens``, where there were several queries, are those of the last. ``request`` are the parameters as they were sent,
-    ``model`` and ``fingerprint`` name the model that served, as the provider says it.
+    Tokens and cost count every query of the turn, failed and repeated ones too. They are null where nothing is known.
+    ``queries_without_usage`` and ``queries_without_cost`` are the numbers of queries without that information
+    (`Usage`).
+    ``context_tokens``, where there were several queries, are those of the last one. ``request`` are the parameters as
+    sent.
+    ``model`` and ``fingerprint`` name the model that answered, as the provider reports it.
 
-    ``stop_reason`` is why the crystal stopped speaking, where it said so; ``sampled`` the tokens of its utterance, where they
-    were asked for (``crystal.logprobs``) and it told them. ``voided`` are the attempts before the one that answered which had
-    streamed something; the key is absent where there was none.
+    ``stop_reason`` is why the crystal stopped, where it said so. ``sampled`` are the tokens of its utterance, where
+    they were
+    requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that had streamed something; the
+    key is
+    absent where there are none.
     """
 
     tokens_prompt: int | None = 0
@@ -204,7 +217,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
 
     @property
     def usage(self) -> Usage:
-        """What the turn's queries used."""
+        """The usage of the turn's queries."""
         return Usage(
             self.tokens_prompt,
             self.tokens_completion,
@@ -216,7 +229,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
 
     @property
     def context(self) -> int | None:
-        """The tokens of the last query and its response, as the provider counted them; None where it did not."""
+        """The tokens of the last query and its response, as the provider counted them; None where it did not count."""
         if self.context_tokens is not msgspec.UNSET:
             return self.context_tokens
         if self.tokens_prompt is None or self.tokens_completion is None or self.queries_without_usage:
@@ -225,7 +238,7 @@ class TurnMetadata(msgspec.Struct, frozen=True):
 
 
 def metadata_of(usage: Usage, **more: Any) -> TurnMetadata:
-    """A turn's metadata with what its queries used; ``more`` are its other fields."""
+    """A turn's metadata with the usage of its queries; ``more`` are its other fields."""
     return TurnMetadata(
         usage.prompt_tokens,
         usage.completion_tokens,
@@ -242,9 +255,10 @@ class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
 
     ``role``: crystal for a turn, call for the root context, fold for a summary. ``sequence`` counts 1, 2, 3 … within
     the entity's run.
-    ``continues`` names the turn whose utterance this one goes on with, after a delegation (`utterances` joins them). A
-    child's ``call`` turn has the turn that spawned it as its parent (COMP-5).
-    ``reward`` is what was known at writing; later ones are `RewardRecord`s, and readers see the last.
+    ``continues`` names the turn whose utterance this one continues after a delegation (`turn_parts` joins them). The
+    parent
+    of a child's ``call`` turn is the turn that spawned the child (COMP-5).
+    ``reward`` is the reward at the time of writing. Later ones are `RewardRecord`s, and readers see the last.
     """
 
     id: str
@@ -266,15 +280,19 @@ class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
 
 
 class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="utterance", omit_defaults=True):
-    """What an entity said, written before the circle acts on it: the turn with the same ``id`` tells what came of it.
+    """What an entity said, written before the circle acts on it. The turn with the same ``id`` has the result.
 
-    Where that turn is not in the loom, the process ended meanwhile, and `interrupted` makes the turn of it. ``gates`` names
-    the gate of each tool call as the circle has it, ``program`` the medium's own tool. Words that ask for nothing, or for
-    ``done`` alone, have no such record. ``continues`` is as a turn's, of what follows a delegation; the utterance itself is
-    then in the turn that this names. ``usage`` is the query's; ``model`` is the cast's where it is null.
+    Where that turn is not in the loom, the process ended in between, and `recovery` writes the turn. ``gates`` names
+    the
+    gate of each tool call as the circle knows it, ``program`` the medium's own tool. An utterance without calls, or
+    with a
+    ``done`` call alone, has no such record. ``continues`` is as in `Turn`: the utterance is then in the turn that it
+    names.
+    ``usage`` is the query's; where ``model`` is null, it is the cast's.
 
-    ``partial``: the cast ended while its crystal was asked, and no turn will follow. The utterance is the text and the
-    thinking that were streamed until then, which may be none; tool calls are not kept. ``stop_reason`` is why the cast ended.
+    ``partial``: the cast ended while the crystal was answering, and no turn will follow. The utterance is the text and
+    the
+    thinking streamed so far, perhaps none; tool calls are not kept. ``stop_reason`` is why the cast ended.
     """
 
     id: str
@@ -297,7 +315,7 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
 
 
 class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):
-    """The first record: which loom, and in which version of the shapes."""
+    """The first record: the id of the loom and the version of its format."""
 
     id: str
     format: int = FORMAT
@@ -308,8 +326,8 @@ class LoomHeader(msgspec.Struct, frozen=True, tag_field="type", tag="loom"):
 class CantripRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cantrip"):
     """One distinct call and circle; turns refer to it by ``cantrip_id`` (CALL-4). ``id`` is the hash of both.
 
-    ``shown`` is what the crystal saw of them beside the system prompt: ``capabilities``, the block's text or null, and ``tools``,
-    a list of ``{name, description, parameters}``. The key is absent in looms of earlier versions.
+    ``shown`` is what the crystal saw of them beside the system prompt: ``capabilities``, the block's text or null, and
+    ``tools``, a list of ``{name, description, parameters}``. The key is absent in looms of earlier versions.
     """
 
     id: str
@@ -319,13 +337,16 @@ class CantripRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cantrip"
 
 
 class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
-    """The start or the end of a cast. At the start: ``intent``; at the end: the rest.
+    """The start or the end of a cast. The start has ``intent``, the end has the result fields.
 
-    ``withdrawn``, where it is true: no provider took the intent, and it was taken out of what the crystal sees.
-    ``parent_call_id`` is the gate call that started a child's cast, ``parent_call_index`` its place in that call's batch; the
-    keys are absent of casts that are no child's or no part of a batch, and in looms of earlier versions.
-    ``resumes``, at the start, names the cast that this one goes on with. Its intent is not said again if that cast's turns
-    are right above it; else (before that cast's first turn) it is, with the same context. The key is absent in other casts.
+    ``withdrawn``, where it is true: no provider accepted the intent, and it was removed from the crystal's context.
+    ``parent_call_id`` is the gate call that started a child's cast, ``parent_call_index`` its index in that call's
+    batch. The
+    keys are absent where the cast is no child's or not in a batch, and in looms of earlier versions.
+    ``resumes``, at the start, names the cast that this one continues. The intent is not repeated if that cast's turns
+    are
+    directly above; otherwise (before that cast's first turn) it is, with the same context. The key is absent in other
+    casts.
     ``warnings``, where there are some: wards that could not be enforced, and why.
     """
 
@@ -354,14 +375,14 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
 
     @property
     def own_usage(self) -> Usage:
-        """What it used without its children, which have records of their own."""
+        """The usage without that of the children, which have records of their own."""
         below = self.usage.get("children")
         whole = Usage.of_record(self.usage).counted()
         return whole - Usage.of_record(below).counted() if isinstance(below, Mapping) else whole
 
 
 class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"):
-    """What was pinned or added to what the crystal sees, beside call, capabilities, intent and turns."""
+    """Context that was pinned or added for the crystal, beside call, capabilities, intent and turns."""
 
     id: str
     entity_id: str
@@ -377,18 +398,24 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
 
 
 RewardKind = Literal["explicit", "implicit", "shaped", "verifier", "relative"]
-"""Where a reward comes from (§6.4): somebody's word, what the circle answered, a scoring function of the circle, another
-cantrip's judgement, or the comparison of a group of threads."""
+"""The source of a reward (§6.4): a person or program that set it, the circle's answer, a scoring function of the
+circle, the
+verdict of another cantrip, or the comparison of a group of threads.
+"""
 
 
 class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
-    """A reward given to a turn after it was written (LOOM-3); the last one of a turn counts, save ``relative`` ones,
-    which stand beside it and say how its thread did among others.
+    """A reward for a turn, given after it was written (LOOM-3). The last reward of a turn counts. ``relative`` rewards
+    are
+    kept apart: they compare the turn's thread with others and do not replace the turn's reward.
 
-    ``reward`` is None where whoever was to give one could not; ``note`` then says why. ``kind`` is absent in older looms
-    and means explicit. ``group`` names what a relative reward was relative to. ``grade``: of the thread that ends with this
-    turn, rather than of the turn. ``usage`` is what a verifier used to find it, in the cast ``cast_id``, which may be of
-    another loom; both keys are absent of other rewards.
+    ``reward`` is None where the giver failed; ``note`` then says why. ``kind`` is absent in older looms and means
+    explicit.
+    ``group`` names the group of a relative reward. ``grade``: the reward is for the thread that ends with this turn,
+    not for
+    the turn alone. ``usage`` is what a verifier used, in the cast ``cast_id``, which may be in another loom; both keys
+    are
+    absent in other rewards.
     """
 
     turn_id: str
@@ -404,7 +431,7 @@ class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
 
 
 class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):
-    """Which turns a summary stands for in the entity's working context (LOOM-5)."""
+    """The turns that a summary replaces in the entity's working context (LOOM-5)."""
 
     id: str
     entity_id: str
@@ -415,12 +442,13 @@ class FoldRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fold"):
 
 
 class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
-    """A new entity that goes on from an earlier turn, and how its state was had (LOOM-4).
+    """A new entity that continues from an earlier turn, and how its state was restored (LOOM-4).
 
-    ``strategy`` is how a code medium's variables were had (snapshot, replay, none); ``missing`` says in words what was not.
-    ``group`` is the same in all forks that were made to be compared with each other; the key is absent in a lone one.
-    ``worktree`` is the folder that the fork was given to work in, ``commit`` the pinned files that were put there.
-    ``resumes`` names the cast that the fork was made to go on with, without a new intent.
+    ``strategy`` is how the variables of a code medium were restored (snapshot, replay, none). ``missing`` lists in
+    words what
+    was not. ``group`` is the same in all forks that are to be compared; the key is absent in a single fork.
+    ``worktree`` is the fork's working folder, ``commit`` the pinned files that were put there.
+    ``resumes`` names the cast that the fork continues without a new intent.
     """
 
     id: str
@@ -446,11 +474,13 @@ class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="type", tag="snapsho
 
 
 class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
-    """The files of the workspace after a turn, pinned in its git repository; there is one where they had changed.
+    """The workspace files after a turn, pinned in their git repository; written only where they had changed.
 
-    ``repository`` is the folder of that repository's files, ``commit`` and ``tree`` are what was pinned, ``ref`` keeps it from
-    being collected, ``head`` is the commit that the user stood on. ``missing`` names what was left out and why; ``error`` says
-    why nothing could be pinned, and the rest is then null.
+    ``repository`` is the repository's folder, ``commit`` and ``tree`` are what was pinned, ``ref`` protects it from
+    git's
+    garbage collection, ``head`` is the commit that the user had checked out. ``missing`` lists what was left out and
+    why.
+    ``error`` says why nothing could be pinned; the other fields are then null.
     """
 
     id: str
@@ -467,7 +497,7 @@ class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
 
 
 class ConfigRecord(msgspec.Struct, frozen=True, tag_field="type", tag="config"):
-    """A change of mode, model or recipe during an entity's life."""
+    """A change of an entity's mode, model or recipe."""
 
     id: str
     entity_id: str
@@ -489,11 +519,13 @@ Record = (
     | FilesRecord
     | ConfigRecord
 )
-"""Any line of a loom."""
+"""Any record of a loom."""
 
 
 class LaterRecord(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
-    """A record that a later version wrote and that this one cannot use. It is kept, and copied as it is: ``data`` is its JSON."""
+    """A record that a later version wrote and this one cannot use. It is kept and copied unchanged: ``data`` is its
+    JSON.
+    """
 
     name: str
     data: msgspec.Raw
@@ -506,12 +538,12 @@ class LaterRecord(msgspec.Struct, frozen=True, tag_field="type", tag="later"):
 
 
 def new_id(prefix: str) -> str:
-    """A new id such as ``t_0198f2c4a1b2c3d4e5f6``: it sorts by time of making and has 40 random bits."""
+    """Return a new id such as ``t_0198f2c4a1b2c3d4e5f6``. It sorts by creation time and has 40 random bits."""
     return f"{prefix}_{time.time_ns() // 1_000_000:012x}{os.urandom(5).hex()}"
 
 
 def made(record_id: str) -> str | None:
-    """When an id of `new_id` was made, as `now` says it; None for any other id."""
+    """The creation time of an id from `new_id`, in the format of `now`; None for any other id."""
     try:
         when = datetime.fromtimestamp(int(record_id.partition("_")[2][:12], 16) / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -520,5 +552,5 @@ def made(record_id: str) -> str | None:
 
 
 def now() -> str:
-    """The time as ISO 8601 in UTC, to the microsecond."""
+    """The current time as ISO 8601 in UTC, with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

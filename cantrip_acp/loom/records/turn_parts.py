@@ -1,6 +1,7 @@
-"""Utterances that several turns hold: a delegation closes a turn, and what comes after it is the next one (§5.5, LOOM-8).
+"""Joins the turns of one utterance: a delegation ends a turn, and the rest of the utterance is the next turn (§5.5,
+LOOM-8).
 
-The loom keeps the parts, each written when it had happened; the crystal said one thing and is shown one observation.
+The loom keeps the parts, each written when it happened. The crystal said one thing, and sees one observation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from cantrip_acp.loom.records.turn import Observation, Output, Turn
 
 
 def whole(turns: Iterable[Turn]) -> list[Turn]:
-    """The turns of one thread in order, each utterance as one turn: its parts joined where it has several."""
+    """The turns of one thread in order, with the parts of each utterance joined into one turn."""
     out: list[Turn] = []
     parts: list[Turn] = []
     for turn in turns:
@@ -33,8 +34,9 @@ def whole(turns: Iterable[Turn]) -> list[Turn]:
 
 
 def joined(parts: Sequence[Turn]) -> Turn:
-    """The parts of one utterance as one turn. Its id is the last one's, from where the entity went on; ``continues`` names
-    the first one where there are several."""
+    """Join the parts of one utterance into one turn. Its id is that of the last part, from which the entity continued.
+    ``continues`` names the first part where there are several.
+    """
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return first
@@ -71,7 +73,7 @@ def joined(parts: Sequence[Turn]) -> Turn:
 
 
 def together(outputs: Sequence[Output]) -> Output | None:
-    """The outputs of several programs as one; None where there is none."""
+    """Join the outputs of several programs into one; None where there is none."""
     if len(outputs) < 2:
         return outputs[0] if outputs else None
     last = outputs[-1]
@@ -95,7 +97,7 @@ def _outputs(turn: Turn) -> Sequence[Output]:
 
 
 def _glued(before: Output, after: Output) -> Output:
-    """One program's output up to a delegation, and what came of it after."""
+    """Join the output of one program before and after a delegation."""
     return msgspec.structs.replace(
         after,
         stdout=before.stdout + after.stdout,

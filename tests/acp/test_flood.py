@@ -31,6 +31,16 @@ def replies(agent: RawClient, *ids: Any) -> dict[Any, dict[str, Any]]:
     return found
 
 
+def at_rest(process: psutil.Process) -> None:
+    """Wait until the process has used no processor time for half a second: all its pipes are full."""
+    deadline = time.monotonic() + 30
+    used = -1.0
+    while process.cpu_times().user != used:
+        assert time.monotonic() < deadline, "the agent never comes to rest"
+        used = process.cpu_times().user
+        time.sleep(0.5)
+
+
 def test_other_sessions_go_on_beside_a_flood(start: Start, folder: Path) -> None:
     agent = start([FLOOD, QUICK], **ENDLESS)
     slow, quick = agent.session(folder), agent.session(folder)
@@ -53,8 +63,8 @@ def test_a_client_that_does_not_read_costs_no_memory(start: Start, folder: Path)
     agent = start([FLOOD, QUICK], **ENDLESS)
     sessions = [agent.session(folder) for _ in range(8)]
     prompts = [agent.start_prompt(session, "flood") for session in sessions]
-    time.sleep(0.5)
     process = psutil.Process(agent.process.pid)
+    at_rest(process)
     memory, busy = process.memory_info().rss, process.cpu_times().user
     time.sleep(1.0)
     assert process.memory_info().rss - memory < 3_000_000

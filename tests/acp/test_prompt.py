@@ -55,7 +55,9 @@ def test_a_whole_turn(start: Start, folder: Path) -> None:
     assert [update["status"] for update in states[good["toolCallId"]]] == ["in_progress", "completed"]
     assert states[good["toolCallId"]][-1]["rawOutput"] == {"output": "hello"}
     assert states[bad["toolCallId"]][-1]["status"] == "failed"
-    assert "missing required argument" in json.dumps(states[bad["toolCallId"]][-1]["content"])
+    # What the model is told goes with the output; the user reads a sentence of their own.
+    assert "missing required argument" in states[bad["toolCallId"]][-1]["rawOutput"]["output"]
+    assert "arguments that do not fit" in json.dumps(states[bad["toolCallId"]][-1]["content"])
     assert states[done["toolCallId"]][-1]["status"] == "completed"
 
     usage = agent.updates("usage_update")[0]

@@ -163,7 +163,7 @@ def test_a_failed_case_of_a_rule_of_ones_own(client: Client) -> None:
     assert set(found) == {"unknown-rule", "failed-case"}
     assert found["failed-case"]["message"].startswith("failed: expect.result: expected 'another', got 'ok'")
     assert found["failed-case"]["codeDescription"]["href"].endswith("rules.md#failed-case")
-    page = Path(__file__).parents[2] / "cantrip_acp" / "lsp" / "rules.md"
+    page = Path(__file__).parents[2] / "cantrip_acp" / "lsp" / "recipes" / "rules.md"
     assert "\n## failed-case\n" in page.read_text()
 
 

@@ -69,7 +69,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_and_picture_is_led_to() -> None:
     index = (ROOT / "docs/README.md").read_text()
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(
-        re.findall(r"\((\w+\.md)\)", index)
+        re.findall(r"\(([\w-]+\.md)\)", index)
     )
     texts = " ".join(page.read_text() for page in PAGES)
     for picture in (ROOT / "docs").glob("*.png"):

@@ -256,7 +256,7 @@ def test_whatever_is_printed_stays_off_the_protocol(folder: Path, tmp_path: Path
     noisy = tmp_path / "noisy.py"
     noisy.write_text(
         "import ctypes, os, sys, subprocess\n"
-        "from cantrip_acp.acp import sessions as server\n"
+        "from cantrip_acp.acp.sessions import handlers as server\n"
         "check = server.check_folder\n"
         "def loud(cwd, *place):\n"
         "    print('junk from print')\n"

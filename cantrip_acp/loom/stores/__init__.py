@@ -1,1 +1,5 @@
-"""Stores: where a loom's records are kept. Only what is in here knows a file format or a database."""
+"""Stores keep a loom's records: in memory, in a file of JSON lines, in SQLite or in PostgreSQL.
+
+Only this folder knows a file format or a database; it imports the loom's records and nothing of the front ends.
+Start with `contract.py` (what each store does) and `address.py` (which store opens a path or an address).
+"""

@@ -1,6 +1,6 @@
-"""Where a loom is kept, in words: a path (JSON lines), ``sqlite:FILE``, or ``postgresql://…``.
+"""Loom addresses: a path (JSON lines), ``sqlite:FILE`` or ``postgresql://…``; opens the store for one.
 
-A path whose file begins as an SQLite database does is taken for one, so that no command needs to be told.
+A path to an SQLite database opens as SQLite, so a command needs no ``sqlite:`` before it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def is_address(where: Path | str) -> bool:
 
 
 def beside(where: str, folder: Path) -> str:
-    """An address as it is meant in a file of ``folder``: there, ``sqlite:x.db`` is a file of that folder."""
+    """Resolve an address that a file in ``folder`` contains: ``sqlite:x.db`` is then a file in that folder."""
     if not where.startswith(SQLITE):
         return where
     return SQLITE + os.path.normpath(folder / Path(where.removeprefix(SQLITE)).expanduser())
 
 
 def shown(where: str) -> str:
-    """An address for people: without a password."""
+    """An address for people, without a password."""
     if not where.startswith(POSTGRES):
         return where
     from cantrip_acp.loom.stores.postgres_url import PgUrl
@@ -46,7 +46,9 @@ def shown(where: str) -> str:
 
 
 def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False) -> Store:
-    """The store at a path or an address, made where it is missing and ``readonly`` is not asked for. Raises `LoomError`."""
+    """Open the store at a path or an address. Creates it where it is missing, unless ``readonly``. Raises
+    `LoomError`.
+    """
     if isinstance(where, str) and where.startswith(POSTGRES):
         from cantrip_acp.loom.stores.postgres import PostgresStore
 
@@ -68,8 +70,8 @@ def open_store(where: Path | str, *, fsync: bool = False, readonly: bool = False
 
 
 def is_sqlite(path: Path | str) -> bool:
-    """Whether a file begins as an SQLite database does."""
-    # A FIFO would be waited for, so only what is a file is looked into.
+    """Whether a file begins like an SQLite database."""
+    # Opening a FIFO would block, so only regular files are read.
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -84,9 +86,9 @@ def is_sqlite(path: Path | str) -> bool:
 
 
 def _by_open_descriptor(status: os.stat_result) -> bytes | None:
-    """The beginning of a file that this process has open; None where it has not.
+    """The first bytes of a file that this process already has open; None where it has not.
 
-    To close any descriptor of a file drops every POSIX lock that this process holds on it, and SQLite locks so.
+    Closing any descriptor of a file drops every POSIX lock of this process on it, and SQLite uses such locks.
     """
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
@@ -95,7 +97,7 @@ def _by_open_descriptor(status: os.stat_result) -> bytes | None:
             continue
         for name in names:
             with contextlib.suppress(OSError, ValueError):
-                # Another thread may close it meanwhile, or it is for writing alone: then the next one is looked at.
+                # Another thread may close it meanwhile, or it is open for writing only. Then try the next one.
                 if os.path.samestat(os.fstat(int(name)), status):
                     return os.pread(int(name), len(_MAGIC), 0)
         return None

@@ -1,9 +1,11 @@
-"""Which casts a living process works on: one lock a cast, which the kernel drops when its process ends.
+"""Cast locks: which casts run in a living process. One lock for each cast; the kernel drops it when the process ends.
 
-A lock is on one byte of a file: the loom itself, or a file beside a database. The byte is at a hash of the cast's id, and
-nothing is written there. No process id is kept, so none can be mistaken for another; a process that is suspended keeps its
-locks. Locks belong to an open file (`F_OFD_SETLK`), so closing another descriptor of that file leaves them. A forked child
-would share the open file and keep the locks of a parent that died: `after_fork` gives it a descriptor of its own.
+A lock is on one byte of a file: the loom itself, or a file beside a database. The byte's offset is a hash of the cast's
+id;
+nothing is written there. No process id is stored, so none can be mistaken for another; a suspended process keeps its
+locks. Locks belong to an open file (`F_OFD_SETLK`), so closing another descriptor of that file does not drop them. A
+forked
+child would share the open file and keep the locks of a dead parent, so `after_fork` gives it its own descriptor.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from typing import Protocol
 from weakref import WeakSet
 
 SUFFIX = "-casts"
-"""Ends the name of the file beside a database."""
+"""The suffix of the file beside a database."""
 
 _LAYOUT = "hhqqi0q"
 
 
 class Forking(Protocol):
-    """Whatever must not be shared with a forked child."""
+    """An object that a forked child must not share."""
 
     def after_fork(self) -> None:
-        """Called in the child, which works on no cast and writes to no loom of its parent."""
+        """Called in the child, which runs no cast and writes to no loom of its parent."""
         ...
 
 
@@ -37,7 +39,7 @@ _forking: WeakSet[Forking] = WeakSet()
 
 
 def not_for_children(holder: Forking) -> None:
-    """Have `Forking.after_fork` called in every forked child."""
+    """Call `Forking.after_fork` of this object in every forked child."""
     _forking.add(holder)
 
 
@@ -50,7 +52,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def replace(fd: int, path: Path | str, flags: int = os.O_RDONLY) -> None:
-    """Make a descriptor one of another open file, so that closing the old one's last copy drops its locks."""
+    """Point a descriptor to another open file, so that the locks drop when the last copy of the old one is closed."""
     new = os.open(path, flags | os.O_CLOEXEC)
     os.dup2(new, fd, inheritable=False)
     os.close(new)
@@ -62,7 +64,7 @@ def key_of(cast_id: str, loom: str = "") -> int:
 
 
 class CastLocks:
-    """The locks of one open loom in a file. ``fd``: the file is open already, and its owner closes it."""
+    """The cast locks of one open loom in a file. ``fd``: the file is already open, and its owner closes it."""
 
     def __init__(self, path: Path | str, fd: int = -1) -> None:
         self._path = path
@@ -72,8 +74,10 @@ class CastLocks:
         not_for_children(self)
 
     def hold(self, cast_id: str) -> bool:
-        """Lock a cast for as long as this process works on it; False where somebody works on it already. Where locks
-        cannot be had at all, nobody counts as working on a cast."""
+        """Lock a cast while this process runs it. Returns False where another process has locked it. Where the file
+        system has no
+        locks, every call succeeds and no cast counts as running elsewhere.
+        """
         if cast_id in self._held:
             return False
         if self._fd < 0:
@@ -90,14 +94,14 @@ class CastLocks:
         return True
 
     def release(self, cast_id: str) -> None:
-        """Unlock a cast; nothing where it is not locked here."""
+        """Unlock a cast; does nothing where it is not locked here."""
         if cast_id in self._held:
             self._held.discard(cast_id)
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, cast_id))
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
-        """Those of these casts that a living process has locked."""
+        """Which of these casts a living process has locked."""
         wanted = set(cast_ids)
         found = wanted & self._held
         if found == wanted:

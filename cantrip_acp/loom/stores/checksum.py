@@ -1,13 +1,15 @@
-"""The end of each stored record: its own checksum, and that of the record before it.
+"""Checksums of stored records: each record ends with its own checksum and that of the record before it.
 
-A stored record ends with ``"prev":"…","sum":"…"``. ``sum`` is XXH3 (64 bits, hexadecimal) of the bytes before its own comma;
-``prev`` is the ``sum`` of the record before it in its chain, or XXH3 of all of that record where it has none. The first record
-of a chain has `START`. A file of lines is one chain. A database has a chain for each entity, since several
-processes write it, and its records also end with their place, ``"n":5``, before ``prev``.
+A stored record ends with ``"prev":"…","sum":"…"``. ``sum`` is XXH3 (64 bits, hexadecimal) of the bytes before its own
+comma.
+``prev`` is the ``sum`` of the record before it in its chain, or XXH3 of that whole record where it has no ``sum``. The
+first
+record of a chain has `START`. A file of lines is one chain. A database has a chain for each entity, because several
+processes write it, and its records also have their position, ``"n":5``, before ``prev``.
 
-This finds records that were changed, removed, doubled or put in another order. It is for accidents, not against attackers:
-whoever may write the loom may also compute checksums. A record without a checksum (of another program, or of an earlier
-version) is as good as it reads; after the first chained record, each must be chained.
+This finds records that were changed, removed, doubled or reordered. It protects against accidents, not attackers:
+anybody who can write the loom can compute checksums. A record without a checksum (by another program, or by an earlier
+version) is accepted if it can be read. After the first chained record, each one must be chained.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ UNCHAINED = (
 )
 
 START = "0" * 16
-"""Before the first record of a chain."""
+"""The ``prev`` of the first record of a chain."""
 
 _record: msgspec.json.Decoder[Record] = codecs.json_decoder(Record)
 _KEY = b',"sum":"'
@@ -40,12 +42,14 @@ _FROM = -_DIGITS - 2
 _LINK = _LENGTH + len(_PREV) + _DIGITS + 1
 _PLACE = re.compile(rb',"n":([0-9]{1,18})\Z')
 _NEAR = 400
-"""Bytes at both ends of a line in which what a turn's head needs usually lies."""
+"""The number of bytes at each end of a line that usually hold the fields of a turn's head."""
 
 
 def close(buffer: bytearray, prev: str, place: int | None = None) -> str:
-    """Add the place (in a database), both checksums and a newline to an encoded record; returns the record's own checksum."""
-    # An append waits for this: as few steps as can be.
+    """Add the position (in a database), both checksums and a newline to an encoded record; returns the record's own
+    checksum.
+    """
+    # An append waits for this, so it must be fast.
     buffer.pop()
     buffer += (f',"prev":"{prev}"' if place is None else f',"n":{place},"prev":"{prev}"').encode()
     own = xxh3_64_hexdigest(buffer)
@@ -65,7 +69,7 @@ def bare(line: bytes | memoryview) -> bytes:
 
 
 def holds(line: bytes | memoryview) -> bool | None:
-    """Whether a line, without its newline, is what was written; None where it has no checksum."""
+    """Whether the checksum of a line (without its newline) is right; None where it has none."""
     end = bytes(line[-_LENGTH:])
     if not end.startswith(_KEY) or len(end) < _LENGTH:
         return None
@@ -73,7 +77,9 @@ def holds(line: bytes | memoryview) -> bool | None:
 
 
 def sums(line: bytes | memoryview) -> tuple[str | None, str]:
-    """The checksum of the record before, None where the line has none; and what the next one names this line by."""
+    """The checksum of the record before (None where the line has none), and the checksum that the next line must
+    name.
+    """
     end = bytes(line[-_LINK:])
     if end[-_LENGTH:_FROM] != _KEY:
         return None, xxh3_64_hexdigest(line)
@@ -84,13 +90,15 @@ def sums(line: bytes | memoryview) -> tuple[str | None, str]:
 
 
 def place_of(line: bytes | memoryview) -> int | None:
-    """The place that a database's record says it has; None where it says none."""
+    """The position that a database's record contains; None where it has none."""
     found = _PLACE.search(bytes(line[-_LINK - 30 : -_LINK]))
     return int(found[1]) if found and sums(line)[0] is not None else None
 
 
 def _displaced(line: bytes | memoryview) -> bool:
-    """Whether a record has checksums that do not end it: line ends were converted, or its JSON was laid out anew."""
+    """Whether a record has checksums that are not at its end: line ends were converted, or its JSON was formatted
+    again.
+    """
     try:
         data = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -101,18 +109,19 @@ def _displaced(line: bytes | memoryview) -> bool:
 def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
     """A record's head, and whether its line was changed since it was written. Raises `msgspec.DecodeError`.
 
-    Of a turn whose checksum holds, what was said is not looked at: this is where the opening of a loom spends its time.
+    If a turn's checksum is right, its body is not decoded: opening a loom spends most of its time here.
     """
     end = bytes(line[-_NEAR:])
     if end[-_LENGTH:_FROM] != _KEY:
         return record_heads.decode(line), False
     if xxh3_64_hexdigest(line[:-_LENGTH]) != end[_FROM:-2].decode("latin-1"):
-        # The rest of it must be readable, too.
+        # Check that the rest can be decoded too.
         _record.decode(line)
         return record_heads.decoder.decode(line), True
     start = bytes(line[:_NEAR])
     said, rest = start.find(b',"utterance":{'), end.rfind(b',"reward":')
-    # No text can hold these keys, for its quotes are escaped. The first stands before all that was said, the last behind it.
+    # No text can contain these keys, because its quotes are escaped. The first key is before the utterance, the last
+    # after it.
     if 0 < said < len(line) + rest - len(end) and rest >= 0 and start.startswith(b'{"type":"turn",'):
         try:
             return record_heads.decoder.decode(start[:said] + end[rest:]), False
@@ -122,7 +131,7 @@ def head(line: memoryview) -> tuple[Head | LaterHead, bool]:
 
 
 class Chains:
-    """Follows the stored records of a loom, first to last, and says which does not follow the one before it."""
+    """Follows the stored records of a loom, first to last, and reports each that does not follow the one before it."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, ...]] = {}
@@ -131,9 +140,9 @@ class Chains:
         self.counts: dict[str, int] = {}
 
     def follow(self, chain: str, place: str, line: bytes | memoryview, *, ours: bool = True) -> str | None:
-        """Take the next record of a chain; what is wrong between it and the one before, None where it follows.
+        """Add the next record of a chain. Returns the problem between it and the one before; None where it follows.
 
-        ``place`` names it in messages. ``ours``: it is of a kind that this version writes, so that it must be chained.
+        ``place`` names it in messages. ``ours``: this version writes records of its kind, so it must be chained.
         """
         before, own = sums(line)
         known = self._last.get(chain, (START,))
@@ -155,12 +164,12 @@ class Chains:
                     wrong = "does not follow the record before it: records between them were removed or damaged"
             self._chained.add(chain)
         whole = xxh3_64_hexdigest(line[:-_LENGTH]) if holds(line) is False else own
-        # A damaged record keeps its place in the chain. So does what another program added without a checksum.
+        # A damaged record keeps its place in the chain. So does a record without a checksum from another program.
         self._last[chain] = (own, whole) if ours or before is not None else (own, *known)
         self._seen.setdefault(own, place)
         self.counts[chain] = self.counts.get(chain, 0) + 1
         return wrong
 
     def last(self, chain: str) -> tuple[str, ...]:
-        """What the next record of a chain may name."""
+        """The checksums that the next record of a chain may name."""
         return self._last.get(chain, (START,))

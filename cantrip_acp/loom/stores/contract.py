@@ -1,4 +1,4 @@
-"""What a store must offer: append one record, give one back, go through all of them in order."""
+"""The `Store` protocol: append one record, read one, go through all of them in order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that could not be read, and where. ``line`` counts from 1, ``offset`` and ``length`` are in bytes.
+    """Something that could not be read, and its place. ``line`` counts from 1, ``offset`` and ``length`` are in bytes.
 
-    ``set_aside`` names the file that now holds the bytes, where they were moved out of the way.
+    ``set_aside`` names the file that now holds the bytes, where they were moved there.
     """
 
     message: str
@@ -27,7 +27,7 @@ class Problem(msgspec.Struct, frozen=True):
     length: int | None = None
     set_aside: str | None = None
     rule: str = "changed-line"
-    """Its name in `lsp/recipes/rules.md`."""
+    """The name of the rule in `lsp/recipes/rules.md`."""
 
     def __str__(self) -> str:
         place = f"line {self.line}: " if self.line is not None else ""
@@ -36,7 +36,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def readable(store: Store, positions: Iterable[int]) -> list[Record | LaterRecord | None]:
-    """The records at these positions, None for each that is damaged; the store's ``problems`` then name it."""
+    """The records at these positions, None for each damaged one. Damage is added to the store's ``problems``."""
     wanted = list(positions)
     try:
         return list(store.read_all(wanted))
@@ -54,7 +54,7 @@ def readable(store: Store, positions: Iterable[int]) -> list[Record | LaterRecor
 
 
 class Store(Protocol):
-    """Where records are kept, in order, for good."""
+    """Keeps records permanently and in order."""
 
     @property
     def location(self) -> str | None:
@@ -64,18 +64,22 @@ class Store(Protocol):
     problems: list[Problem]
 
     readonly: bool
-    """Whether nothing can be appended."""
+    """Whether the store refuses `append`."""
 
     behind: bool
-    """Whether others wrote before the last `append`, so that `news` has to be taken, with what was appended too."""
+    """Whether other processes wrote before the last `append`. The caller must then call `news`, which yields that
+    record too.
+    """
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
-        """Keep a record and return its position. When this returns, the record is in the store (LOOM-1).
+        """Write a record and return its position. When this returns, the record is in the store (LOOM-1).
 
-        ``body`` is the record's JSON where that may hold fields that this version does not know (`stored`).
+        ``body`` is the record's JSON where it may hold fields that this version does not know (`stored`).
 
-        Raises `LoomWriteError`, and where many write `LoomAppendOnly` or `LoomError` for what another one made wrong (a turn
-        that is written already, a second header); the store is then as it was before.
+        Raises `LoomWriteError`. A store with many writers also raises `LoomAppendOnly` or `LoomError` where another
+        writer made
+        the record wrong (a turn that is already written, a second header). After an error the store is as it was
+        before.
         """
         ...
 
@@ -88,50 +92,53 @@ class Store(Protocol):
         ...
 
     def tree(self) -> Tree | None:
-        """The tree as it was kept from the last time; None where it must be made of the heads."""
+        """The tree that was saved at the last close; None where it must be built from the heads."""
         ...
 
     def heads(self) -> Iterator[tuple[int, Head | LaterHead | Record]]:
-        """What the tree needs of every record, with its position, first to last; the store notes its ``problems``."""
+        """Yield the position and head of every record, first to last. Problems are added to ``problems``."""
         ...
 
     def note(self, position: int, message: str, rule: str = "changed-line") -> None:
-        """Keep what is wrong with the record that `heads` or `news` gave last, which is readable by itself, as a problem."""
+        """Record a problem with the record that `heads` or `news` gave last; that record can be read."""
         ...
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead | Record]]:
-        """As `heads`, of what was written since the last one that `heads`, `news` or `append` gave.
+        """Like `heads`, for records written since the last one that `heads`, `news` or `append` gave.
 
-        Nothing for the one writer of a store that has one; its readers see what it adds.
+        A store with a single writer yields nothing to that writer; its readers see what the writer adds.
         """
         ...
 
     def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
-        """Every record with its position, first to last."""
+        """Yield every record with its position, first to last."""
         ...
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
-        """Every record with its JSON as it was written, first to last; None where it was never JSON."""
+        """Yield every record with its JSON as it was written, first to last; None where it was never JSON."""
         ...
 
     def damaged(self) -> list[Problem]:
-        """Everything that cannot be read, is not what it was written as, or does not follow the record before it, found
-        by reading all of it."""
+        """Read the whole store and return every record that cannot be read, was changed, or does not follow the record
+        before it.
+        """
         ...
 
     def hold(self, cast_id: str) -> bool:
-        """This process works on a cast from now on, until `release`, `close` or its death; False where it, or another one,
-        works on that cast already. A forked child works on none."""
+        """Mark a cast as running in this process, until `release`, `close` or the end of the process. Returns False
+        where this
+        process or another one already runs that cast. A forked child runs no cast.
+        """
         ...
 
     def release(self, cast_id: str) -> None:
-        """This process no longer works on a cast."""
+        """Mark a cast as no longer running in this process."""
         ...
 
     def running(self, cast_ids: Iterable[str]) -> set[str]:
-        """Those of these casts, none of which has an end, that a living process works on."""
+        """Which of these casts run in a living process. None of them may have an end."""
         ...
 
     def close(self, tree: Tree | None = None) -> None:
-        """Let go of the store; safe to call twice. ``tree`` may be kept for the next opening."""
+        """Close the store; safe to call twice. The store may save ``tree`` for the next opening."""
         ...

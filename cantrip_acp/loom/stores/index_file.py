@@ -1,7 +1,8 @@
-"""A large loom's tree beside its file, so that opening need not read the file: ``NAME.index``.
+"""Index file of a large loom: its tree in ``NAME.index`` beside the loom, so that opening need not read the whole loom.
 
-It only ever saves time. It is believed where it was made of exactly this file (size, time of change, inode and the last
-bytes agree), and rebuilt from the file everywhere else; whoever deletes it loses nothing.
+It only saves time. It is used if it was made from exactly this file (size, modification time, inode and last bytes
+agree);
+otherwise it is rebuilt from the loom. Deleting it loses nothing.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from cantrip_acp.loom.stores.contract import Problem
 from cantrip_acp.text import codecs
 
 WORTH = 4_000_000
-"""Bytes of a loom from which on an index is kept; a smaller one is read in a few milliseconds."""
+"""The size of a loom, in bytes, from which an index is kept. A smaller loom is read in a few milliseconds."""
 
 _VERSION = 3
 _MAGIC = b"cantrip loom index\n"
 _TAIL = 4_096
 _SHAPE = (*Tree.__struct_fields__, *Place.__struct_fields__, *Problem.__struct_fields__)
-"""An index of another version's tree is none."""
+"""The fields of the tree. An index with other fields is not used."""
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """Which file, in which state."""
+    """Identifies the file and its state."""
 
     version: int
     size: int
@@ -40,7 +41,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Index(msgspec.Struct, frozen=True, array_like=True):
-    """A file's tree, what was wrong with it and how many lines it has."""
+    """A file's tree, its problems and its number of lines."""
 
     stamp: Stamp
     shape: tuple[str, ...]
@@ -54,12 +55,12 @@ _decoder: msgspec.msgpack.Decoder[Index] = codecs.msgpack_decoder(Index)
 
 
 def path_of(loom: Path) -> Path:
-    """Where a loom's index lies."""
+    """The path of a loom's index."""
     return loom.with_name(f"{loom.name}.index")
 
 
 def read(loom: Path, fd: int) -> Index | None:
-    """The index of the open file; None where there is none of exactly this file."""
+    """The index of the open file; None where there is none for exactly this file."""
     status = os.fstat(fd)
     if status.st_size < WORTH:
         return None
@@ -82,14 +83,14 @@ def read(loom: Path, fd: int) -> Index | None:
 
 
 def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) -> None:
-    """Keep the tree of a file that nobody else writes; a failure costs nothing but time at the next opening."""
+    """Save the tree of a file that nobody else writes. A failure only costs time at the next opening."""
     if os.fstat(fd).st_size < WORTH:
         return
     rest = msgspec.structs.replace(tree, turns={})
     body = msgspec.msgpack.encode(Index(_stamp(fd), _SHAPE, tree_codec.pack(tree.turns), rest, problems, lines))
     target = path_of(loom)
-    # A name of its own until it is whole: a crash leaves the old index, which then agrees with no file, or none.
-    # One name is enough, since the loom has one writer, and what a crash leaves is overwritten the next time.
+    # Write to another name first: after a crash, the old index is there, which then fits no file, or there is none.
+    # One name is enough, because a loom has one writer; the next write replaces what a crash left.
     part = target.with_name(f".{target.name}.part")
     try:
         with open(
@@ -103,7 +104,7 @@ def write(loom: Path, fd: int, tree: Tree, problems: list[Problem], lines: int) 
 
 
 def _sum(body: bytes | memoryview) -> bytes:
-    # Against half-written and decayed files, not against anybody: who may write it may write the loom.
+    # Detects half-written and damaged files. It is no protection: who may write the index may also write the loom.
     return zlib.crc32(body).to_bytes(4, "big")
 
 

@@ -1,15 +1,16 @@
-"""A loom as JSON lines: one record a line, appended with one write, one writer at a time.
+"""JSON lines store: a file with one record per line, each appended with one write, by one writer at a time.
 
-Each line ends with its checksum and that of the line before it (`seal`): one that was changed and can still be read is reported
-and kept; lines that were removed, doubled or swapped are found by `JsonlStore.damaged`. How far the file went when its last
-writer closed it stands in an extended attribute of the file, where the file system has those, so that missing last lines are
-found. A copy that leaves attributes behind (`cp` without ``--preserve=xattr``) cannot show that.
+Each line ends with its checksum and that of the line before it (`checksum`). A changed line that can still be read is
+reported and kept. `JsonlStore.damaged` finds removed, doubled and swapped lines. On close, the writer saves the number
+of
+lines and the size in an extended attribute of the file, where the file system has those; so missing last lines are
+found.
+A copy without attributes (`cp` without ``--preserve=xattr``) cannot show that.
 
-A crash can only tear the last line. Opening for writing moves such a line to a file beside the loom and reports it;
-everything before it is kept. A damaged line further up is reported and passed over, and stays where it is.
+A crash can only tear the last line. Opening for writing moves a torn line to a file beside the loom and reports it;
+everything before it is kept. A damaged line further up is reported and skipped, and is not moved.
 
-A reader follows what the writer adds (`JsonlStore.news`): what was read once never changes, so only what lies behind it is
-looked at.
+A reader follows the writer (`JsonlStore.news`). Lines that were read never change, so only new lines are read.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ if TYPE_CHECKING:
 
 _encoder = msgspec.json.Encoder()
 _LINE = 1 << 13
-"""Bytes that hold most lines."""
+"""A read size in bytes that holds most lines."""
 _AHEAD = 1 << 16
-"""Bytes that are read at once where several records are wanted."""
+"""The read size in bytes where several records are wanted."""
 _CHUNK = 1 << 20
 _BEGINNING = b'{"type":"loom"'
-"""How a loom's first record begins; so does what a crash left of it."""
+"""The start of a loom's first record. After a crash, the file may hold only a part of it."""
 _MARK = 1024
-"""Bytes before the end of what was read, by which a reader knows the file again."""
+"""The number of last bytes that a reader remembers, to recognize the file again."""
 
 
 _END = "user.cantrip.loom.end"
-"""The attribute with the file's lines, its bytes, and the checksum of its last line."""
+"""The attribute with the file's number of lines, its size in bytes, and the checksum of its last line."""
 
 
 def _whole(line: memoryview) -> tuple[Record | LaterRecord, bool]:
@@ -55,9 +56,10 @@ def _whole(line: memoryview) -> tuple[Record | LaterRecord, bool]:
 
 
 class JsonlStore:
-    """Records in a file. ``fsync``: wait for the disk after every record; without it, for the kernel alone.
+    """Records in a file. With ``fsync`` each append waits for the disk; without it, only for the kernel.
 
-    Raises `LoomLocked` where another writer holds the file, `LoomError` where it cannot be opened or is of a newer format.
+    Raises `LoomLocked` where another writer has the file open, `LoomError` where it cannot be opened or is of a newer
+    format.
     """
 
     def __init__(self, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> None:
@@ -95,16 +97,17 @@ class JsonlStore:
 
     def _open(self) -> None:
         while not self._opened():
-            # Its last writer removed it, empty, while we waited for it, or something put another file in its place.
+            # The last writer removed the file because it was empty, or another file replaced it, while we waited for
+            # the lock.
             os.close(self._fd)
 
     def _opened(self) -> bool:
-        """Open and lock the file; False where what was locked is not what lies there."""
+        """Open and lock the file. Returns False where the path now names another file."""
         flags = os.O_RDONLY if self.readonly else os.O_RDWR | os.O_APPEND | os.O_CREAT
         try:
             if not self.readonly:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Non-blocking, or opening a FIFO would wait for its other end; regular files do not care.
+            # O_NONBLOCK: opening a FIFO would otherwise wait for its other end. Regular files ignore the flag.
             self._fd = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
             raise LoomError(f"cannot open loom {self.path}: {error.strerror}") from error
@@ -140,7 +143,7 @@ class JsonlStore:
             try:
                 _encoder.encode_into(record, buffer)
             except UnicodeEncodeError:
-                # Half of a surrogate pair is not text; a record with a mark in its place is better than none.
+                # Half of a surrogate pair cannot be encoded. Replace it with a mark rather than lose the record.
                 buffer[:] = rows.encoded(record)
         if self._prev is None:
             self._prev = self._last_sum()
@@ -168,7 +171,9 @@ class JsonlStore:
         return position
 
     def _last_sum(self) -> str:
-        """What the next line names: the checksum of the last one, or the one that is missing where lines were lost."""
+        """The checksum that the next line names: that of the last line, or of the missing last line where lines were
+        lost.
+        """
         lost = self._cut()
         if lost is not None:
             return lost[1]
@@ -181,10 +186,12 @@ class JsonlStore:
             size *= 16
 
     def _cut(self) -> tuple[int, str] | None:
-        """How many lines the file once had and the checksum of the last, where it is shorter now than it was."""
+        """The former number of lines and the former last checksum, where the file is now shorter than at its last
+        close.
+        """
         try:
             lines, size, own = os.getxattr(self._fd, _END).decode().split()
-            # A torn line was told already.
+            # A torn line is already reported.
             lost = os.fstat(self._fd).st_size < int(size) and int(lines) > self._number + self._torn
             return (int(lines), own) if lost else None
         except (OSError, ValueError, AttributeError):
@@ -198,7 +205,7 @@ class JsonlStore:
                 self.problems.append(problem)
 
     def _keep_end(self) -> None:
-        """Note how far the file goes, for whoever opens it next."""
+        """Save the number of lines and the size of the file for the next opening."""
         with contextlib.suppress(OSError, AttributeError):
             os.setxattr(self._fd, _END, f"{self._number} {self._end} {self._prev}".encode())
 
@@ -211,7 +218,7 @@ class JsonlStore:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise LoomDamaged(f"loom {self.path}: no record at byte {position}: {error}") from error
         if checksum.holds(line) is False and all(problem.offset != position for problem in self.problems):
-            # By its index a loom opens without a look at its lines.
+            # A loom that opens from its index has not checked its lines.
             self.problems.append(Problem(checksum.CHANGED, None, position, len(line)))
         return record
 
@@ -220,7 +227,7 @@ class JsonlStore:
         for position in positions:
             end = held.find(b"\n", position - start) if start <= position < start + len(held) else -1
             if end < 0:
-                # Records that are read together mostly stand close to each other.
+                # Records that are read together are mostly close to each other.
                 size = _AHEAD if start < position < start + _AHEAD else _LINE
                 start, held = position, os.pread(self._fd, size, position)
                 end = held.find(b"\n")
@@ -234,7 +241,7 @@ class JsonlStore:
         return self._given_line, self._given_length
 
     def line_at(self, position: int) -> bytes:
-        """The line that begins there, as it is."""
+        """The line that begins at a position, unchanged."""
         size, parts = _LINE, []
         while True:
             chunk = os.pread(self._fd, size, position)
@@ -250,7 +257,9 @@ class JsonlStore:
         return b"".join(parts)
 
     def scan(self) -> Iterator[tuple[int, Record | LaterRecord]]:
-        """Every readable record. The first scan notes problems and, when writing, sets a torn last line aside."""
+        """Yield every readable record. The first scan adds problems and, for a writer, moves a torn last line to
+        another file.
+        """
         return self._scan(_whole)
 
     def stored(self) -> Iterator[tuple[Record | LaterRecord, bytes | None]]:
@@ -273,8 +282,10 @@ class JsonlStore:
         self.problems.append(Problem(message, self._given_line, position, self._given_length, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        """As the writer adds them, whole lines alone: a torn last one waits for its rest. Two looks at the file's size
-        where nothing was added. Raises `LoomChanged` where it is not the file any more that was opened."""
+        """Yield new whole lines as the writer adds them; a torn last line is left until it is whole. Costs two system
+        calls where
+        nothing was added. Raises `LoomChanged` where the path no longer names the file that was opened.
+        """
         if not self.readonly:
             return
         if self._fd < 0:
@@ -282,7 +293,7 @@ class JsonlStore:
         size = self._grown()
         if size is None or size < self._end:
             return
-        # What was torn before may be whole by now, or set aside by the next writer.
+        # A line that was torn may be whole by now, or the next writer may have moved it away.
         torn = [problem for problem in self.problems if problem.rule == "torn-line"]
         self.problems = [problem for problem in self.problems if problem not in torn]
         for line, whole in self._lines(self._end, size):
@@ -305,7 +316,7 @@ class JsonlStore:
         self._remember()
 
     def _grown(self) -> int | None:
-        """The size of the file where it may be another than before; None where nothing happened to it."""
+        """The size of the file if it may have changed; None where it has not."""
         status = os.fstat(self._fd)
         with contextlib.suppress(OSError):
             there = os.stat(self._place)
@@ -326,7 +337,7 @@ class JsonlStore:
         return status.st_size
 
     def _remember(self) -> None:
-        """What the file ends with, as far as it was read."""
+        """Remember the last bytes that were read."""
         end = self._end - self._unended
         begin = max(0, end - _MARK)
         self._mark = os.pread(self._fd, end - begin, begin)
@@ -339,7 +350,7 @@ class JsonlStore:
         return sorted([*noted, *self._unchained(known)], key=lambda problem: problem.line or 0)
 
     def _unchained(self, damaged: Container[int | None]) -> Iterator[Problem]:
-        """Lines that do not follow the one before them, and what the file should end with."""
+        """Yield lines that do not follow the line before them, and check the end of the file."""
         chains, number, offset = checksum.Chains(), 0, 0
         try:
             count, size, last = os.getxattr(self._fd, _END).decode().split()
@@ -360,7 +371,7 @@ class JsonlStore:
             # A writer that wrote nothing removes its file.
             yield Problem("the file is empty: all that was in it is lost", offset=0, length=0)
         if end is not None and number < end[0] and offset >= end[1]:
-            # A shorter file is told when it is opened.
+            # A shorter file is reported when it is opened.
             yield Problem(_lost(number, end[0]), offset=offset)
 
     def _scan(
@@ -368,7 +379,7 @@ class JsonlStore:
         decode: Callable[[memoryview], tuple[Any, bool]],
         noted: list[Problem] | None = None,
     ) -> Iterator[tuple[int, Any]]:
-        """Each record; ``decode`` also says whether its line was changed."""
+        """Yield each record; ``decode`` also says whether its line was changed."""
         if noted is None:
             noted = self.problems if not self._scanned else []
         offset, number, good = 0, 0, 0
@@ -394,7 +405,7 @@ class JsonlStore:
             if changed:
                 noted.append(Problem(checksum.CHANGED, number, start, len(line)))
             if not whole:
-                # A record without its newline is whole all the same; give it the newline, or the next would be glued to it.
+                # A record without its newline is still whole. Add the newline, or the next record would join it.
                 if not self.readonly:
                     os.write(self._fd, b"\n")
                 elif not self._scanned:
@@ -418,15 +429,18 @@ class JsonlStore:
             )
 
     def _no_loom(self) -> LoomError:
-        """Somebody's own file: nothing of it may be moved, and nothing added to it."""
+        """The error for a file that is no loom. It may be somebody's own file, so nothing in it is moved and nothing
+        added.
+        """
         return LoomError(f"{self.path} is no loom: no record can be read in it. Name another file")
 
     def _lines(self, position: int = 0, until: int | None = None) -> Iterator[tuple[memoryview, bool]]:
-        """Each line and whether a newline ended it. A line is valid until the next one is asked for: nothing is copied.
+        """Yield each line and whether a newline ended it. A line is valid until the next one is requested: nothing is
+        copied.
 
-        The file is read and not mapped: one that is cut while it is read must end the reading, not the process.
+        The file is read, not memory-mapped: if it is cut meanwhile, a mapped read would kill the process.
         """
-        # No more at a time than a processor keeps close by.
+        # A small buffer stays in the processor's cache.
         buffer = bytearray(_CHUNK // 2 if until is None else min(_CHUNK // 2, until - position + 1))
         filled = 0
         while True:
@@ -448,7 +462,7 @@ class JsonlStore:
                 filled -= at
 
     def _set_aside(self, number: int, start: int, line: bytes) -> Problem | None:
-        """What is wrong with a last line that has no end; None while its writer may still be writing it."""
+        """The problem with a last line that has no newline; None while its writer may still be writing it."""
         self._torn = True
         if self.readonly:
             if self._is_written() or os.fstat(self._fd).st_size > start + len(line):
@@ -497,7 +511,7 @@ class JsonlStore:
         return self._locks.running(cast_ids)
 
     def after_fork(self) -> None:
-        """A child reads on; it has no lock of its parent's and writes nothing."""
+        """In a forked child: read only, without the parent's lock."""
         if self._fd >= 0 and not self.readonly:
             self.readonly = True
             try:
@@ -516,7 +530,7 @@ class JsonlStore:
             index_file.write(self.path, self._fd, tree, self.problems, self._number)
         fd, self._fd = self._fd, -1
         if not self.readonly and self._end == 0:
-            # Nothing was ever written: leave no empty file behind. We still hold the lock here.
+            # Nothing was written, so remove the empty file. We still hold the lock here.
             with contextlib.suppress(OSError):
                 if os.fstat(fd).st_size == 0 and not os.path.islink(self.path):
                     os.unlink(self.path)
@@ -527,7 +541,7 @@ _REPLACED = "is not the line that stood here when the file was last closed: this
 
 
 def _unread(error: Exception, line: bytes, number: int, start: int) -> Problem:
-    """What to say of a line that holds no record."""
+    """The problem for a line that holds no record."""
     if not line.strip():
         return Problem("empty line passed over", number, start, len(line), rule="empty-line")
     return Problem(f"not a loom record: {error}", number, start, len(line), rule="damaged-line")
@@ -539,7 +553,7 @@ def _lost(lines: int, before: int) -> str:
 
 
 def _is_ours(line: memoryview) -> bool:
-    """Whether this version writes such records."""
+    """Whether this version writes records of this kind."""
     try:
         heads.decoder.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -548,5 +562,5 @@ def _is_ours(line: memoryview) -> bool:
 
 
 def _on_one_line(data: bytes) -> bytes:
-    """JSON of any layout, as a line holds it."""
+    """Put JSON of any layout on one line."""
     return data if b"\n" not in data and data[-1:] == b"}" else msgspec.json.format(data, indent=-1)

@@ -1,4 +1,4 @@
-"""Holding a loom's file against everybody else, as whoever removes it must: a file of lines or an SQLite database."""
+"""File locks of a loom: a file of JSON lines or an SQLite database. Whoever deletes a loom must lock it first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cantrip_acp.core.errors import LoomLocked
 
 
 def written(name: str, dir_fd: int | None = None) -> bool:
-    """Whether somebody has a file of lines open for writing. Follows no link; what is gone is written by nobody."""
+    """Whether somebody has a file of JSON lines open for writing. Follows no link; False for a missing file."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except OSError:
@@ -27,7 +27,7 @@ def written(name: str, dir_fd: int | None = None) -> bool:
 
 
 def locked(fd: int) -> bool:
-    """Whether another one has a file of lines open for writing."""
+    """Whether another process has a file of JSON lines open for writing."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -37,7 +37,9 @@ def locked(fd: int) -> bool:
 
 
 def lock(fd: int) -> None:
-    """Lock a file of lines for its one writer; somebody who looks whether it is written holds it for a moment only."""
+    """Lock a file of JSON lines for its single writer. Tries a few times: `locked` in another process takes the lock
+    briefly.
+    """
     for wait in (0.005, 0.02, 0.05):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +51,7 @@ def lock(fd: int) -> None:
 
 @contextlib.contextmanager
 def lines(name: str, dir_fd: int) -> Iterator[None]:
-    """No writer can open the file; it may be gone. Raises `LoomLocked` where one has it open."""
+    """Block every writer of the file, which may be missing. Raises `LoomLocked` where a writer has it open."""
     try:
         fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -67,14 +69,17 @@ def lines(name: str, dir_fd: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def database(path: Path) -> Iterator[None]:
-    """Nobody else reads or writes the SQLite database; a damaged one is anybody's. Raises `LoomLocked` where somebody does."""
+    """Block every reader and writer of the SQLite database. A damaged database is not locked. Raises `LoomLocked` where
+    another
+    process has it open.
+    """
     base: sqlite3.Connection | None = None
     try:
         try:
             base = sqlite3.connect(
                 f"file:{urllib.parse.quote(str(path))}?mode=rw", uri=True, timeout=0, isolation_level=None
             )
-            # A database gives up its log only where nobody else has it open.
+            # SQLite leaves WAL mode only if no other connection has the database open.
             (mode,) = base.execute("PRAGMA journal_mode = DELETE").fetchone()
             if mode != "delete":
                 raise sqlite3.OperationalError

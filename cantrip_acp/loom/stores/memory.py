@@ -1,4 +1,4 @@
-"""A loom in memory, for tests and for casts whose trace nobody wants to keep."""
+"""Memory store: a loom in memory, for tests and for casts that need no stored trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cantrip_acp.text.json_data import FrozenDict, FrozenList, freeze_record
 
 
 class MemoryStore:
-    """Records in a list; gone with the process."""
+    """Records in a list; lost when the process ends."""
 
     location: str | None = None
     behind = False
@@ -28,7 +28,7 @@ class MemoryStore:
         not_for_children(self)
 
     def append(self, record: Record | LaterRecord, body: bytes | None = None) -> int:
-        # Readers are given the record itself: nobody may change it, the writer neither.
+        # Readers get the record itself, so neither they nor the writer may change it.
         bare = type(record) is LaterRecord or (type(record) is Turn and _immutable(record))
         self._records.append(record if bare else freeze_record(record))
         return len(self._records) - 1
@@ -84,7 +84,10 @@ _IMMUTABLE = frozenset({str, int, float, bool, type(None), msgspec.UnsetType, Fr
 
 
 def _immutable(turn: Turn) -> bool:
-    """Whether nothing in a turn can be changed, by a look at where it may be: nearly every turn comes so from the loop."""
+    """Whether nothing in a turn can be changed. A quick check of the fields that could be mutable: nearly every turn of
+    the loop
+    passes.
+    """
     seen = turn.observation
     return (
         type(turn.utterance.provider) in _IMMUTABLE

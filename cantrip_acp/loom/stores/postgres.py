@@ -1,8 +1,10 @@
-"""Looms in a PostgreSQL database: many hosts write them, each record in a transaction of its own.
+"""PostgreSQL store: looms in a database that many hosts write, each record in its own transaction.
 
-Two tables in the connection's schema, ``cantrip_looms`` and ``cantrip_records``, hold any number of looms by name. The
-database refuses what a loom may not do (LOOM-3): a trigger gives each record its place, one writer of a loom at a time, so
-that a later place is never seen before an earlier one; no row is changed, deleted or truncated.
+Two tables in the connection's schema, ``cantrip_looms`` and ``cantrip_records``, hold any number of looms by name (and
+``cantrip_chains`` the ends of checksum chains). Triggers enforce the rules of a loom (LOOM-3). One gives each record
+its
+position, one writer of a loom at a time, so no later position is visible before an earlier one. The others refuse to
+change, delete or truncate rows.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ _PAGE = {"head": 20_000, "body": 500}
 
 
 class PostgresStore:
-    """The records of one loom. A record is as durable as the server is set to make it; ``fsync`` insists on its disk.
+    """The records of one loom. The server's settings decide when a record is on the disk; with ``fsync`` each append
+    waits for it.
 
-    A lost connection fails what was under way and is made again for what comes next. Raises `LoomError` where there is no
-    server, database or right to use it.
+    If the connection is lost, the current operation fails and the next one connects again. Raises `LoomError` where
+    there is
+    no server, no database or no permission.
     """
 
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:
@@ -88,7 +92,7 @@ class PostgresStore:
         try:
             settings: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(self._url.server)}
         except psycopg.Error:
-            # What the driver says of it repeats parts of it.
+            # The driver's message repeats parts of the address.
             raise LoomError(
                 f"cannot open loom {self._url.shown}: the address has a part that PostgreSQL does not know"
             ) from None
@@ -124,7 +128,7 @@ class PostgresStore:
         return int(row[0])
 
     def _upgrade(self, base: psycopg.Connection[Any], loom: int) -> None:
-        """Tables of version 1: begin the chains behind what is there."""
+        """Upgrade tables of version 1: start the chains after the existing records."""
         ends: dict[str, tuple[int, str]] = {}
         try:
             with base.transaction():
@@ -149,7 +153,9 @@ class PostgresStore:
         self._chained = True
 
     def _look_after_guards(self, base: psycopg.Connection[Any]) -> None:
-        """Whoever owns the tables may take their triggers away; that is told, and a writer puts them back."""
+        """Check the triggers, which the owner of the tables can remove. A missing one is reported, and a writer
+        restores it.
+        """
         gone = postgres_tables.gone(base.execute(postgres_tables.LOOK).fetchall(), chained=self._chained)
         if not gone:
             return
@@ -175,7 +181,7 @@ class PostgresStore:
         if not self._exists(base):
             with base.transaction():
                 base.execute("SELECT pg_advisory_xact_lock(%s, 0)", (LOCK,))
-                # Another process may have been faster.
+                # Another process may have created the tables first.
                 if not self._exists(base):
                     base.execute(postgres_tables.SCHEMA + postgres_tables.CHAINS + postgres_tables.GUARDS)
         name = self._url.loom
@@ -207,7 +213,7 @@ class PostgresStore:
         return {keys[key] for (key,) in self._ask(RUNNING, ()) if key in keys} if keys else set()
 
     def _ended(self, base: psycopg.Connection[Any], cast_ids: set[str]) -> set[str]:
-        """Those of these casts whose end somebody wrote."""
+        """Which of these casts have an end in the database."""
         query = "SELECT head FROM cantrip_records WHERE loom = %s AND kind = 'cast'"
         found = (heads.decode(head) for (head,) in base.execute(query, (self._loom,), binary=True))
         return {each.id for each in found if isinstance(each, heads.CastHead) and each.event == "end"} & cast_ids
@@ -248,7 +254,9 @@ class PostgresStore:
         return position
 
     def _insert(self, base: psycopg.Connection[Any], row: rows.Row) -> int:
-        """Add a row at the end of the loom and of its chain. Where others were faster, look where that is, and hold it."""
+        """Add a row at the end of the loom and of its chain. If another process wrote first, lock, find the new end and
+        add it there.
+        """
         prev = self._sums.get(row.entity)
         try:
             own = self._insert_at(
@@ -296,7 +304,7 @@ class PostgresStore:
         return LoomWriteError(self._says("cannot write", error))
 
     def _ask(self, query: Any, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Rows; asked once more where the connection turns out to have been lost."""
+        """Query rows. Repeats the query once where the connection was lost."""
         for last in (False, True):
             base = self._open
             try:
@@ -339,14 +347,14 @@ class PostgresStore:
             self._seen = max(self._seen, position)
             self._sums.clear()
             yield position, head
-        # What is damaged at the end is met again by the next look for news.
+        # The next call of `news` finds damage at the end again.
         self.problems += [problem for problem in noted if problem not in self.problems]
 
     def note(self, position: int, message: str, rule: str = "changed-line") -> None:
         self.problems.append(Problem(f"record {position}: {message}", offset=position, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        """The heads of what was written, here or elsewhere, since the last one that the tree was given."""
+        """Yield the heads of records written, by any process, since the last one that the tree has."""
         self.behind = False
         return self.heads()
 
@@ -361,7 +369,7 @@ class PostgresStore:
         query = f"SELECT n, {column} FROM cantrip_records WHERE loom = %s AND n > %s ORDER BY n LIMIT %s"
         page = _PAGE[column]
         while True:
-            # By pages and not by a cursor, which would hold a transaction open while others use the connection.
+            # Pages instead of a cursor: a cursor would keep a transaction open while others use the connection.
             found = self._ask(query, (self._loom, after, page))
             for position, data in found:
                 if position > after + 1 and column == "head":
@@ -377,7 +385,7 @@ class PostgresStore:
                 return
 
     def damaged(self) -> list[Problem]:
-        # A connection of its own sees one state of the database, whoever writes meanwhile.
+        # A connection of its own sees one state of the database, even while others write.
         reader = PostgresStore(self._address, readonly=True)
         try:
             return reader._damage()
@@ -414,7 +422,7 @@ class PostgresStore:
             after = found[-1].n
 
     def after_fork(self) -> None:
-        """A child reads on, by a connection of its own."""
+        """In a forked child: read only, with a connection of its own."""
         self.readonly = True
         leave(self._base)
         self._base = None
@@ -428,13 +436,14 @@ class PostgresStore:
 
 
 def _is_lost(base: psycopg.Connection[Any]) -> bool:
-    """Whether a connection was closed while nobody used it: by the server, an administrator, or a restart."""
+    """Whether an idle connection was closed: by the server, an administrator or a restart."""
     if base.closed:
         return True
     ready = select.poll()
     try:
         ready.register(base.fileno(), select.POLLIN)
-        # The server speaks unasked to say goodbye, or of its settings; behind the last word the connection is closed.
+        # The server sends messages unasked: a goodbye, or changed settings. After the last message the connection is
+        # closed.
         for _ in range(3):
             if not ready.poll(0):
                 return False

@@ -1,7 +1,7 @@
-"""The cast locks of a loom in PostgreSQL: advisory locks of one connection, which the server drops when that ends.
+"""Cast locks in PostgreSQL: advisory locks of one connection, which the server drops when the connection ends.
 
-The connection is used for nothing else, and a thread takes the locks again when it was lost: a process in a long gate call
-stays at work while the server restarts. Both ends look after the connection, so that a host that vanished is noticed.
+The connection is used for nothing else. A thread takes the locks again when the connection was lost, so a process in a
+long gate call keeps its casts while the server restarts. TCP keepalives let the server notice a host that vanished.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ RUNNING = (
     "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 "
     "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-"""The keys of all casts that somebody works on, of all looms of this database."""
+"""The query for the keys of all running casts, of all looms of this database."""
 
 _KEEPALIVE = "SET tcp_keepalives_idle = 20; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 4"
 _LOOK_S = 0.5
 _left: list[Any] = []
-"""Connections of a parent process: closing them here would end them there."""
+"""Connections of a parent process. Closing them in a forked child would end them for the parent."""
 
 
 class PgCastLocks:
-    """The locks of one open loom. ``connect`` makes a connection, ``is_lost`` looks at one, ``ended`` names the casts among
-    those given whose end was written."""
+    """The cast locks of one open loom. ``connect`` opens a connection, ``is_lost`` checks one, ``ended`` returns which
+    of the
+    given casts have an end.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class PgCastLocks:
         return key_of(cast_id, str(self.loom))
 
     def hold(self, cast_id: str) -> bool:
-        """Lock a cast for as long as this process works on it; False where somebody works on it already."""
+        """Lock a cast while this process runs it. Returns False where it is already locked."""
         with self._guard:
             if cast_id in self._held or not self._lock(self._connected(), cast_id):
                 return False
@@ -66,7 +68,7 @@ class PgCastLocks:
             return True
 
     def release(self, cast_id: str) -> None:
-        """Unlock a cast; nothing where it is not locked here."""
+        """Unlock a cast; does nothing where it is not locked here."""
         with self._guard:
             self.taken.discard(cast_id)
             if cast_id in self._held:
@@ -77,7 +79,7 @@ class PgCastLocks:
                 self._rest()
 
     def look(self) -> bool:
-        """Take the locks again where the connection was lost; False where there is nothing to hold any more."""
+        """Take the locks again where the connection was lost. Returns False where no cast is locked any more."""
         with self._guard:
             if self._held:
                 with contextlib.suppress(LoomError, psycopg.Error):
@@ -85,7 +87,7 @@ class PgCastLocks:
             return bool(self._held)
 
     def after_fork(self) -> None:
-        # The thread is the parent's, and another one may have had the guard.
+        # The thread belongs to the parent, and another thread may have held the guard during the fork.
         self._guard, self._watching = threading.Lock(), None
         self._held.clear()
         leave(self._base)
@@ -99,7 +101,7 @@ class PgCastLocks:
             base, self._base = self._base, None
             if base is not None:
                 with contextlib.suppress(psycopg.Error):
-                    # The server notices a moment later that a connection has ended.
+                    # The server notices the end of a connection a moment late, so unlock first.
                     base.execute("SELECT pg_advisory_unlock_all()")
                 base.close()
 
@@ -117,7 +119,7 @@ class PgCastLocks:
         self._base = None
         base = self._connect()
         base.execute(_KEEPALIVE)
-        # Whoever took one of them for dead has ended it, or is about to and has its lock.
+        # A process that considered one of our casts dead has ended it, or holds its lock and is about to.
         self.taken |= {each for each in self._held if not self._lock(base, each)}
         if self._held:
             self.taken |= self._ended(base, self._held)
@@ -132,7 +134,7 @@ class PgCastLocks:
 
 
 def leave(base: psycopg.Connection[Any] | None) -> None:
-    """Let go of a parent's connection without a word to the server."""
+    """Abandon a parent's connection without sending anything to the server."""
     if base is not None:
         _left.append(base)
         with contextlib.suppress(psycopg.Error, OSError):

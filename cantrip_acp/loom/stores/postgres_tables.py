@@ -1,4 +1,4 @@
-"""The tables of looms in PostgreSQL, and the functions and triggers that guard them (LOOM-3)."""
+"""The PostgreSQL tables of looms, and the functions and triggers that protect them (LOOM-3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ TABLES = 2
 """The version of the tables; a reader refuses a higher one."""
 
 LOCK = 0x63616E74
-"""The advisory locks of looms: with 0 while tables are made, with a loom's number while a record is written."""
+"""The first key of looms' advisory locks. The second key is 0 while tables are created, or a loom's number during a
+write.
+"""
 
 SCHEMA = """
 CREATE TABLE cantrip_looms (
@@ -51,7 +53,7 @@ CREATE TABLE IF NOT EXISTS cantrip_chains (
 );
 GRANT SELECT ON cantrip_chains TO PUBLIC;
 """
-"""What version 2 adds: where each entity's chain of checksums ends. Whoever may write records may read it."""
+"""What version 2 adds: the end of each entity's chain of checksums. Everybody may read it."""
 
 _NEW_1 = f"""
 BEGIN
@@ -98,15 +100,15 @@ _TRIGGERS = {
     ("cantrip_looms", "cantrip_kept"): ("BEFORE UPDATE OR DELETE OR TRUNCATE", "STATEMENT", "cantrip_kept"),
 }
 _TYPES = {"BEFORE INSERT": 1 + 2 + 4, "AFTER INSERT": 1 + 4, "BEFORE UPDATE OR DELETE OR TRUNCATE": 2 + 8 + 16 + 32}
-"""The same as pg_trigger says it: each row, before, insert; before, delete, update, truncate."""
+"""The same as numbers of pg_trigger: each row, before, insert; before, delete, update, truncate."""
 
 GUARDS = "".join(
-    # As their owner: whoever writes records need not be allowed to change the ends of chains.
+    # Run as the owner: a user who writes records need not be allowed to change the ends of chains.
     f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql "
     f"{'SECURITY DEFINER SET search_path FROM CURRENT ' if name == 'cantrip_chained' else ''}AS $${body}$$;\n"
     for name, body in _FUNCTIONS.items()
 ) + "".join(
-    # Always: else a session that says it is a replica passes them by.
+    # ALWAYS: otherwise a session that declares itself a replica skips the triggers.
     f"DROP TRIGGER IF EXISTS {name} ON {table};\n"
     f"CREATE TRIGGER {name} {when} ON {table} FOR EACH {each} EXECUTE FUNCTION {function}();\n"
     f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {name};\n"
@@ -117,7 +119,7 @@ SELECT c.relname, t.tgname, t.tgenabled, t.tgtype, p.proname, p.prosrc
 FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
 WHERE NOT t.tgisinternal AND t.tgrelid IN (to_regclass('cantrip_records'), to_regclass('cantrip_looms'))
 """
-"""The triggers as they are: for `gone`."""
+"""The query for the existing triggers, for `gone`."""
 
 
 UPGRADE = """
@@ -128,8 +130,9 @@ ALTER TABLE cantrip_looms ENABLE ALWAYS TRIGGER cantrip_kept;
 
 
 def gone(found: Iterable[tuple[Any, ...]], *, chained: bool) -> list[str]:
-    """The guards that are missing, disabled or not as they were made, by what `LOOK` found. Without ``chained``, the tables
-    are of version 1."""
+    """The triggers that are missing, disabled or changed, from the rows of `LOOK`. Without ``chained``, the tables
+    are of version 1.
+    """
     whole = set()
     for table, name, enabled, kind, function, source in found:
         made = _TRIGGERS.get((table, name))

@@ -1,6 +1,6 @@
 """The address of a loom in PostgreSQL: ``postgresql://user:password@host/database?loom=NAME``.
 
-It is taken apart before anybody else sees it, so that a password is in no error, repr or log.
+It is parsed before anything else reads it, so that no error, repr or log contains a password.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from cantrip_acp.core.errors import LoomError
 
 DEFAULT = "default"
-"""The loom of an address that names none."""
+"""The name of the loom where the address has none."""
 
 _SECRET = ("password", "sslpassword")
 _HOSTS = re.compile(r"([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?(,([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?)*")
@@ -20,7 +20,9 @@ _HOSTS = re.compile(r"([\w.%~-]*|\[[0-9A-Fa-f:.%]+\])(:\d*)?(,([\w.%~-]*|\[[0-9A
 
 @dataclass(frozen=True, slots=True)
 class PgUrl:
-    """``server`` is for the driver, ``shown`` for people; ``loom`` names the loom in that database."""
+    """The parts of an address: ``server`` for the driver, ``shown`` for people, ``loom`` the loom's name in the
+    database.
+    """
 
     server: str = field(repr=False)
     shown: str
@@ -29,12 +31,12 @@ class PgUrl:
 
     @classmethod
     def of(cls, url: str) -> PgUrl:
-        """The parts of an address. Raises `LoomError`, which repeats nothing of an address that cannot be read."""
+        """Parse an address. Raises `LoomError`, whose message repeats nothing of an invalid address."""
         scheme, slashes, rest = url.partition("://")
         before, _, query = rest.partition("?")
         place, slash, database = before.partition("/")
         user, _, hosts = place.rpartition("@")
-        # Whatever follows an odd sign may be a part of a password.
+        # After an unexpected character, the rest may be part of a password.
         if (
             scheme not in ("postgresql", "postgres")
             or not slashes
@@ -58,7 +60,7 @@ class PgUrl:
                 secrets += [value, urllib.parse.quote(value), urllib.parse.quote_plus(value)]
         if not loom or "\0" in loom or len(loom) > 200:
             raise LoomError("a postgresql:// address names its loom as ?loom=NAME, with 1 to 200 characters")
-        # libpq reads %20 and not +.
+        # libpq decodes %20 and not +.
         options = urllib.parse.urlencode(kept, quote_via=urllib.parse.quote)
         server = f"{scheme}://{before}{'?' + options if options else ''}"
         open_ones = [(k, v) for k, v in kept if k not in _SECRET] + [("loom", loom)]
@@ -67,7 +69,7 @@ class PgUrl:
         return cls(server, shown, loom, tuple(sorted({s for s in secrets if s}, key=len, reverse=True)))
 
     def clean(self, text: object) -> str:
-        """What a driver said, in one line and without a password."""
+        """A driver's message on one line, without secrets."""
         said = " ".join(str(text).split())
         for secret in self.secrets:
             said = said.replace(secret, "***")

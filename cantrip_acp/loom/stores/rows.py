@@ -1,4 +1,6 @@
-"""A record as a row of a database: what it is, what the tree needs of it, and all of it, each as JSON."""
+"""Database rows: a record as its columns, with its head and its body as JSON. SQLite and PostgreSQL stores share
+this.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ TAKEN = "cantrip: this turn is already written"
 ORPHAN = "cantrip: the parent of this turn is not in this loom"
 HEADED = "cantrip: this loom has its header already"
 KEPT = "cantrip: a loom is append-only"
-"""What the databases' own triggers say; a store tells them apart by it."""
+"""The messages of the databases' own triggers. A store recognizes an error by its message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record. ``turn_id`` and ``parent_id`` are a turn's, None for all else; ``head`` and ``body`` are JSON."""
+    """One record. ``turn_id`` and ``parent_id`` are set for turns only; ``head`` and ``body`` are JSON."""
 
     kind: str
     turn_id: str | None
@@ -34,11 +36,11 @@ class Row:
     head: bytes
     body: bytes
     entity: str = ""
-    """Whose chain it is in: an entity's, or the loom's own where it is no entity's."""
+    """The chain of the record: an entity's, or the loom's own (empty) where it belongs to no entity."""
 
 
 def encoded(record: Record | LaterRecord) -> bytes:
-    """A record as JSON; half of a surrogate pair, which is no text, becomes a mark."""
+    """A record as JSON. Half of a surrogate pair cannot be encoded and becomes a mark."""
     if isinstance(record, LaterRecord):
         return bytes(record.data)
     try:
@@ -63,7 +65,7 @@ def row_of(record: Record | LaterRecord, body: bytes | None = None) -> Row:
         return Row("turn", record.id, record.parent_id, _encode(turn), body, entity)
     kind = record_heads.kind(record)
     if kind in ("loom", "cantrip"):
-        # Small and few, and needed whole.
+        # They are small and few, and needed completely.
         return Row(kind, None, None, body, body)
     head = msgspec.to_builtins(record)
     if kind == "snapshot":
@@ -98,7 +100,7 @@ _FIELDS = {
 
 
 def record_of(body: bytes | memoryview) -> Record | LaterRecord:
-    """The record of a stored body. Raises `msgspec.DecodeError` or `UnicodeError`."""
+    """Decode the record of a stored body. Raises `msgspec.DecodeError` or `UnicodeError`."""
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError:
@@ -109,8 +111,10 @@ def record_of(body: bytes | memoryview) -> Record | LaterRecord:
 
 
 def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -> bool:
-    """Whether a row's head is that of its body. An older head may lack what later ones have; one of a chained record says as
-    much as ours."""
+    """Whether a row's head fits its body. A head of an older version may lack newer fields. The head of a chained
+    record must
+    decode to the same head as ours.
+    """
     made = row_of(record).head
     try:
         kept = msgspec.json.decode(head)
@@ -123,7 +127,7 @@ def agree(head: bytes, record: Record | LaterRecord, *, chained: bool = False) -
 
 
 class Stored(NamedTuple):
-    """A row as it is. ``entity`` and ``sum`` are None in a row of an earlier version."""
+    """A row as stored. ``entity`` and ``sum`` are None in a row of an earlier version."""
 
     n: int
     kind: str
@@ -136,8 +140,10 @@ class Stored(NamedTuple):
 
 
 def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None) -> Iterator[Problem]:
-    """What is wrong with rows, first to last. ``ends`` says how many records each chain has and the last one's checksum; it is
-    None in tables of an earlier version."""
+    """Yield what is wrong with rows, first to last. ``ends`` has the number of records and the last checksum of each
+    chain; it
+    is None in tables of an earlier version.
+    """
     chains, told, last = checksum.Chains(), set(), 0
     for row in stored:
         if row.n > last + 1:
@@ -172,7 +178,7 @@ def damage(stored: Iterable[Stored], ends: Mapping[str, tuple[int, str]] | None)
 
 
 def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None:
-    """What in a row is not as it was written."""
+    """What in a row differs from what was written; None where nothing does."""
     if checksum.holds(row.body) is False:
         return f"was {checksum.CHANGED}"
     place = checksum.place_of(row.body)
@@ -189,26 +195,26 @@ def _differs(row: Stored, record: Record | LaterRecord, made: Row) -> str | None
 
 
 def misplaced(count: int) -> Problem:
-    """Places begin at 1: nothing reads what lies before."""
+    """The problem for records before position 1; nothing reads them."""
     return Problem(
         f"{count:,} record{' has a place' if count == 1 else 's have places'} before the first: added by somebody"
     )
 
 
 def missing(first: int, last: int) -> Problem:
-    """Records have places without gaps, so one that is not there was there once."""
+    """The problem for a gap: positions have no gaps, so a missing record was deleted."""
     which = f"record {first} is" if first == last else f"records {first} to {last} are"
     return Problem(f"{which} missing: deleted by somebody past the database's guards", offset=first)
 
 
 def too_new(head: Any) -> str | None:
-    """What is wrong with a header of a later version; None for all that this version reads."""
+    """What is wrong with a header of a later version; None for everything that this version reads."""
     written = getattr(head, "format", FORMAT) if record_heads.kind(head) == "loom" else FORMAT
     return f"format {written}; this version reads up to {FORMAT}" if written > FORMAT else None
 
 
 def mend(value: Any) -> Any:
-    """The value with a mark for each half of a surrogate pair."""
+    """The value with each half of a surrogate pair replaced by a mark."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):

@@ -1,8 +1,10 @@
-"""A loom as an SQLite database: many processes write it, each record in a transaction of its own.
+"""SQLite store: a loom in a database that many processes write, each record in its own transaction.
 
-One table holds all records in order; a row's ``head`` is what the tree needs and lies in an index of its own, so that
-opening reads no bodies. The database itself refuses what a loom may not do (LOOM-3): its triggers let no row be changed,
-deleted or replaced, no turn be written twice and none without its parent.
+One table holds all records in order. The column ``head`` has what the tree needs, with its own index, so opening reads
+no
+bodies. Triggers in the database enforce the rules of a loom (LOOM-3): they refuse to change, delete or replace a row,
+to
+write a turn twice, or to write a turn without its parent.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.records.tree import Tree
 
 APPLICATION = 0x43414E54
-"""The database's ``application_id``: CANT."""
+"""The database's ``application_id``: the letters CANT."""
 
 TABLES = 2
-"""The version of the tables, kept as ``user_version``; a reader refuses a higher one."""
+"""The version of the tables, stored as ``user_version``; a reader refuses a higher one."""
 
 _PAGE = 1000
-"""Bodies that are asked for at once."""
+"""How many bodies one query reads."""
 
 PATIENCE_S = 10.0
-"""How long to wait for another process that is writing."""
+"""How many seconds to wait while another process writes."""
 
 _SCHEMA = f"""
 CREATE TABLE record (
@@ -79,18 +81,19 @@ CREATE TRIGGER record_chained AFTER INSERT ON record WHEN NEW.sum IS NOT NULL BE
         ON CONFLICT (entity) DO UPDATE SET records = records + 1, sum = excluded.sum;
 END;
 """
-"""What version 2 of the tables adds: where each entity's chain of checksums ends."""
+"""What version 2 of the tables adds: the end of each entity's chain of checksums."""
 _left: list[sqlite3.Connection | None] = []
-"""Connections of a parent process: closing them here would drop its locks."""
+"""Connections of a parent process. Closing them in a forked child would drop the parent's locks."""
 _MADE = re.compile(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)")
 
 
 class SqliteStore:
-    """Records in a database file. ``fsync``: each record is on the disk when `append` returns; without it, a crash of the
+    """Records in a database file. With ``fsync`` each record is on the disk when `append` returns; without it, a crash
+    of the
     machine (not of the process) may lose the last ones.
 
     Raises `LoomError` where the file is no loom, cannot be opened or is of a newer format; `LoomLocked` where another
-    program holds it.
+    program locks it.
     """
 
     def __init__(self, path: Path | str, *, fsync: bool = False, readonly: bool = False) -> None:
@@ -112,7 +115,7 @@ class SqliteStore:
             self.close()
             raise self._opening(error) from error
         except UnicodeError as error:
-            # In the driver's own message, which repeats a damaged schema.
+            # The driver raises this for its own message, which repeats a damaged schema.
             self.close()
             raise LoomError(
                 f"cannot open loom {self.path}: the database is damaged; go back to a copy of it"
@@ -131,8 +134,9 @@ class SqliteStore:
         if not self.readonly:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                # SQLite makes files that others may read, and its WAL as open as the database. One that is there is not
-                # opened here: to close it would drop the locks of this process's other connections.
+                # SQLite creates files that others may read, and gives its WAL the same mode. So create the file here.
+                # Do not open a file
+                # that exists: closing it would drop the locks of this process's other connections.
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             except OSError as error:
@@ -142,8 +146,9 @@ class SqliteStore:
         try:
             return self._dial("mode=ro" if self.readonly else "mode=rw")
         except sqlite3.OperationalError:
-            # A reader shares memory with writers in a file beside; in a folder that cannot be written, where no writer is
-            # either, the database is read as it lies.
+            # A reader shares memory with writers through a file beside the database. In a read-only folder it cannot
+            # create that
+            # file; without a writer, it may read the database as it is.
             wal = self.path.with_name(f"{self.path.name}-wal")
             if not self.readonly or os.access(self.path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
                 raise
@@ -193,7 +198,7 @@ class SqliteStore:
         self._look_after_guards(base)
 
     def _upgrade(self, base: sqlite3.Connection) -> None:
-        """Tables of version 1: begin the chains behind what is there."""
+        """Upgrade tables of version 1: start the chains after the existing records."""
         base.execute("BEGIN IMMEDIATE")
         try:
             if base.execute("PRAGMA user_version").fetchone() == (1,):
@@ -214,7 +219,9 @@ class SqliteStore:
             raise
 
     def _look_after_guards(self, base: sqlite3.Connection) -> None:
-        """Whoever may write the file may take its triggers away; that is told, and a writer puts them back."""
+        """Check the triggers, which anybody who can write the file can remove. A missing one is reported, and a writer
+        restores it.
+        """
         found = {_text(name): sql for name, sql in base.execute("SELECT name, sql FROM sqlite_master")}
         for statement in _statements(_SCHEMA + (_CHAINED if self._tables > 1 else "")):
             made = _MADE.match(statement)
@@ -242,7 +249,7 @@ class SqliteStore:
     def _make(self, base: sqlite3.Connection) -> None:
         base.execute("BEGIN IMMEDIATE")
         try:
-            # Another process may have been faster.
+            # Another process may have created the tables first.
             if self._is_new(base):
                 for statement in _statements(_SCHEMA + _CHAINED):
                     base.execute(statement)
@@ -300,7 +307,9 @@ class SqliteStore:
         return position
 
     def _insert(self, base: sqlite3.Connection, row: rows.Row) -> int:
-        """Add a row at the end of the loom and of its chain. Where others were faster, look where that is, and hold it."""
+        """Add a row at the end of the loom and of its chain. If another process wrote first, lock, find the new end and
+        add it there.
+        """
         prev = self._sums.get(row.entity)
         try:
             own = self._insert_at(
@@ -375,7 +384,7 @@ class SqliteStore:
             many = "SELECT n, body FROM record WHERE n IN (SELECT value FROM json_each(?))"
             with contextlib.suppress(sqlite3.Error):
                 return {n: _bytes(body) for n, body in base.execute(many, (json.dumps(positions),))}
-        # One by one, to name the one that cannot be read.
+        # Read one by one, to find the record that cannot be read.
         bodies: dict[int, bytes] = {}
         for position in positions:
             try:
@@ -395,14 +404,14 @@ class SqliteStore:
             self._seen = max(self._seen, position)
             self._sums.clear()
             yield position, head
-        # What is damaged at the end is met again by the next look for news.
+        # The next call of `news` finds damage at the end again.
         self.problems += [problem for problem in noted if problem not in self.problems]
 
     def note(self, position: int, message: str, rule: str = "changed-line") -> None:
         self.problems.append(Problem(f"record {position}: {message}", offset=position, rule=rule))
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
-        """The heads of what was written, here or elsewhere, since the last one that the tree was given."""
+        """Yield the heads of records written, by any process, since the last one that the tree has."""
         self.behind = False
         return self.heads()
 
@@ -434,8 +443,10 @@ class SqliteStore:
             yield position, record
 
     def _rows(self, column: str, after: int, noted: list[Problem]) -> Iterator[tuple[int, bytes]]:
-        """Rows in order. Where a page is damaged, the index is left for the table, and the table read from its other end:
-        what lies between is what is lost."""
+        """Yield rows in order. If a page of the index is damaged, read the table instead. If the table is damaged too,
+        read it from
+        both ends; only the rows between are lost.
+        """
         base = self._open
         by = "INDEXED BY record_head" if column == "head" else "NOT INDEXED"
         at = after
@@ -469,7 +480,7 @@ class SqliteStore:
             yield at, _bytes(data)
 
     def damaged(self) -> list[Problem]:
-        # A connection of its own sees one state of the database, whoever writes meanwhile.
+        # A connection of its own sees one state of the database, even while others write.
         reader = SqliteStore(self.path, readonly=True)
         try:
             return reader._damage()
@@ -502,7 +513,7 @@ class SqliteStore:
             for n, *texts in self._open.execute(f"SELECT n, kind, turn_id, parent_id, {more} FROM record NOT INDEXED"):
                 about[n] = [None if text is None else _text(text) for text in texts]
         except sqlite3.Error:
-            # A damaged page; `_rows` names it.
+            # A damaged page; `_rows` reports it.
             pass
         for n, body in self._rows("body", 0, noted):
             if n in about:
@@ -531,7 +542,7 @@ class SqliteStore:
         return self._locks.running(cast_ids)
 
     def after_fork(self) -> None:
-        """A child opens the loom anew: an SQLite connection must not be used, nor closed, by two processes."""
+        """In a forked child: open the loom again. Two processes must not use or close the same SQLite connection."""
         _left.append(self._base)
         self._base = None
 
@@ -552,7 +563,7 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _bytes(value: Any) -> bytes:
-    """What a column of text holds; nothing where damage made it NULL or a number."""
+    """The text of a column; empty where damage made it NULL or a number."""
     return value if isinstance(value, bytes) else b""
 
 
@@ -561,5 +572,5 @@ def _text(value: Any) -> str:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; a driver's own errors have none."""
+    """The primary result code; the driver's own errors have none."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

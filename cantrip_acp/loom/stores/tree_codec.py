@@ -1,6 +1,6 @@
-"""The places of a loom's turns by columns: half the bytes and half the time of a row a turn.
+"""Encodes the places of a loom's turns as columns: half the bytes and half the time of one row per turn.
 
-A text that many turns share (who acted, in which cast) stands once, and a parent is a number: ids are most of what there is.
+Values that many turns share (entity, cast) are stored once, and a parent is a number, because ids are most of the data.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ _SHARED = tuple(name for name in Place.__struct_fields__ if name not in ("parent
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """``parents`` are places in ``ids``, then None, then ``lost``; each of ``shared`` has its distinct values and, for every
-    turn, which of them."""
+    """Columns. Each of ``parents`` is an index into ``ids`` + None + ``lost``. Each of ``shared`` has its distinct
+    values and,
+    for every turn, the index of its value.
+    """
 
     ids: list[str]
     lost: list[str]
@@ -27,7 +29,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack(turns: dict[str, Place]) -> Packed:
-    """The columns of these places."""
+    """Encode these places as columns."""
     ids, places = list(turns), list(turns.values())
     number: dict[str | None, int] = dict(zip([*ids, None], range(len(ids) + 1), strict=True))
     lost = [p.parent_id for p in places if p.parent_id is not None and p.parent_id not in turns]
@@ -48,7 +50,7 @@ def pack(turns: dict[str, Place]) -> Packed:
 
 
 def unpack(packed: Packed) -> dict[str, Place]:
-    """The places again. Raises `ValueError`, `KeyError` or `IndexError` for what is no such columns."""
+    """Decode the places. Raises `ValueError`, `KeyError` or `IndexError` for invalid columns."""
     names: list[Any] = [*packed.ids, None, *packed.lost]
     columns = {
         "parent_id": map(names.__getitem__, _numbers("I", packed.parents)),

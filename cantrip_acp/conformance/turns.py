@@ -37,7 +37,7 @@ def _first_result(turn: Turn) -> tuple[bool, Any]:
     output = turn.observation.output
     if output is None:
         return False, None
-    return output.error is not None or output.exit_code not in (0, None), output_text(output)
+    return output.failed, output_text(output)
 
 
 def thread(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:

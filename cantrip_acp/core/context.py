@@ -479,7 +479,7 @@ class Context:
                 if output is not None and output.unfinished is True:
                     # Nothing is known of what came after: the process died there, or somebody went on from that turn.
                     text = f"{text}\n{UNKNOWN}"
-                failed = output is not None and (output.error is not None or output.exit_code not in (0, None))
+                failed = output is not None and output.failed
                 made = (r for r in observation.results if r.tool_call_id is None and r.via in (place, msgspec.UNSET))
                 images = (
                     tuple(image for r in made for image in self._images(r, fresh=fresh)) if text is not None else ()

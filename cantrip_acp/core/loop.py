@@ -416,8 +416,7 @@ class CastRun:
         ) as span:
             output = await session.run(own, turn)
             if span is not None:
-                failed = output.error is not None or output.exit_code not in (0, None)
-                span.ended(entity.circle.medium.observe(output), "program_error" if failed else None)
+                span.ended(entity.circle.medium.observe(output), "program_error" if output.failed else None)
             return output
 
     def _keep_word(self, turn: TurnState) -> None:

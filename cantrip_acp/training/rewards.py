@@ -27,7 +27,7 @@ import msgspec
 
 from cantrip_acp.core.errors import LoomError, TurnNotFound
 from cantrip_acp.loom.query.outline import Outline
-from cantrip_acp.loom.records.turn import Output, RewardKind, RewardRecord, Turn
+from cantrip_acp.loom.records.turn import RewardKind, RewardRecord, Turn
 
 if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
@@ -102,16 +102,8 @@ def implicit(turn: Turn) -> float | None:
     an error, or an exit status that is not 0).
     """
     seen = turn.observation
-    outputs: Sequence[Output] = () if seen.output is None else (seen.output,)
-    if seen.outputs is not msgspec.UNSET and seen.outputs:
-        outputs = seen.outputs
-    bad = [r.is_error for r in seen.results] + [failed(o) for o in outputs]
+    bad = [r.is_error for r in seen.results] + [o.failed for o in seen.programs]
     return 1 - sum(bad) / len(bad) if bad else None
-
-
-def failed(output: Output) -> bool:
-    """Whether a program of the medium went wrong: it left an error, or an exit status that is not 0."""
-    return output.error is not None or output.exit_code not in (0, None)
 
 
 def implicit_of(thread: Thread | Sequence[Turn]) -> float:

@@ -58,6 +58,40 @@ def test_thread(tmp_path: Path, loom: Path) -> None:
     assert "■ terminated · 2 turns · 30 tokens in, 7 out · $0.2500" in done.out
 
 
+@pytest.mark.parametrize(
+    ("medium", "responses", "shown", "ended"),
+    [
+        (
+            "code",
+            "[{code: 'print(1); [2]'}, {code: 1/0}]",
+            ("=> [2]", "ZeroDivisionError"),
+            ("✓ completed", "✗ failed"),
+        ),
+        (
+            "bash",
+            "[{tool_calls: [{gate: bash, args: {command: 'echo a; exit 3'}}, {gate: bash, args: {command: echo b}}]}, "
+            "{bash: sleep 5}]",
+            ("timed out after 500 ms",),
+            ("✗ exit 3", "✓ exit 0", "✗ timed out"),
+        ),
+    ],
+)
+def test_each_program_of_a_thread_ends_as_it_did(
+    tmp_path: Path, medium: str, responses: str, shown: tuple[str, ...], ended: tuple[str, ...]
+) -> None:
+    cantrip = recipe(
+        tmp_path,
+        f"name: x\ncrystal: {{provider: scripted, responses: {responses}}}\n"
+        f"circle: {{medium: {medium}, gates: [done], wards: [{{max_turns: 2}}, {{bash_timeout_ms: 500}}]}}\n",
+    )
+    run("cast", cantrip, "Go.", "--loom", "x.loom.jsonl", cwd=tmp_path)
+    out = run("loom", "thread", "x.loom.jsonl", cwd=tmp_path).out
+    assert [line.strip() for line in out.splitlines() if line.strip()[:1] in ("✓", "✗")] == list(ended)
+    assert all(text in out for text in shown)
+    line = run("loom", "show", "x.loom.jsonl", cwd=tmp_path).out
+    assert all(end[2:] in line for end in ended)
+
+
 def test_a_thread_by_its_leaf(tmp_path: Path, loom: Path) -> None:
     with Loom.open(loom, readonly=True) as held:
         first = held.leaves()[0]

@@ -172,8 +172,7 @@ class LoomView:
         did: list[str] = []
         if turn.utterance.code:
             did.append("$ " + clean_line(turn.utterance.code, 60))
-        if turn.observation.output is not None:
-            did.append(_status(turn.observation.output))
+        did += [_status(output) for output in turn.observation.programs]
         did += [f"{r.gate}{' failed' if r.is_error else ''}" for r in turn.observation.results]
         if not did and turn.utterance.content:
             did.append(clean_line(turn.utterance.content, 60))
@@ -199,14 +198,12 @@ class LoomView:
         if said.code:
             for n, line in enumerate(said.code.rstrip("\n").split("\n")):
                 screen.line(("$ " if n == 0 else "  ", "dim"), (line, "bold"), indent=2)
-        output = turn.observation.output
-        if output is not None:
-            for text, style in ((output.stdout, ""), (output.stderr, "red"), (output.error or "", "red")):
+        for output in turn.observation.programs:
+            value = "" if output.value is None else f"=> {as_text(output.value)}"
+            for text, style in ((output.stdout, ""), (output.stderr, "red"), (value, ""), (output.error or "", "red")):
                 if text:
                     self._block(text, style=style)
-            mark, style = (
-                (screen.marks.done, "green") if output.exit_code in (0, None) else (screen.marks.failed, "red")
-            )
+            mark, style = (screen.marks.failed, "red") if output.failed else (screen.marks.done, "green")
             cut = f"{self._dot}output was cut" if output.truncated else ""
             screen.line((f"{mark} {_status(output)}{cut}", style), indent=2)
         for record in turn.observation.results:
@@ -284,7 +281,11 @@ def _brief(turn: Turn) -> dict[str, Any]:
 
 
 def _status(output: Output) -> str:
-    return "stopped" if output.exit_code is None else f"exit {output.exit_code}"
+    if output.timed_out is True:
+        return "timed out"
+    if output.exit_code is not None:
+        return f"exit {output.exit_code}"
+    return "failed" if output.failed else "completed"
 
 
 def _many(number: int, what: str) -> str:

@@ -7,12 +7,10 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from cantrip_acp.crystals.contract import NO_USAGE, Usage
 from cantrip_acp.loom.query.filters import moment
 from cantrip_acp.loom.query.thread import cast_ending
-from cantrip_acp.loom.records.turn import CastRecord, FoldRecord, ForkRecord, Output, RewardRecord, SnapshotRecord, Turn
+from cantrip_acp.loom.records.turn import CastRecord, FoldRecord, ForkRecord, RewardRecord, SnapshotRecord, Turn
 from cantrip_acp.training import rewards
 
 if TYPE_CHECKING:
@@ -115,12 +113,9 @@ class Statistics:
             counted = self._gates.setdefault(result.gate, [0, 0])
             counted[0] += 1
             counted[1] += result.is_error
-        outputs: tuple[Output, ...] = () if seen.output is None else (seen.output,)
-        if seen.outputs is not msgspec.UNSET and seen.outputs:
-            outputs = seen.outputs
-        for output in outputs:
+        for output in seen.programs:
             self._programs[0] += 1
-            self._programs[1] += rewards.failed(output)
+            self._programs[1] += output.failed
 
     def _count(self, used: Usage, model: str) -> None:
         self._used = self._used + used

@@ -141,6 +141,11 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     @property
+    def failed(self) -> bool:
+        """Whether the program went wrong: it left an error, or an exit status that is not 0."""
+        return self.error is not None or self.exit_code not in (0, None)
+
+    @property
     def printed(self) -> str:
         """The text of both streams, in order where the order is known."""
         order = self.order or ()
@@ -166,6 +171,11 @@ class Observation(msgspec.Struct, frozen=True, omit_defaults=False):
     results: tuple[GateRecord, ...] = ()
     output: Output | None = None
     outputs: tuple[Output, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def programs(self) -> tuple[Output, ...]:
+        """What each program left, one by one."""
+        return self.outputs or (() if self.output is None else (self.output,))
 
 
 class VoidedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):

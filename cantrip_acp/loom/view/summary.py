@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from cantrip_acp.loom.records.turn import GateRecord, Output, Turn
+from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
 """Bits of the column ``flags``: something failed; the cast ended, or was cut off, here; the turn goes on with an earlier
@@ -47,7 +47,7 @@ def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
 def flags(turn: Turn) -> int:
     """The bits that are true of a turn."""
     seen = turn.observation
-    failed = any(record.is_error for record in seen.results) or (seen.output is not None and broke(seen.output))
+    failed = any(record.is_error for record in seen.results) or any(output.failed for output in seen.programs)
     changed = any(record.gate in _WRITING and not record.is_error for record in seen.results)
     return (
         ERROR * (failed or turn.reason == "error")
@@ -56,11 +56,6 @@ def flags(turn: Turn) -> int:
         | CONTINUES * (turn.continues is not None)
         | CHANGED * changed
     )
-
-
-def broke(output: Output) -> bool:
-    """Whether a command or cell failed."""
-    return output.error is not None or output.exit_code not in (0, None)
 
 
 def row(turn: Turn) -> dict[str, Any]:

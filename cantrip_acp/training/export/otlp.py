@@ -202,8 +202,7 @@ def _calls(turn: Turn) -> Iterator[tuple[str, str, Any, Any, str | None]]:
     answered = {r.tool_call_id for r in observation.results}
     programs = [c for c in turn.utterance.tool_calls if c.id not in answered]
     for call, output in zip(programs, (o for o in outputs if o is not None), strict=False):
-        failed = output.error is not None or output.exit_code not in (0, None)
-        yield call.gate, call.id, call.args, msgspec.to_builtins(output), "program_error" if failed else None
+        yield call.gate, call.id, call.args, msgspec.to_builtins(output), "program_error" if output.failed else None
     for number, record in enumerate(observation.results):
         call_id = record.tool_call_id or f"{turn.id}.g{number}"
         yield record.gate, call_id, record.args, record.result, "gate_error" if record.is_error else None

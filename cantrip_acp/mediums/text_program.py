@@ -3,7 +3,8 @@
 Text is text, with one exception. A crystal in text-call mode (``text_calls``) writes its tool calls as text because its model
 takes no tool definitions. Such a crystal may write a program as a code block, if the medium has a ``tag`` for that. A message
 holds a program if it has exactly one fenced block with the tag at its top level. A CommonMark parser says where blocks begin
-and end, so a block in a quotation, a list, an HTML comment or another block is never a program.
+and end, so a block in a quotation, a list, an HTML comment or another block is never a program; nor is one between the tags of an
+HTML element.
 """
 
 from __future__ import annotations
@@ -76,10 +77,11 @@ class TextPrograms:
         if len(text) > LONGEST:
             long = f"The message is longer than {LONGEST:,} characters and was not read for a program."
             return msgspec.structs.replace(response, problem=long)
-        blocks = [b for b in top_level_blocks(text) if b.kind == "fence" and b.info.lower() == self.tag]
+        every = top_level_blocks(text)
+        blocks = [b for b in every if b.kind == "fence" and b.info.lower() == self.tag]
         if not blocks:
             return response
-        problem = self._problem(text, blocks)
+        problem = self._problem(text, every, blocks)
         if problem is not None:
             return msgspec.structs.replace(response, problem=problem)
         if not blocks[0].body.strip():
@@ -90,9 +92,9 @@ class TextPrograms:
         call = ToolCall(self.call_id, self.medium.tool, program)
         return msgspec.structs.replace(response, tool_calls=(call,), text_calls=True)
 
-    def _problem(self, text: str, blocks: list[Block]) -> str | None:
+    def _problem(self, text: str, every: list[Block], blocks: list[Block]) -> str | None:
         """Why it is not clear what is to be run, and what the crystal can do about it."""
-        from cantrip_acp.crystals.text_tools.parse import in_comment
+        from cantrip_acp.crystals.text_tools.parse import around, in_comment
 
         again = (
             f"To run a program, send a message with exactly one closed ```{self.tag} block; to show code, use ```text."
@@ -103,4 +105,7 @@ class TextPrograms:
             return f"Nothing was run: the ```{self.tag} block is not closed, so the program may be incomplete. {again}"
         if in_comment(text, blocks[0].start):
             return f"Nothing was run: the ```{self.tag} block stands behind `<!--`, in a comment. {again}"
+        element = around(text, every, blocks[0])
+        if element is not None:
+            return f"Nothing was run: the ```{self.tag} block stands inside <{element}>. {again}"
         return None

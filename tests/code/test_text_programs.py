@@ -112,6 +112,8 @@ async def test_what_is_no_program(tmp_path: Path, text: str) -> None:
         (BLOCK.removesuffix("```") + "~~~", "not closed"),
         (BLOCK.replace("```python", "````python"), "not closed"),
         (f"see <!--\n{BLOCK}\n-->", "in a comment"),
+        (f"<think>\nShould I?\n\n{BLOCK}\n\n</think>\nNo.", "inside <think>"),
+        (f"They wrote:\n\n<example n='1'>\n\n{BLOCK}\n\n</example>", "inside <example>"),
         (f"{BLOCK}\n{'x' * 200_000}", "longer than"),
     ],
 )

@@ -53,6 +53,7 @@ _MARKED = re.compile(
     r")",
     re.DOTALL | re.MULTILINE,
 )
+_ELEMENT = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9:_-]*+)(?:\s[^<>]*+)?>")
 _FUNCTION = re.compile(r"<function=([\w.-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 _INVOKE = re.compile(r'<invoke name="([^"]+)">(.*?)(?:</invoke>|\Z)', re.DOTALL)
@@ -226,6 +227,24 @@ def _hidden(text: str, at: int, blocks: list[Block]) -> Block | None:
 def in_comment(text: str, at: int) -> bool:
     """Whether an HTML comment was begun before a place and not ended."""
     return text.rfind("<!--", 0, at) > text.rfind("-->", 0, at)
+
+
+def around(text: str, blocks: Collection[Block], block: Block) -> str | None:
+    """The HTML element that is begun before a block and ended behind it: ``<think>``, ``<details>``, ``<example>``."""
+    opened = list[str]()
+    for each in blocks:
+        if each.start >= block.start:
+            break
+        if each.kind == "html_block" or (
+            each.kind == "paragraph_open" and text[each.start : each.end].lstrip()[:1] == "<"
+        ):
+            for end, name in _ELEMENT.findall(text[each.start : each.end]):
+                if not end:
+                    opened.append(name.lower())
+                elif name.lower() in opened:
+                    del opened[opened.index(name.lower()) :]
+    ended = {name.lower() for end, name in _ELEMENT.findall(text[block.end :]) if end} if opened else ()
+    return next((name for name in opened if name in ended), None)
 
 
 def _of_fence(fence: Block, last_words: int, names: Collection[str]) -> list[Found]:

@@ -368,9 +368,12 @@ class CastRun:
         await prepared(entity.crystal)
         with spans.chat(entity, self.trace, query, sink.emit) as span:
             emit = sink.emit if span is None else span.emit
-            # It finds a program in the text of a response, where the crystal writes its calls as text.
-            programs = TextPrograms.of(entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}")
-            read = None if programs is None else programs.read
+
+            def read(response: Response) -> Response:
+                # Only now is it known if this crystal writes its calls as text: a recorded one did so in some turns.
+                programs = TextPrograms.of(entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}")
+                return response if programs is None else programs.read(response)
+
             response = await ask(entity.crystal, query, emit, entity.retry, sink.notice, read, self._spend_beside)
             await sink.finish()
             entity.lineage.answered(query.request_id)

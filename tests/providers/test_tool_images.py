@@ -113,6 +113,23 @@ async def test_gemini_takes_them_in_the_response_or_behind_it(model: str, info: 
         assert answers[1:] == [[{"text": "[Images of the result of read_file]"}, inline]]
 
 
+@pytest.mark.parametrize("model", ["gemini-3-flash", "gemini-2.5-flash"])
+async def test_gemini_reads_a_note_in_place_of_a_gif(model: str, tmp_path: Path) -> None:
+    """Gemini takes images, but no GIF."""
+    gif = base64.b64decode("R0lGODlhAQABAIAAAP8AAAAAACH5BAAAAAAALAAAAAABAAEAAAICRAEAOw==")
+    (tmp_path / "shot.gif").write_bytes(gif)
+    call = google.chunk(google.call("read_file", {"path": "shot.gif"}, sign=google.SIGN), finish="STOP")
+    with Wire(google.checked([google.stream(call), google.says("ok")])) as wire:
+        circle = Circle(gates=["read_file", "done"], wards=[{"max_turns": 4}], workspace=tmp_path)
+        await Cantrip(google.crystal(wire.url, model, info=SEES), Call(), circle).cast("What is on shot.gif?")
+        sent = wire.requests[1].json()["contents"]
+    note = f"[Left out: an image (image/gif, {len(gif)} bytes) 'shot.gif': {model} does not take image/gif.]"
+    texts = str(sent)
+    assert note in texts
+    assert "inlineData" not in texts
+    assert base64.b64encode(gif).decode() not in texts
+
+
 def chat(info: ModelInfo) -> Callable[[Wire], Any]:
     options = {"api": "chat"}
     return lambda wire: OpenAICrystal(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cantrip_acp import Loom
+from cantrip_acp import Call, Cantrip, Circle, Loom, ScriptedCrystal
 from cantrip_acp.loom.view import View, serve, write_html
 from tests.cli.command import recipe, run
+from tests.gates.images import png
 from tests.view.browser import Watch
 
 pytestmark = pytest.mark.timeout(180)
@@ -440,4 +443,32 @@ def test_unknown_usage_is_shown_as_unknown(watch: Watch, tmp_path: Path) -> None
         shown = " ".join(body.split())
         for name in ("Input", "Output", "Cost"):
             assert f"{name} —" in shown, shown
+        watch.clean()
+
+
+def _images(folder: Path) -> Path:
+    """A loom in which `read_file` read an image."""
+    (folder / "shot.png").write_bytes(png())
+    path = folder / "images.jsonl"
+    calls = [{"gate": "read_file", "args": {"path": "shot.png"}}]
+    crystal = ScriptedCrystal([{"tool_calls": calls}, {"content": "Red."}])
+    circle = Circle(gates=["read_file", "done"], wards=[{"max_turns": 4}], workspace=folder)
+    with Loom.open(path) as loom, ThreadPoolExecutor(1) as thread:
+        # Playwright runs an event loop in this thread.
+        thread.submit(Cantrip(crystal, Call(), circle, loom=loom).cast_sync, "What is on shot.png?").result()
+    return path
+
+
+def test_the_image_of_a_gates_result(watch: Watch, tmp_path: Path) -> None:
+    path = _images(tmp_path)
+    with Loom.open(path, readonly=True) as loom:
+        turn = next(t.id for t in loom.turns() if t.role == "crystal")
+    with serve(path) as view:
+        page = watch.open(view.link(turn))
+        image = page.locator("article[aria-label='gate read_file'] figure img")
+        image.wait_for()
+        assert image.get_attribute("src") == "data:image/png;base64," + base64.b64encode(png()).decode()
+        assert image.get_attribute("alt") == "shot.png"
+        # The browser has decoded it: nothing in the page's policy forbids it.
+        assert image.evaluate("i => i.decode().then(() => [i.naturalWidth, i.naturalHeight])") == [1, 1]
         watch.clean()

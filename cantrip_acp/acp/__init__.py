@@ -1,7 +1,8 @@
-"""The Agent Client Protocol: an agent on stdio, and everything that knows JSON-RPC.
+"""The Agent Client Protocol: the agent that serves a client on stdio, and all code that speaks JSON-RPC.
 
-`serve` embeds the agent in a program of yours; the console script ``cantrip-acp`` is `cantrip_acp.acp.start`.
-Importing this package loads nothing: the agent answers ``initialize`` before anything heavy is in memory.
+Importing this package loads nothing heavy, because the agent answers ``initialize`` before it loads anything else.
+Start reading in `server` (`serve` embeds the agent in your program); the command ``cantrip-acp`` is
+`cantrip_acp.acp.start`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors about sessions that several methods answer with (ACP, Error Handling)."""
+"""Errors about sessions that several methods return (ACP, Error Handling)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class SignedOut(MissingKey):
 
 
 def unknown(session_id: str) -> RpcError:
-    """There is no such session, here or on disk."""
+    """The session does not exist, neither open nor on disk."""
     shown = session_id[:100]
     return RpcError(RESOURCE_NOT_FOUND, f"Resource not found: there is no session {shown!r}", {"sessionId": shown})
 
 
 def busy(session_id: str) -> RpcError:
-    """The session works on something that this would disturb."""
+    """The session is busy, and the request would disturb its work."""
     return RpcError(
         INVALID_REQUEST,
         f"Invalid request: session {session_id[:100]} is busy; wait for its reply or send session/cancel",
@@ -30,7 +30,7 @@ def busy(session_id: str) -> RpcError:
 
 
 Doing = Literal["closed", "loaded", "deleted"]
-"""What may happen to a session that no prompt can be sent to meanwhile."""
+"""What can happen to a session that makes it unable to take a prompt meanwhile."""
 
 _REASONS: dict[Doing, str] = {"closed": "session_closing", "loaded": "session_loading", "deleted": "session_deleting"}
 _MENDS: dict[Doing, str] = {
@@ -41,7 +41,7 @@ _MENDS: dict[Doing, str] = {
 
 
 def unready(session_id: str, doing: Doing) -> RpcError:
-    """The session is being closed, loaded or deleted at this moment."""
+    """The session is being closed, loaded or deleted now."""
     shown = session_id[:100]
     return RpcError(
         INVALID_REQUEST,
@@ -51,7 +51,7 @@ def unready(session_id: str, doing: Doing) -> RpcError:
 
 
 def auth_required(missing: MissingKey) -> RpcError:
-    """No crystal can be had: what is missing, and what to set; said once."""
+    """No crystal is available: says what is missing and what to set."""
     text = shared().diagnostic(str(missing)).rstrip(".")
     if isinstance(missing, SignedOut):
         return RpcError(

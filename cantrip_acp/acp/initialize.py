@@ -1,7 +1,7 @@
-"""What the agent says about itself in ``initialize`` (ACP, Initialization).
+"""The result of ``initialize``: what the agent can do (ACP, Initialization).
 
-Plain data made with nothing imported: `start` answers with it before anything else is loaded. A capability stands here
-only while it is true.
+This module imports nothing heavy: `start` answers with it before anything else is loaded. List a capability only while
+it is true.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PROTOCOL_VERSION = 1
-"""The highest version of the protocol that this agent speaks, and the answer to every other one."""
+"""The highest protocol version that this agent supports. It is the answer to every requested version."""
 
 AUTH_METHOD = "environment"
 TERMINAL_METHOD = "terminal"
@@ -31,12 +31,12 @@ HOW_TO_GET_A_CRYSTAL = (
 
 
 def initialize_result(capabilities: object = None) -> dict[str, Any]:
-    """The result of ``initialize``, whichever version was asked for; ``capabilities`` are the client's."""
+    """The result of ``initialize`` for any requested version. ``capabilities`` are the client's."""
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "agentCapabilities": {
             "loadSession": True,
-            # Of any session's crystal: one that takes no pictures or sound reads a note in their place.
+            # True for every session: a crystal that takes no images or audio gets a note in their place.
             "promptCapabilities": {"image": True, "audio": True, "embeddedContext": True},
             "mcpCapabilities": {"http": True, "sse": True},
             "sessionCapabilities": {
@@ -45,7 +45,7 @@ def initialize_result(capabilities: object = None) -> dict[str, Any]:
                 "close": {},
                 "delete": {},
                 "additionalDirectories": {},
-                # Not stable in the protocol yet; its own schema of unstable parts has it.
+                # Not stable yet: only the protocol's unstable schema has it.
                 "fork": {},
             },
             "auth": {"logout": {}},
@@ -59,7 +59,7 @@ def initialize_result(capabilities: object = None) -> dict[str, Any]:
 
 
 def _at_a_terminal(capabilities: object) -> list[dict[str, Any]]:
-    """The method by which the client runs us in a terminal, where it says that it can; older clients say it in ``_meta``."""
+    """The sign-in method where the client runs this program in a terminal. Older clients announce it in ``_meta``."""
     given = capabilities if isinstance(capabilities, dict) else {}
     auth, meta = given.get("auth"), given.get("_meta")
     flagged = isinstance(meta, dict) and meta.get("terminal-auth") is True
@@ -81,5 +81,5 @@ def _at_a_terminal(capabilities: object) -> list[dict[str, Any]]:
 
 
 def accepts_version(value: object) -> bool:
-    """Whether a request's ``protocolVersion`` has the right type: an integer from 0 up."""
+    """Whether ``protocolVersion`` of a request has the right type: an integer from 0 up."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,7 +1,7 @@
-"""The agent as a process: its log, its signals and its end.
+"""The agent process: its log, its signals and its end.
 
-Whatever ends it (the client hangs up, stops reading, a polite signal), running turns are ended and recorded, what they
-started is gone, and the process leaves with status 0 within a second.
+The process ends when the client closes the connection or stops reading, or when a signal comes. Then the running turns
+are ended and recorded, what they started is stopped, and the process exits with status 0 within a second.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.start import Options
 
 LAST_SECONDS = 0.4
-"""For the process to end in once requests have had their time, whatever still holds it up."""
+"""Seconds that the process has to exit after the time for requests is over, whatever still blocks it."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that end it politely; SIGHUP only where nobody asked for it to be ignored (``nohup``)."""
+"""Signals that end the process in an orderly way. SIGHUP is left out where it is ignored (``nohup``)."""
 
 
 def serve_process(options: Options, source: int, sink: int, leftover: bytes, greeted: dict[str, Any] | None) -> int:
-    """Serve on two descriptors until the end; returns the exit status."""
+    """Serve on two file descriptors until the end. Returns the exit status."""
     problem = start_log(options.log_file)
     if problem is not None:
         sys.stderr.write(f"cantrip-acp: {problem}\n")
@@ -44,7 +44,7 @@ def serve_process(options: Options, source: int, sink: int, leftover: bytes, gre
     try:
         anyio.run(_serve, agent, source, sink, leftover)
     except KeyboardInterrupt:
-        pass  # a second Ctrl-C while leaving
+        pass  # a second Ctrl-C during the exit
     return 0
 
 
@@ -66,7 +66,7 @@ async def _obey_signals(connection: Connection) -> None:
 
 
 def _leave_in_time(grace: float) -> None:
-    """A thread that cannot be stopped (a gate in a blocked system call) does not keep the process."""
+    """Exit even if a thread cannot be stopped (for example a gate in a blocked system call)."""
     last = threading.Timer(grace + LAST_SECONDS, _leave_now)
     last.daemon = True
     last.start()
@@ -80,7 +80,7 @@ def _leave_now() -> Never:
 
 
 def start_log(path: str | None) -> str | None:
-    """Send the log to a file, or warnings to stderr. Returns what is wrong with the file, None where nothing is."""
+    """Write the log to a file, or warnings to stderr. Returns the problem with the file, or None."""
     handler: logging.Handler
     if path is None:
         handler = _PatientlessHandler()
@@ -101,7 +101,7 @@ def start_log(path: str | None) -> str | None:
 
 
 class _RedactingFormatter(logging.Formatter):
-    """No secret reaches a log, tracebacks included."""
+    """Removes secrets from every log record, tracebacks included."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shared().diagnostic(super().format(record))

@@ -1,8 +1,8 @@
-"""Signing in at a terminal: `cantrip-acp --sign-in` asks for a provider's key and keeps it (ACP, Authentication).
+"""Sign-in at a terminal: `cantrip-acp --sign-in` asks for a provider's key and saves it (ACP, Authentication).
 
-An editor starts this in a terminal of its own for the ``terminal`` method. The key goes into the ``.env`` of the user's
-configuration folder, where it is found without restarting an agent that runs. `sign_out` takes away what was set here, and
-nothing that somebody wrote there by hand.
+An editor runs this in its own terminal for the ``terminal`` method. The key goes into the ``.env`` of the user's
+configuration folder, so a running agent finds it without a restart. `sign_out` deletes only what was set here, and
+nothing that the user wrote there by hand.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 MARK: Final = "# set by cantrip-acp --sign-in"
 _KEY = re.compile(r"[!$-&(-~]{8,4096}\Z")
-"""Printable, without blanks, quotes and ``#``, which mean something in the file."""
+"""Printable characters, without blanks, quotes and ``#``, which have a meaning in the file."""
 
 
 def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] = getpass.getpass) -> int:
-    """Ask for a provider and its key, and keep it; returns the exit status."""
+    """Ask for a provider and its key, and save the key. Returns the exit status."""
     providers = [(name, variables[0]) for name, variables in KEYS.items() if variables]
     out = sys.stderr
     out.write("Whose models are to be used?\n")
@@ -75,7 +75,7 @@ def sign_in(ask: Callable[[str], str] = input, ask_hidden: Callable[[str], str] 
 
 
 def _use(crystal: str) -> int:
-    """Make a local server's model the crystal where a recipe names none."""
+    """Save a local server's model as the default crystal, for recipes that name none."""
     try:
         path = keep(VARIABLE, crystal)
     except OSError as problem:
@@ -88,13 +88,13 @@ def _use(crystal: str) -> int:
 
 
 def keep(variable: str, key: str) -> Path:
-    """Put a key into ``.env``, in place of one of that name. Raises OSError where it cannot be written."""
+    """Save a key in ``.env``; it replaces a key of the same name. Raises OSError where the file cannot be written."""
     lines = _without(_lines(), lambda name, _: name == variable)
     return _write([*lines, MARK, f"{variable}={key}"])
 
 
 def sign_out() -> int:
-    """Take away what was set here; how many keys that were. Raises OSError where it cannot be written."""
+    """Delete the keys that were set here. Returns how many they were. Raises OSError where the file cannot be written."""
     lines = _lines()
     left = _without(lines, lambda _, marked: marked)
     if left != lines:
@@ -103,7 +103,8 @@ def sign_out() -> int:
 
 
 def _without(lines: list[str], gone: Callable[[str, bool], bool]) -> list[str]:
-    """The lines but those settings, each with its mark; asked by name, and whether it was set here."""
+    """The lines without the settings for which ``gone`` is true, and without their marks. ``gone`` gets the name, and
+    whether it was set here."""
     left: list[str] = []
     for line in lines:
         name = line.strip().removeprefix("export ").partition("=")[0].strip()
@@ -138,12 +139,12 @@ def _write(lines: list[str]) -> Path:
     return path
 
 
-# --- A session that cannot begin for want of a key: the user is asked to set one and goes on, where the client shows forms.
-#
-# The form asks what to do next and never for the key, which no form may carry (ACP, Elicitation). Keys in the
-# configuration folder's ``.env`` and in the keyring are found without restarting the agent. A client that opens a
-# terminal to sign in (`auth.terminal`) is refused at once, which is how it knows to offer that: a form would only send
-# its user away for the key.
+# --- A session that cannot start without a key: the agent asks the user to set one, where the client shows forms.
+
+# The form asks what to do next. It never asks for the key, which no form may carry (ACP, Elicitation). Keys in the
+# ``.env`` of the configuration folder and in the keyring are found without restarting the agent. A client that opens a
+# terminal to sign in (`auth.terminal`) gets the error at once: that is how it knows to offer the terminal, and a form
+# would only send its user there too.
 
 TRIES = 5
 
@@ -161,7 +162,7 @@ async def with_a_key(
             if problem.code != AUTH_REQUIRED or not client.forms or client.auth_terminal or request.id is None:
                 raise
             if isinstance(problem.data, dict) and problem.data.get("reason") == "signed_out":
-                # Whoever signed out is not signed in again by a form: `authenticate` does that.
+                # A user who signed out signs in again by `authenticate`, not by a form.
                 raise
             import msgspec
 

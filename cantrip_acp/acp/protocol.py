@@ -1,7 +1,8 @@
 """The messages of ACP version 1 that this agent reads and writes, named as in the protocol's JSON Schema.
 
-Structs for what comes in check what the protocol requires and are lenient where its schema says that a wrong optional
-value counts as absent (``x-deserialize-default-on-error``). Structs for what goes out leave out what is not set.
+Structs for incoming messages check what the protocol requires. They are lenient where its schema says that a wrong
+optional value counts as absent (``x-deserialize-default-on-error``). Structs for outgoing messages omit fields that
+are not set.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from msgspec import field
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 ToolStatus = Literal["pending", "in_progress", "completed", "failed"]
 
-# --- in: what the client asks ----------------------------------------------------------------------------------------
+# --- in: requests and notifications of the client
+# ---------------------------------------------------------------------
 
 
 class Incoming(msgspec.Struct, rename="camel", kw_only=True):
-    """Parameters of a request or notification; ``meta`` is whatever stood under ``_meta``."""
+    """Parameters of a request or notification; ``meta`` is the value of ``_meta``."""
 
     meta: Any = field(default=None, name="_meta")
 
@@ -34,7 +36,7 @@ class Authenticate(Incoming, kw_only=True):
 
 
 class NameValue(Incoming, kw_only=True):
-    """A variable of an environment, or a header."""
+    """An environment variable, or a header."""
 
     name: str
     value: str
@@ -45,7 +47,7 @@ class Logout(Incoming, kw_only=True):
 
 
 class McpServer(Incoming, kw_only=True):
-    """A server that the client would like to be used; ``command`` for stdio, ``url`` for http and sse."""
+    """An MCP server that the client wants the agent to use: ``command`` for stdio, ``url`` for http and sse."""
 
     name: str
     type: str = "stdio"
@@ -56,7 +58,7 @@ class McpServer(Incoming, kw_only=True):
     headers: list[NameValue] | None = None
 
     def __repr__(self) -> str:
-        # Arguments, variables, headers and addresses hold keys.
+        # Arguments, variables, headers and addresses can hold keys.
         return f"McpServer(name={self.name!r}, type={self.type!r})"
 
 
@@ -92,14 +94,14 @@ class SetMode(Incoming, kw_only=True):
 
 
 class SetModel(Incoming, kw_only=True):
-    """Parameters of ``session/set_model``, which came before the option and which some clients still use."""
+    """Parameters of ``session/set_model``, an older method than the option; some clients still use it."""
 
     session_id: str
     model_id: str
 
 
 class SetConfigOption(Incoming, kw_only=True):
-    """``value`` is a text; a boolean comes with ``type``."""
+    """``value`` is a string, or a boolean with ``type``."""
 
     session_id: str
     config_id: str
@@ -177,7 +179,7 @@ class OptionValue(msgspec.Struct, omit_defaults=True):
 
 
 class ConfigOption(msgspec.Struct, rename="camel", tag_field="type", tag="select", omit_defaults=True):
-    """A choice of one among several."""
+    """A select option: one value of several."""
 
     id: str
     name: str
@@ -194,14 +196,14 @@ class Model(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class ModelState(msgspec.Struct, rename="camel"):
-    """The models for clients that do not read the options."""
+    """The models, for clients that do not read the config options."""
 
     available_models: list[Model]
     current_model_id: str
 
 
 class SessionState(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """What a reply tells of a session; ``session_id`` where the client does not know it yet."""
+    """The state of a session in a reply; ``session_id`` is set where the client does not know it yet."""
 
     session_id: str | None = None
     modes: ModeState | None = None
@@ -262,7 +264,7 @@ class Content(msgspec.Struct, tag_field="type", tag="content"):
 
 
 class Diff(msgspec.Struct, tag_field="type", tag="diff", rename="camel"):
-    """A changed file; ``old_text`` None means that the file is new."""
+    """A changed file. ``old_text`` None means that the file is new."""
 
     path: str
     old_text: str | None
@@ -333,7 +335,7 @@ class PlanEntry(msgspec.Struct):
 
 
 class Plan(Update, tag="plan"):
-    """The whole plan, which replaces the one before."""
+    """The whole plan. It replaces the previous plan."""
 
     entries: list[PlanEntry]
 
@@ -377,7 +379,7 @@ class AvailableCommands(Update, tag="available_commands_update"):
 
 
 class CompactionUpdate(Update, tag="compaction_update"):
-    """Earlier turns were folded; only for clients that ask for these."""
+    """Earlier turns were folded. Only for clients that ask for these updates."""
 
     compaction_id: str
     status: Literal["in_progress", "completed", "failed", "cancelled"]
@@ -396,11 +398,12 @@ class SessionNotification(msgspec.Struct, rename="camel"):
     update: Update
 
 
-# --- out: what the client is asked -------------------------------------------------------------------------------------
+# --- out: requests to the client
+# ---------------------------------------------------------------------------------------
 
 
 class Asking(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """The tool call that a permission is asked for, with all that is known of it (ACP, ToolCallUpdate)."""
+    """The tool call of a permission request, with all known details (ACP, ToolCallUpdate)."""
 
     tool_call_id: str
     title: str
@@ -437,11 +440,12 @@ class PermissionAnswer(msgspec.Struct):
 
 
 EDGES = "ai.prime.acp/semantic-edges-v1"
-"""A client that names this asks for ids of model requests (``X-ACP-Model-Request-ID``), and how they led to each other."""
+"""A client with this name in ``_meta`` gets the ids of model requests (``X-ACP-Model-Request-ID``), and how one led to
+the next."""
 
 
 class ClientAbilities(msgspec.Struct, frozen=True):
-    """The client's capabilities that matter here; whatever is absent or of a wrong type is not there."""
+    """The client's capabilities that the agent uses. An absent value, or one of a wrong type, counts as false."""
 
     notices: bool = False
     display_terminal: bool = False
@@ -455,7 +459,7 @@ class ClientAbilities(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, capabilities: Any) -> ClientAbilities:
-        """Read from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
+        """Read them from ``clientCapabilities``. ``_meta.terminal_output`` is a convention of several editors."""
         given = _mapping(capabilities)
         session, meta, files = (_mapping(given.get(name)) for name in ("session", "_meta", "fs"))
         return cls(

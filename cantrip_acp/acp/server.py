@@ -1,6 +1,7 @@
-"""The agent: which methods there are, and the life of one connection (ACP, Overview).
+"""The ACP agent: the table of methods, and one connection from start to end (ACP, Overview).
 
-`serve` runs it over any two streams. A method that this version does not have is not advertised and answers -32601.
+`serve` runs the agent over any two streams. The agent does not advertise a method that it lacks, and answers -32601 to
+it.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ log = logging.getLogger(__name__)
 _NEED_A_KEY = frozenset({"session/new", "session/load", "session/resume", "session/fork"})
 
 TURN_GRACE = 0.5
-"""Seconds that cancelled turns have to end in after the client hung up."""
+"""Seconds that cancelled turns have to end after the client closed the connection."""
 
 REQUEST_GRACE = 3.0
-"""Seconds that other requests have where no turn runs: somebody may have piped a few into us."""
+"""Seconds that other requests have when no turn runs: the client may have piped a few requests into the agent."""
 
 
 class Agent:
-    """One connection's agent. ``greeted`` holds the parameters of an ``initialize`` that was answered already."""
+    """The agent of one connection. ``greeted`` holds the parameters of an ``initialize`` that was already answered."""
 
     def __init__(self, recipes: Recipes, state_dir: Path, *, greeted: dict[str, Any] | None = None) -> None:
         self._recipes = recipes
@@ -48,7 +49,7 @@ class Agent:
             self._meet(greeted.get("clientCapabilities"))
 
     def methods(self) -> dict[str, Method]:
-        """The methods of version 1 that this agent has, and `session/fork`, which is not stable yet."""
+        """The methods of ACP version 1 that this agent has, and `session/fork`, which is not stable yet."""
         return {
             "initialize": Method(acp.Initialize, self._initialize),
             "authenticate": Method(acp.Authenticate, self._authenticate),
@@ -68,7 +69,10 @@ class Agent:
         }
 
     def admit(self, method: str) -> None:
-        """Nothing comes before ``initialize`` (ACP, Initialization)."""
+        """Check that a request may come now: ``initialize`` must be first (ACP, Initialization).
+
+        Raises `RpcError` where the request comes too early, or where it needs a key and the user has signed out.
+        """
         if not self._initialized and method != "initialize":
             raise RpcError(
                 INVALID_REQUEST,
@@ -85,9 +89,10 @@ class Agent:
     async def serve(
         self, connection: Connection, *, patient: bool = False, ending: Callable[[float], None] | None = None
     ) -> None:
-        """Serve until the client hangs up; then no turn runs, no process is left, every loom is closed.
+        """Serve until the client closes the connection. Afterwards no turn runs, no process is left, and every loom is
+        closed.
 
-        ``patient`` is for input from a file, where the end says that nothing more is asked, not that nobody is there.
+        ``patient`` is for input from a file: its end means that no more requests come, not that the client is gone.
         ``ending`` is called when the end begins, with the seconds that requests still have.
         """
         self._sessions.host.connection = connection
@@ -123,7 +128,7 @@ class Agent:
         self._initialized = True
 
     async def _authenticate(self, params: acp.Authenticate, request: Request) -> dict[str, Any]:
-        """Keys come from the environment, so there is nothing to do but to look whether one is there."""
+        """Check whether a key exists. Keys come from the environment, so there is nothing else to do."""
         known = [AUTH_METHOD, *([TERMINAL_METHOD] if self._sessions.host.client.auth_terminal else [])]
         if params.method_id not in known:
             raise invalid_params(f"unknown method {params.method_id[:100]!r}; known: {', '.join(known)}", "methodId")
@@ -134,13 +139,14 @@ class Agent:
             self._recipes.signed_out = before
             raise auth_required(missing) from None
         except CantripError as problem:
-            # Whatever else is wrong with a recipe is no matter of signing in; session/new says it.
+            # Sign-in is only about keys; session/new reports all other problems of a recipe.
             log.info("authenticate: %s", problem)
         self._signed_out = False
         return {}
 
     async def _logout(self, params: acp.Logout, request: Request) -> dict[str, Any]:
-        """Forget the keys that were entered at a terminal; new sessions that need a key want `authenticate` first. Others go on."""
+        """Delete the keys that were entered at a terminal. Open sessions continue; new ones that need a key need
+        `authenticate` first."""
         from cantrip_acp.acp.login import sign_out
 
         try:
@@ -154,7 +160,7 @@ class Agent:
         except MissingKey:
             self._signed_out = True
         except CantripError as problem:
-            # Whatever else is wrong with a recipe, session/new says it, after it was asked for a key.
+            # Session/new reports all other problems of a recipe, after the user was asked for a key.
             log.info("logout: %s", problem)
         return {}
 
@@ -167,11 +173,13 @@ async def serve(
     state_dir: Path | str | None = None,
     cantrips: CantripFactory | None = None,
 ) -> None:
-    """Serve ACP over two streams until the reader ends: the agent inside a program of yours.
+    """Serve ACP over two streams until the reader ends. This embeds the agent in your program.
 
-    ``reader`` and ``writer`` are anyio byte streams, asyncio's `StreamReader` and `StreamWriter`, binary files or
-    descriptors; they stay open. ``recipe`` and ``state_dir`` are those of the command line; ``cantrips`` makes each
-    session's cantrip in place of a recipe. Nothing needs to be started before, and nothing is left behind.
+    ``reader`` and ``writer`` are anyio byte streams, asyncio's `StreamReader` and `StreamWriter`, binary files or file
+    descriptors; they stay open.
+    ``recipe`` and ``state_dir`` are the options of the command line. ``cantrips`` makes the cantrip of each session in
+    place of a recipe.
+    Nothing must be started before, and nothing is left running afterwards.
     """
     receive, send, patient = byte_streams(reader, writer)
     agent = agent_for(recipe, state_dir, cantrips=cantrips)
@@ -185,6 +193,7 @@ def agent_for(
     cantrips: CantripFactory | None = None,
     greeted: dict[str, Any] | None = None,
 ) -> Agent:
-    """An agent that takes its cantrips from a recipe: the named one, else the built-in; see `opening.Recipes`."""
+    """Make an agent that takes its cantrips from a recipe: the named one, else the built-in one. See `Recipes` in
+    `sessions.factory`."""
     folder = paths.state_dir(state_dir)
     return Agent(Recipes(recipe, folder, cantrips), folder, greeted=greeted)

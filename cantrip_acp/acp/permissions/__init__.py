@@ -1,3 +1,4 @@
-"""Permission for gate calls: which need it, asking the client, and what the user allowed for good.
+"""Permissions: which gate calls need the user's permission, the permission request, and the remembered answers.
 
-Start with `interceptor.py`."""
+These modules may import the core, the gate contracts and the wire. Start reading in `interceptor`.
+"""

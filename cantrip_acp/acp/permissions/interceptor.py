@@ -1,11 +1,11 @@
-"""Who may do what in a session: the interceptor that asks its user, and what the user said for good.
+"""Permission interceptor: decides which calls of a session may run, and asks the user where needed.
 
-It stands in the chain of every entity of the session, children among them, and knows nothing of the wire: it makes a
-`Question` and waits for an `Answer`. A refusal is an observation. What could not be done whoever allowed it is not asked:
-it fails as it would without anybody's word. What is allowed or refused for good holds for a gate or a medium's tool and a
-pattern (`patterns`), or for what the gate itself says (a host, this command). A refusal for good holds in every mode; what
-was allowed only saves the question. A question that is open while the mode changes, or while another answer decides it too,
-is settled as the call would be now.
+It runs in the gate chain of every entity of the session, including children. It knows nothing of the wire: it makes a
+`Question` and waits for an `Answer`. A refusal is an observation for the entity. A call that would fail anyway is not
+asked about: it fails as usual.
+An "always" answer applies to a gate or a medium's tool, and to a pattern (`patterns`) or to what the gate itself names
+(a host, this command). An "always reject" holds in every mode; an "always allow" only saves the question.
+When the mode changes, or another answer also decides an open question, that question is settled by the new state.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Answer = Literal["allow_once", "allow_always", "reject_once", "reject_always", "unasked"]
-"""What came of a question; unasked where the client could not be asked."""
+"""The answer to a question; ``unasked`` where the client could not be asked."""
 
 Judge = Callable[[], "GateReply | bool | None"]
-"""What becomes of a call as things are: True where it may go on, why it may not, or None where the user is to be asked."""
+"""Decides a call by the present state: True to allow it, a `GateReply` to refuse it, None to ask the user."""
 
 _FOR_PEOPLE = {
     "rejected": "you rejected this",
@@ -49,16 +49,17 @@ _FOR_PEOPLE = {
 
 
 def _no(permission: str, why: str, said: str = "") -> GateReply:
-    """A refusal: ``why`` is written for the entity, ``said`` for people."""
+    """A refusal: ``why`` is for the entity, ``said`` for people."""
     return GateReply(
         why, is_error=True, annotations={"permission": permission, "error": said or _FOR_PEOPLE[permission]}
     )
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that needs its user's word. ``pattern`` is what would be remembered, ``shown`` how that is said to people.
+    """A call that needs the user's permission. ``pattern`` is what would be remembered; ``shown`` describes it for
+    people.
 
-    ``program`` is true of commands and cells, whose tool call nobody has heard of yet.
+    ``program`` is true for commands and cells: the client has not seen their tool call yet.
     """
 
     call_id: str
@@ -72,7 +73,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     cast_id: str
     program: bool = False
     child: str | None = None
-    """What people call the child that it comes from."""
+    """The child's display name, where the call comes from a child."""
     text: str = ""
     cwd: str | None = None
     locations: tuple[Location, ...] = ()
@@ -80,7 +81,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Open:
-    """A question that nobody has answered yet."""
+    """A question without an answer yet."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
@@ -88,7 +89,7 @@ class _Open:
 
 
 class Permissions:
-    """The permissions of one session. ``ask`` puts a question to its user; ``remember`` keeps what was said for good."""
+    """The permissions of one session. ``ask`` asks the user; ``remember`` saves an "always" answer."""
 
     def __init__(self, ask: Callable[[Question], Awaitable[Answer]], remember: Callable[[Granted], None]) -> None:
         self.ask = ask
@@ -99,20 +100,21 @@ class Permissions:
         self._open: list[_Open] = []
 
     lend: Callable[[GateInvocation], GateInvocation] | None = None
-    """Gives a call over to the client where it has something better than we do: the files that are open in it."""
+    """Replaces a call by one that goes to the client, where the client has a better source: the files open in the
+    editor."""
 
     def forget(self) -> None:
-        """Nothing that was said for good holds any more."""
+        """Delete all "always" answers."""
         self.granted.clear()
 
     def reconsider(self) -> None:
-        """The mode is another one, or something was said for good: settle the open questions that this answers."""
+        """Settle the open questions that a new mode or a new "always" answer decides."""
         for each in self._open:
             if each.judge() is not None:
                 each.scope.cancel()
 
     async def __call__(self, invocation: GateInvocation, proceed: Proceed) -> GateReply:
-        """The link in the chain of a gate's call."""
+        """The interceptor in the chain of a gate call."""
         if self.lend is not None:
             invocation = self.lend(invocation)
         gate = invocation.gate
@@ -123,12 +125,12 @@ class Permissions:
         return await proceed(invocation)
 
     async def program(self, call: ProgramCall) -> GateReply | None:
-        """Why a command or a cell may not run; None where it may."""
+        """The refusal of a command or a cell; None where it may run."""
         shell = call.tool == "bash"
 
         def judge() -> GateReply | bool | None:
             if self.mode == modes.READ_ONLY and _writable(call):
-                # A child that lives already has the wards that it was born with.
+                # A child that already runs keeps the wards that it was started with.
                 return _no("refused", "refused: the session is in read-only mode, and this could change files")
             said = self._said(call.tool, lambda p: patterns.fits_command(call.text, p) if shell else p == ALL)
             if said is None or said is True:
@@ -153,7 +155,7 @@ class Permissions:
         return await self._decided(question, judge)
 
     async def _gate(self, invocation: GateInvocation) -> GateReply | None:
-        """Why a gate's call may not go on; None where it may."""
+        """The refusal of a gate call; None where it may run."""
         gate, context = invocation.gate, invocation.context
         title, locations = _seen(invocation)
         paths = [place.path for place in locations]
@@ -192,7 +194,7 @@ class Permissions:
             cast_id=context.cast_id,
             text=await _command_of(invocation),
             locations=locations,
-            # Raises what the call would fail with in any case; nobody is asked then.
+            # Raises the error that the call would fail with in any case; then nobody is asked.
             diffs=await _proposed(invocation),
         )
         why = await self._decided(question, judge)
@@ -203,7 +205,7 @@ class Permissions:
         return why
 
     def _said(self, tool: str, fits: Callable[[str], bool]) -> GateReply | bool | None:
-        """What was said for good of such a call, a refusal before a permission; None where nothing was."""
+        """The "always" answer for such a call: a rejection wins over a permission. None where there is none."""
         said = [g.allowed for g in self.granted if g.tool == tool and fits(g.pattern)]
         if not said:
             return None
@@ -211,7 +213,7 @@ class Permissions:
         return all(said) or _no("rejected_always", why)
 
     async def _decided(self, question: Question, judge: Judge) -> GateReply | None:
-        """Why a call may not go on, by what holds already or by what the user says; None where it may."""
+        """The refusal of a call, by the present state or by the user's answer; None where it may run."""
         while (now := judge()) is None:
             answer = await self._answer(question, judge)
             if answer is not None:
@@ -219,7 +221,7 @@ class Permissions:
         return now if isinstance(now, GateReply) else None
 
     async def _answer(self, question: Question, judge: Judge) -> Answer | None:
-        """What the user says; None where that is not needed any more."""
+        """The user's answer; None where it is no longer needed."""
         waiting = _Open(judge)
         self._open.append(waiting)
         try:
@@ -230,15 +232,15 @@ class Permissions:
         return None
 
     def _taken(self, question: Question, answer: Answer, judge: Judge) -> GateReply | None:
-        """What follows from an answer."""
+        """Apply an answer."""
         if answer in ("allow_always", "reject_always"):
             allowed = answer == "allow_always"
             self.granted.append(Granted(question.tool, question.pattern, allowed))
-            # What holds a secret is kept masked, so it is asked again when the session is opened anew.
+            # A pattern that holds a secret is saved masked, so the user is asked again when the session is reopened.
             self.remember(Granted(question.tool, shared().text(question.pattern), allowed))
             self.reconsider()
         if answer.startswith("allow"):
-            # The mode may be another one by now, in which this is not to be had by anybody's word.
+            # The mode may have changed meanwhile to one in which no answer allows this call.
             now = judge()
             return now if isinstance(now, GateReply) else None
         if answer == "unasked":
@@ -255,7 +257,7 @@ class Permissions:
 
 
 def _seen(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
-    """Title and locations of a call; its own name alone where its arguments have no preview."""
+    """Title and locations of a call; only the gate's name where its arguments have no preview."""
     gate = invocation.gate
     if gate.preview is None:
         return gate.name, ()
@@ -263,13 +265,13 @@ def _seen(invocation: GateInvocation) -> tuple[str, tuple[Location, ...]]:
         seen = gate.preview(invocation.args, invocation.context)
         return seen.title or gate.name, tuple(seen.locations)
     except Exception as error:  # noqa: BLE001
-        # The gate itself says what is wrong with them.
+        # The gate itself reports what is wrong with the arguments.
         log.debug("no preview of %s: %s", gate.name, shared().diagnostic(describe(error)))
         return gate.name, ()
 
 
 async def _command_of(invocation: GateInvocation) -> str:
-    """The command line that a call would run, to be shown whole. Raises `GateError` where it would fail whoever allowed it."""
+    """The full command line that a call would run. Raises `GateError` where the call would fail anyway."""
     gate = invocation.gate
     if gate.runs is not None:
         return await anyio.to_thread.run_sync(gate.runs, invocation.args, invocation.context)
@@ -278,8 +280,11 @@ async def _command_of(invocation: GateInvocation) -> str:
 
 
 def _asks(call: ProgramCall) -> bool:
-    """Whether a program of this medium is asked for: a command, unless it is nothing but a gate's call (which asks for itself
-    where it writes), and a cell that could write files."""
+    """Whether the user is asked about a program of this medium.
+
+    Yes for a command, unless it is only a gate's call (the gate asks itself where it writes), and for a cell that
+    could write files.
+    """
     if call.tool != "bash":
         return bool(call.circle.wards.code_writable_paths)
     from cantrip_acp.acp.permissions import shell_parse
@@ -301,7 +306,7 @@ def _writable(call: ProgramCall) -> bool:
 
 
 async def _proposed(invocation: GateInvocation) -> tuple[Diff, ...]:
-    """The changes that a call would make. Raises `GateError` where it would fail whoever allowed it."""
+    """The changes that a call would make. Raises `GateError` where the call would fail anyway."""
     proposes = invocation.gate.proposes
     if proposes is None:
         return ()

@@ -1,7 +1,7 @@
-"""Asking a session's user through the client (ACP, Requesting Permission).
+"""Permission requests: asks the client before a gate call (ACP, Requesting Permission).
 
-The question goes out behind the updates that lead to it: it takes its place among the entity's events (`Asked`), and is
-asked when those before it were sent. A client that never answers keeps that one turn waiting, and nothing else.
+The request must follow the updates that belong before it. So the question is queued among the entity's events
+(`Asked`), and the request is sent after those events. A client that never answers blocks only that turn.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ METHOD = "session/request_permission"
 
 
 class Asked(events.Event, frozen=True, kw_only=True, tag="permission"):
-    """A question's place among the events; ``shown`` is set when everything before it was sent."""
+    """The place of a question among the events; ``shown`` is set when everything before it was sent."""
 
     question: Any
     shown: Any
 
 
 async def ask_client(connection: Connection, session_id: str, question: Question) -> Answer | None:
-    """What the user said; None where the client settled the question as cancelled. Secrets are masked here in the changes of
-    files, and before in all else."""
+    """The user's answer; None where the client cancelled the question.
+
+    Masks secrets in the file changes; the caller has masked them in the rest.
+    """
     redact = shared()
     content: list[acp.ToolContent] = [
         acp.Diff(d.path, None if d.old_text is None else redact.text(d.old_text), redact.text(d.new_text))
@@ -77,7 +79,8 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: str) -> str:
-    """Text for whoever decides by it: what cannot be seen, or turns other text around, is spelled out.
+    """The text with invisible characters, and those that change the text direction, written as escapes. People decide
+    by this text.
 
     >>> visible("rm \u202egpj.a")
     'rm \\\\u202egpj.a'
@@ -94,7 +97,7 @@ _ANSWERS = frozenset({"allow_once", "allow_always", "reject_once", "reject_alway
 
 
 async def choose(connection: Connection, request: acp.RequestPermission) -> str | None:
-    """The id of the option that was chosen, ``unasked`` where nobody could be asked; None for a cancelled question."""
+    """The id of the chosen option; ``unasked`` where the client could not ask; None for a cancelled question."""
     try:
         answer: acp.PermissionAnswer = await connection.request(METHOD, request, acp.PermissionAnswer)
     except RpcError as problem:

@@ -1,10 +1,12 @@
-"""What can be said of a shell command without running it: whether it is one plain command, and what else says the same.
+"""Shell command parser for permissions: is a command one plain command, and which other commands does its pattern
+allow?
 
-Everything here errs on the side of asking: what is not understood is no plain command, and only its exact text can be
-allowed for good. A word for good may hold for more than one text where all of them run the same program and that program,
-with the options that they give it, starts nothing else and overwrites nothing. Of other programs no beginning of a command
-tells what it does (``git -c alias.x='!sh'``, ``sort --compress-program``, ``find -exec``, a test runner, a shell), and of
-none does it where the shell has anything else to do.
+When in doubt, it asks: a command that it does not understand is not plain, and only its exact text can be always
+allowed.
+A pattern may cover several texts only if all of them run the same program, and that program, with the given options,
+starts no other program and overwrites nothing. For other programs the start of a command does not tell what it does
+(``git -c alias.x='!sh'``, ``sort --compress-program``, ``find -exec``, a test runner, a shell). The same is true where
+the shell itself has more to do than to run the program.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ _OPTIONS = {
         "tree": r"-[adfLIPpshuDFCn0-9]+|--(noreport|dirsfirst|charset=\w+)",
     }.items()
 }
-"""Programs that only look with these options, each a whole word; every other option is one that may do more."""
+"""Programs that only read with these options. Each pattern matches a whole word; any other option may do more."""
 
 
 def plain(command: str) -> list[str] | None:
-    """The words of one plain command, without a pipe, list, redirection, substitution or assignment; None of anything else.
+    """The words of one plain command; None for a command with a pipe, list, redirection, substitution or assignment.
 
-    A here-document with a quoted delimiter that ends the text counts as plain: it is data alone.
+    A here-document with a quoted delimiter at the end of the text counts as plain, because it is only data.
     """
     if "\0" in command:
         return None
@@ -87,7 +89,7 @@ def plain(command: str) -> list[str] | None:
 
 
 def _harmless(text: str) -> bool:
-    """Whether a shell would see words and nothing else."""
+    """Whether a shell would see only words."""
     quote = ""
     escaped = False
     for character in text:
@@ -111,13 +113,15 @@ def _harmless(text: str) -> bool:
 
 
 def prefix(command: str) -> str | None:
-    """The words by which commands begin that run the same as this one and nothing else; None where its whole text must do.
+    """The first words of a command, where all commands with these first words are as safe as this one; None where only
+    the whole text will do.
 
-    >>> prefix("git status --short"), prefix("ls -la src"), prefix("pytest -x"), prefix("git -c a.b=c status"), prefix("ls; rm x")
+    >>> prefix("git status --short"), prefix("ls -la src"), prefix("pytest -x"), prefix("git -c a.b=c status"),
+    prefix("ls; rm x")
     ('git status', 'ls', None, None, None)
     """
     if "\\" in command or "\n" in command or not all(c.isalnum() or c.isascii() for c in command):
-        # Where a shell could read other words than we do: it need not be worked out.
+        # A shell could read other words here than this parser does.
         return None
     words = plain(command)
     if words is None:
@@ -133,7 +137,8 @@ def prefix(command: str) -> str | None:
 
 
 def _findable(command: str) -> bool:
-    """Whether a word begins by a pattern of file names, of which one could be an option: ``*`` finds ``--output=x`` too."""
+    """Whether a word starts with a file name pattern. Such a word could become an option: ``*`` also matches
+    ``--output=x``."""
     quote, said = "", False
     for character in command:
         if quote:

@@ -1,3 +1,4 @@
 """JSON-RPC 2.0 over newline-delimited JSON, for both sides of the protocol.
 
-Start with `connection.py`."""
+These modules import only the text helpers and the core. Start reading in `connection`.
+"""

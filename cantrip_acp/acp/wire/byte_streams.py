@@ -1,4 +1,4 @@
-"""Whatever a program has for input and output, as the two byte streams that a connection needs."""
+"""Byte streams: wraps any input and output of a program as the two streams that a connection needs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from cantrip_acp.acp.wire.send_queue import ByteSender
 
 
 def byte_streams(reader: Any, writer: Any) -> tuple[ByteReceiver, ByteSender, bool]:
-    """The two streams, and whether the input is a regular file, whose end is no hanging up.
+    """The two streams, and whether the input is a regular file (the end of a file does not mean that the client is
+    gone).
 
-    Takes anyio byte streams, asyncio's stream reader and writer, binary files and descriptors. Raises TypeError for
-    anything else.
+    Takes anyio byte streams, asyncio's stream reader and writer, binary files and file descriptors. Raises TypeError
+    for anything else.
     """
     receive: ByteReceiver
     send: ByteSender
@@ -78,23 +79,23 @@ class _AsyncioWriter:
             raise anyio.BrokenResourceError from gone
 
 
-# --- Descriptors of any kind as byte streams: pipes, sockets, terminals and regular files.
-#
-# An event loop watches pipes, sockets and terminals, and refuses files; here both read alike. The flags of a descriptor
-# are left as they are, because they belong to whoever opened it (a terminal's are the shell's too): reading and writing
-# ask first whether they would wait.
+# --- File descriptors of any kind as byte streams: pipes, sockets, terminals and regular files.
+
+# An event loop can watch pipes, sockets and terminals, but not files; these classes read all of them the same way.
+# They do not change the flags of a descriptor, because the flags belong to its owner (the shell shares those of a
+# terminal). Instead they poll before each read and write.
 
 READ_SIZE = 256 * 1024
-"""Bytes taken at once; a pipe holds 64 KiB by default."""
+"""Bytes to read at once; a pipe holds 64 KiB by default."""
 
 _ROOM = select.PIPE_BUF
-"""Bytes that a blocking descriptor surely takes at once when it says that it is writable."""
+"""Bytes that a blocking descriptor takes at once for sure when poll says that it is writable."""
 
 _END_OF_TRANSMISSION = b"\x04"
 
 
 class DescriptorReader:
-    """Reads a descriptor; `receive` raises `anyio.EndOfStream` at its end, also where the other side vanished."""
+    """Reads a descriptor. `receive` raises `anyio.EndOfStream` at the end, also where the other side vanished."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -102,14 +103,14 @@ class DescriptorReader:
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
         self.is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        """A file has an end, but nobody hangs up at it."""
+        """A file has an end, but nobody hangs up there."""
 
     def hung_up(self) -> bool:
-        """Whether nobody writes any more, though there may be something to read yet."""
+        """Whether the writer has gone, even if there is still data to read."""
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in self._poll.poll(0))
 
     async def receive(self, max_bytes: int = READ_SIZE) -> bytes:
-        """At least one byte, at most ``max_bytes``."""
+        """Returns at least one byte, at most ``max_bytes``."""
         while True:
             if self._poll.poll(0):
                 try:
@@ -117,7 +118,7 @@ class DescriptorReader:
                 except BlockingIOError:
                     chunk = None
                 except OSError:
-                    # ECONNRESET of a socket, EIO of a terminal whose other side closed: nobody is there any more.
+                    # ECONNRESET of a socket, EIO of a terminal whose other side closed: the peer is gone.
                     raise anyio.EndOfStream from None
                 if chunk is not None:
                     if self._terminal and _END_OF_TRANSMISSION in chunk:
@@ -129,10 +130,11 @@ class DescriptorReader:
 
 
 class DescriptorWriter:
-    """Writes a descriptor at the pace of its reader; `send` raises `anyio.BrokenResourceError` when that has gone."""
+    """Writes a descriptor as fast as its reader reads. `send` raises `anyio.BrokenResourceError` when the reader is
+    gone."""
 
     def __init__(self, fd: int) -> None:
-        # A blocking terminal may take less than it promises: it gets an open description of our own that never blocks.
+        # A blocking terminal may take less than poll promises. So open a second descriptor for it that never blocks.
         self._fd = _terminal_of_our_own(fd) if os.isatty(fd) else fd
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLOUT)
@@ -140,7 +142,7 @@ class DescriptorWriter:
         self._at_once = _ROOM if patient else READ_SIZE
 
     async def send(self, item: bytes | bytearray) -> None:
-        """Write all of it."""
+        """Write all bytes of ``item``."""
         rest = memoryview(item)
         while rest:
             if not self._poll.poll(0):

@@ -1,13 +1,15 @@
-"""JSON-RPC 2.0 over newline-delimited JSON, both ways, for either side of the Agent Client Protocol.
+"""JSON-RPC 2.0 connection: reads and writes messages in both directions, for either side of ACP.
 
-A `Connection` reads on one task and never works there: a handler checks its parameters and returns, and what it returns
-awaitable runs on a task of its own. Handlers start in the order in which messages came, so a cancel that follows a
-prompt finds it. Replies, updates and requests go out in the order in which they were put (see `outbox`).
+A `Connection` reads on one task and does no work there. A handler checks its parameters and returns; if it returns an
+awaitable, that runs on its own task. Handlers start in the order of the messages, so a cancel after a prompt finds the
+prompt. Replies, updates and requests go out in the order of `put` (see `send_queue`).
 
-What the other side may send, and what it gets (ACP, Errors): a line that is no JSON gets -32700 and one that is no
-message -32600, both with a null id where none can be read; an unknown request -32601; wrong parameters -32602 with the
-name of the field; a cancelled request (``$/cancel_request``) -32800; a fault of ours -32603 without its text, which may
-hold what is not the other side's to see. A notification is never answered. None of these ends the connection.
+Errors for the other side (ACP, Errors): a line that is not JSON gets -32700 and a line that is not a message -32600,
+both
+with a null id where no id can be read. An unknown request gets -32601, wrong parameters -32602 with the name of the
+field, a cancelled request (``$/cancel_request``) -32800. A bug in a handler gets -32603 without its text, because the
+text
+may hold secrets. A notification never gets an answer. None of these ends the connection.
 """
 
 from __future__ import annotations
@@ -51,33 +53,33 @@ MAX_IN_FLIGHT = 1024
 """Requests of the other side that may be open at once."""
 
 UNREAD_LIMIT = 1024 * 1024
-"""Bytes that may wait before reading does too: a peer that asks and never reads costs no more memory than this."""
+"""Bytes of unsent replies before reading stops. It limits the memory for a peer that sends requests and never reads."""
 
 GRACE = 0.5
-"""Seconds that requests have to be answered in after the end, where nobody says otherwise."""
+"""Seconds that open requests have after the end of the connection, where ``hang_up`` gives no other number."""
 
 LAST_WORDS = 0.2
-"""Seconds in which the last replies may be written after the end."""
+"""Seconds to write the last replies after the end."""
 
 LINES_AT_ONCE = 64
-"""Lines handled before other tasks get their turn."""
+"""Lines handled before other tasks run."""
 
 
 class ByteReceiver(Protocol):
-    """Where bytes come from: an anyio byte stream or a descriptor."""
+    """Source of bytes: an anyio byte stream or a file descriptor."""
 
     async def receive(self) -> bytes: ...
 
 
 class Disconnected(Exception):
-    """The other side is gone, so what it was asked will not be answered."""
+    """The other side is gone, so a request to it gets no answer."""
 
 
 class Request:
     """One message that is being handled.
 
-    ``on_cancel`` replaces the cancellation of the handler's task when the other side cancels the request; ``after``
-    holds what is to be sent right behind the reply. A notification has ``id`` None and gets no reply.
+    ``on_cancel`` runs when the other side cancels the request, in place of cancelling the handler's task. ``after``
+    holds calls that send messages right behind the reply. A notification has ``id`` None and gets no reply.
     """
 
     __slots__ = ("_scope", "after", "cancelled", "id", "method", "on_cancel")
@@ -91,7 +93,7 @@ class Request:
         self._scope = anyio.CancelScope()
 
     def cancel(self) -> None:
-        """As the other side asked for it: the reply will be -32800."""
+        """Cancel the request for the other side: its reply will be -32800."""
         self.cancelled = True
         if self.on_cancel is not None:
             self.on_cancel()
@@ -100,11 +102,11 @@ class Request:
 
 
 Handler = Callable[[Any, Request], Any]
-"""Takes the decoded parameters; returns the result, or an awaitable of it that runs on a task of its own."""
+"""Takes the decoded parameters; returns the result, or an awaitable of it that runs on its own task."""
 
 
 class Method(msgspec.Struct, frozen=True):
-    """One method that this side serves. ``params`` is the type that its parameters are decoded into."""
+    """One method that this side serves. ``params`` is the type for its decoded parameters."""
 
     params: Any
     handler: Handler
@@ -112,7 +114,7 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class _Pending:
-    """A question of ours that waits for its answer."""
+    """A request to the other side that waits for its answer."""
 
     __slots__ = ("done", "error", "result")
 
@@ -127,7 +129,8 @@ class _Pending:
 
 
 class Connection:
-    """One side of a connection. `run` serves ``methods`` until the other side hangs up or `stop` is called."""
+    """One side of a connection. `run` serves ``methods`` until the other side closes the connection or `stop` is
+    called."""
 
     def __init__(
         self,
@@ -139,7 +142,8 @@ class Connection:
         max_line: int = MAX_LINE,
         admit: Callable[[str], None] | None = None,
     ) -> None:
-        """``leftover`` was read before; ``admit`` raises `RpcError` for a request that may not come at this point."""
+        """``leftover`` are bytes that were read before; ``admit`` raises `RpcError` for a request that may not come
+        now."""
         self._receive = receive
         self._methods = methods
         self._leftover = leftover
@@ -171,21 +175,22 @@ class Connection:
         await self._outbox.room()
 
     async def notify(self, method: str, params: Any) -> None:
-        """Send a notification; waits while the other side is slow."""
+        """Send a notification. Waits while the other side is slow."""
         outbox = self._outbox
         outbox.put(Notification(method, params))
         if outbox.waiting > HIGH_WATER:
             await outbox.room()
 
     def notify_now(self, method: str, params: Any) -> None:
-        """Send a notification without waiting: for the few that end something."""
+        """Send a notification without waiting. Only for the few that end something."""
         self._outbox.put(Notification(method, params))
 
     async def request(self, method: str, params: Any, result: Any = Any) -> Any:
-        """Ask the other side; the answer is decoded into the type ``result``.
+        """Send a request; the answer is decoded into the type ``result``.
 
-        Raises `RpcError` for an error answer or one of the wrong shape, `Disconnected` when the other side is gone.
-        When the waiting is cancelled, the other side is told so by ``$/cancel_request``.
+        Raises `RpcError` for an error answer or an answer of the wrong shape, `Disconnected` when the other side is
+        gone.
+        When the waiting is cancelled, the other side gets ``$/cancel_request``.
         """
         if self.closed:
             raise Disconnected(f"the connection is closed; {method} was not sent")
@@ -207,14 +212,15 @@ class Connection:
         except (msgspec.DecodeError, RecursionError) as problem:
             raise RpcError(INVALID_REQUEST, f"the answer to {method} has the wrong shape: {problem}") from None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start and end
+    # -----------------------------------------------------------------------------------------------------
 
     async def run(self, hang_up: Callable[[], float] | None = None, *, patient: bool = False) -> None:
-        """Serve until the end of the input, a broken output, or `stop`.
+        """Serve until the input ends, the output breaks, or `stop` is called.
 
-        Then nothing new is taken, ``hang_up`` is called and gives the seconds that what is being handled has to be
-        answered in (-32800 afterwards), and what was put is written where the other side still reads. With ``patient``
-        the end of the input is not yet somebody's leaving: what was asked is answered in its own time.
+        Then no new messages are handled. ``hang_up`` is called and returns the seconds that open requests have to be
+        answered (-32800 afterwards). The queued output is written where the other side still reads. With ``patient``,
+        the end of the input does not mean that the other side is gone: open requests may take their time.
         """
         self._hang_up = hang_up
         self._patient = patient
@@ -230,12 +236,12 @@ class Connection:
                 tasks.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """End `run` as if the other side had hung up."""
+        """End `run` as if the other side had closed the connection."""
         self._left()
         self._reading.cancel()
 
     def _left(self) -> None:
-        """The other side is gone, or as good as gone."""
+        """The other side is gone: start the time limit for open requests."""
         if self._gone:
             return
         self._gone = True
@@ -263,7 +269,7 @@ class Connection:
 
     async def _write(self) -> None:
         await self._outbox.run()
-        # Whoever cannot hear us has gone, whether or not its end of our input is still open.
+        # If the output is broken, nobody reads the replies, even where the input is still open.
         self.stop()
 
     # --- receiving ---------------------------------------------------------------------------------------------------
@@ -278,7 +284,7 @@ class Connection:
                         await self._unread()
                     if not count % LINES_AT_ONCE:
                         await anyio.lowlevel.checkpoint()
-                # Also where bytes are always at hand, so that a flood starves nobody.
+                # Also when input is always ready, so that a flood of messages does not block other tasks.
                 await anyio.lowlevel.checkpoint()
                 lines = self._splitter.feed(await self._receive.receive())
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -287,7 +293,8 @@ class Connection:
             await anyio.lowlevel.checkpoint()
 
     async def _unread(self) -> None:
-        """Read no further while the other side does not. One that has left besides will never read: that is the end."""
+        """Stop reading while the other side does not read. If it has also hung up, it will never read: raises
+        EndOfStream."""
         with anyio.move_on_after(GRACE) as patience:
             await self._outbox.room()
         if patience.cancelled_caught and getattr(self._receive, "hung_up", bool)():
@@ -315,7 +322,8 @@ class Connection:
                 known = read_id(envelope.id)
                 if known is None:
                     raise RpcError(INVALID_REQUEST, "Invalid request: an id is a string, an integer or null")
-                # An answer carries an id of ours; an error with it would look like an answer to one of theirs.
+                # An answer carries an id of this side. An error with that id would look like an answer to a request of
+                # theirs.
                 caller = NULL_ID if is_answer else known
             if envelope.jsonrpc != b'"2.0"' and (
                 not envelope.jsonrpc or msgspec.json.decode(envelope.jsonrpc) != "2.0"
@@ -361,7 +369,7 @@ class Connection:
             pending.done.set()
 
     def _hear(self, name: str, params: msgspec.Raw) -> None:
-        """A notification: acted on or ignored, never answered."""
+        """Handle a notification: act on it or ignore it, never answer it."""
         if name == "$/cancel_request":
             self._cancel_request(params)
             return
@@ -396,7 +404,7 @@ class Connection:
     # --- serving -----------------------------------------------------------------------------------------------------
 
     def _serve(self, request: Request, params: msgspec.Raw) -> None:
-        """Start a request; what is awaitable goes on in a task of its own."""
+        """Start a request. An awaitable result runs on its own task."""
         try:
             method = self._methods.get(request.method)
             if method is None:
@@ -443,7 +451,7 @@ class Connection:
             self._refuse(error, request.id)
 
     def beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run something beside the requests, until it has ended or the connection does."""
+        """Run a task next to the requests, until it ends or the connection does."""
         if self._tasks is not None:
             self._tasks.start_soon(work)
 

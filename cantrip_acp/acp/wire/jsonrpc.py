@@ -1,6 +1,6 @@
-"""JSON-RPC 2.0 envelopes: what a line holds before anybody looks at its parameters.
+"""JSON-RPC 2.0 messages: parses the envelope of a line before its parameters, and builds replies and errors.
 
-Ids keep their bytes, so that a reply echoes exactly what was sent: integers of any size, strings, null.
+Ids keep their bytes, so a reply echoes exactly what was sent: integers of any size, strings, null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABSENT = Raw(b"")
 
 
 class RpcError(Exception):
-    """A JSON-RPC error: one that we answer with, or one that we were answered with.
+    """A JSON-RPC error, sent or received.
 
     ``data`` is plain data for the other side's program, such as ``{"field": "cwd"}``.
     """
@@ -40,7 +40,8 @@ class RpcError(Exception):
 
 
 def one_line(message: str) -> str:
-    """A message as an error has it: in one line (JSON-RPC 2.0, Error object); its data may hold the layout."""
+    """The message on one line, as errors need it (JSON-RPC 2.0, Error object); the error's data may hold the original
+    lines."""
     return "; ".join(filter(None, map(str.strip, message.splitlines()))) or "Error"
 
 
@@ -51,7 +52,7 @@ class ErrorObject(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, error: RpcError) -> ErrorObject:
-        """An error as it is sent: in one line, with the lines that it was written in as ``details`` of its data."""
+        """The error as it is sent: the message on one line; several lines go into ``details`` of its data."""
         message, data = one_line(error.message), error.data
         if len(error.message.strip().splitlines()) > 1 and isinstance(data, dict | None):
             given = data or {}
@@ -86,7 +87,7 @@ class OutgoingRequest(msgspec.Struct):
 
 
 class Envelope(msgspec.Struct):
-    """A message of the other side, its members undecoded; an absent one is empty."""
+    """A message of the other side, its members not decoded. An absent member is empty."""
 
     jsonrpc: Raw = ABSENT
     id: Raw = ABSENT
@@ -109,7 +110,7 @@ _decode = codecs.json_decoder(Envelope).decode
 
 
 def read_id(raw: Raw) -> Id | None:
-    """An id from its bytes; None where it is not a string, an integer or null."""
+    """Parse an id; None where it is not a string, an integer or null."""
     value = msgspec.json.decode(raw)
     if value is None:
         return NULL_ID
@@ -123,13 +124,14 @@ def read_id(raw: Raw) -> Id | None:
 
 
 def read_envelope(line: bytes) -> Envelope:
-    """A line's message. Raises `RpcError` -32700 for what is no JSON and -32600 for what is no single object."""
+    """Parse the message of a line. Raises `RpcError` -32700 for a line that is not JSON and -32600 where it is not one
+    object."""
     try:
         line.decode()
         try:
             return _decode(line)
         except msgspec.ValidationError:
-            # Not an object. It was looked at no further than that, so it may still be no JSON.
+            # Not an object. msgspec stopped there, so the rest may still be invalid JSON.
             msgspec.json.decode(line)
             raise _not_a_message(line) from None
         except msgspec.DecodeError:
@@ -165,13 +167,14 @@ _FIELD = re.compile(r"(?:missing required field `(?P<missing>[^`]+)`)?(?: - at `
 
 
 def invalid_params(problem: str, field: str | None = None) -> RpcError:
-    """-32602 that names the field."""
+    """Error -32602 with the name of the field."""
     message = f"Invalid params: {field}: {problem}" if field else f"Invalid params: {problem}"
     return RpcError(INVALID_PARAMS, message, {"field": field, "problem": problem} if field else {"problem": problem})
 
 
 def decode_params(raw: Raw, shape: Any) -> Any:
-    """Parameters as ``shape``; absent and null are an empty object. Raises `RpcError` -32602 naming the field."""
+    """Decode parameters as ``shape``; absent and null count as an empty object. Raises `RpcError` -32602 with the
+    field's name."""
     data = bytes(raw)
     if not data or data == b"null":
         data = b"{}"

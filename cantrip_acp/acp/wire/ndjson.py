@@ -1,20 +1,20 @@
-"""Newline-delimited framing (ACP, Transports): bytes become lines, whatever size they come in."""
+"""Newline-delimited JSON framing (ACP, Transports): splits byte chunks of any size into lines."""
 
 from __future__ import annotations
 
 MAX_LINE = 64 * 1024 * 1024
-"""Bytes of the longest line that is read; a longer one is dropped while it comes."""
+"""Bytes of the longest accepted line. A longer line is dropped while it is read."""
 
 
 class TooLong:
-    """Stands where a line of more than the allowed length was."""
+    """Marks the place of a line that was longer than allowed."""
 
 
 TOO_LONG = TooLong()
 
 
 class LineSplitter:
-    """Cuts chunks at newlines. Each byte is looked at once, and an overlong line takes no memory beyond the limit."""
+    """Splits chunks at newlines. It reads each byte once, and an overlong line takes no memory beyond the limit."""
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self._max = max_line
@@ -38,11 +38,11 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[bytes | TooLong]:
-        """What stands after the last newline, now that no more will come."""
+        """The text after the last newline, when no more bytes come."""
         return self._complete(b"") if self._parts else []
 
     def _keep(self, part: bytes) -> bool:
-        """Store a piece of an unfinished line; true at the moment when it has become too long."""
+        """Store a part of an unfinished line. Returns True once, when the line becomes too long."""
         if self._skipping:
             return False
         self._size += len(part)

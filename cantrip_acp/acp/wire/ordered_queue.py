@@ -1,4 +1,4 @@
-"""Work that is done one piece after another, in the order in which it came, with a limit for who brings it."""
+"""Ordered queue: runs work items one after another in the order they came, and limits how many wait."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 import anyio
 
 WAITING: Final = 256
-"""Pieces that may wait before `room` makes whoever brings more wait too."""
+"""Items that may wait before `room` makes producers wait."""
 
 
 class InOrder:
-    """`put` never waits; one task does the work by `run`."""
+    """A queue of async calls. `put` never waits; one task runs the calls with `run`."""
 
     def __init__(self) -> None:
         self._work: deque[Callable[[], Awaitable[None]]] = deque()
@@ -25,7 +25,7 @@ class InOrder:
         self._arrived.set()
 
     async def run(self) -> None:
-        """Do what came, for as long as this is not cancelled."""
+        """Run the queued calls until cancelled."""
         while True:
             while self._work:
                 await self._work[0]()
@@ -37,7 +37,7 @@ class InOrder:
             await self._arrived.wait()
 
     async def all_done(self) -> None:
-        """Wait until all is done that came before now."""
+        """Wait until everything queued before now is done."""
         done = anyio.Event()
 
         async def reached() -> None:
@@ -47,6 +47,6 @@ class InOrder:
         await done.wait()
 
     async def room(self) -> None:
-        """Wait while too much waits."""
+        """Wait while too many items are queued."""
         while len(self._work) > WAITING:
             await self._drained.wait()

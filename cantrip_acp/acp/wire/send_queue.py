@@ -1,7 +1,7 @@
-"""Messages on their way out: in order, many in one write, and no faster than the reader.
+"""Send queue: writes outgoing messages in order, many in one write, and no faster than the reader reads.
 
-Whoever sends much waits for `Outbox.room`; a reply or an error never waits. So a slow client slows the entity that
-talks to it and nothing else, and a cancelled turn can still be answered while the client is slow.
+A sender of many messages waits for `Outbox.room`; a reply or an error never waits. So a slow client slows only the
+entity that talks to it, and a cancelled turn can still be answered while the client is slow.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import anyio
 import msgspec
 
 HIGH_WATER = 64 * 1024
-"""Bytes that may wait before senders do."""
+"""Queued bytes at which senders start to wait."""
 
 
 class ByteSender(Protocol):
-    """Where the bytes go: an anyio byte stream or a descriptor."""
+    """Destination of bytes: an anyio byte stream or a file descriptor."""
 
     async def send(self, item: bytes, /) -> None: ...
 
 
 class Outbox:
-    """The one writer of a connection: `put` keeps order, `run` writes; once `broken`, everything is dropped."""
+    """The only writer of a connection. `put` keeps the order, `run` writes. Once it is `broken`, everything is
+    dropped."""
 
     def __init__(self, stream: ByteSender) -> None:
         self._stream = stream
@@ -34,17 +35,17 @@ class Outbox:
         self._closing = False
         self._encoder = msgspec.json.Encoder(enc_hook=repr)
         self.written = anyio.Event()
-        """Set when the last byte is out, or when the other side no longer reads."""
+        """Set when the last byte is written, or when the other side no longer reads."""
         self.broken = False
-        """The other side no longer reads."""
+        """True when the other side no longer reads."""
 
     @property
     def waiting(self) -> int:
-        """Bytes not yet taken by the other side."""
+        """Bytes that the other side has not taken yet."""
         return len(self._buffer) + self._writing
 
     def put(self, message: Any) -> None:
-        """Queue one message; it is a struct or plain data."""
+        """Queue one message: a struct or plain data."""
         if self.broken:
             return
         buffer = self._buffer
@@ -52,7 +53,7 @@ class Outbox:
         try:
             self._encoder.encode_into(message, buffer, start)
         except (UnicodeEncodeError, OverflowError, ValueError, TypeError):
-            # Lone surrogates and integers beyond 64 bits: what an entity or a model wrote may hold them.
+            # Text of an entity or a model may hold lone surrogates and integers beyond 64 bits.
             del buffer[start:]
             buffer += json.dumps(_plain(msgspec.to_builtins(message, enc_hook=repr, str_keys=True))).encode()
         buffer += b"\n"
@@ -60,15 +61,16 @@ class Outbox:
             self._filled.set()
 
     async def room(self) -> None:
-        """Wait where too much waits, until that is out.
+        """Wait while too many bytes are queued, until they are written.
 
-        Once and no longer: what others put meanwhile is for them to wait for, or a flood would starve everybody else.
+        It waits for the present bytes only. If it also waited for later messages of others, a flood would block every
+        sender.
         """
         if self.waiting > HIGH_WATER and not self.broken:
             await self._drained.wait()
 
     async def run(self) -> None:
-        """Write until `finish`, or until the other side is gone."""
+        """Write until `finish` is called, or until the other side is gone."""
         try:
             while True:
                 if not self._buffer:
@@ -79,7 +81,7 @@ class Outbox:
                     continue
                 batch, self._buffer = self._buffer, bytearray()
                 self._writing = len(batch)
-                # A buffer serves every stream as bytes do, and copying it would cost as much as writing it.
+                # A bytearray works for every stream as bytes do, and a copy would cost as much as the write.
                 await self._stream.send(cast(bytes, batch))
                 self._writing = 0
                 self._wake_senders()
@@ -93,7 +95,7 @@ class Outbox:
             self._wake_senders()
 
     def finish(self) -> None:
-        """No more will be put: `run` ends when all is written."""
+        """No more messages will come: `run` ends when all are written."""
         self._closing = True
         self._filled.set()
 
@@ -103,7 +105,7 @@ class Outbox:
 
 
 def _plain(data: Any) -> Any:
-    """The same data as JSON can carry it: valid text, finite numbers."""
+    """The same data in a form that JSON can hold: valid text, finite numbers."""
     if isinstance(data, str):
         return data.encode("utf-8", "replace").decode()
     if isinstance(data, dict):

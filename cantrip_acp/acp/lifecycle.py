@@ -108,7 +108,7 @@ class _RedactingFormatter(logging.Formatter):
 
 
 class _PatientlessHandler(logging.Handler):
-    """Writes to stderr what it takes at once. A client that never reads our stderr must not be able to stop us."""
+    """Writes to stderr without blocking and drops the rest. A client that never reads stderr must not stop the agent."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -118,4 +118,4 @@ class _PatientlessHandler(logging.Handler):
             while data and poll.poll(0):
                 data = data[os.write(2, data[: select.PIPE_BUF]) :]
         except OSError:
-            pass  # nobody reads it
+            pass  # stderr is closed

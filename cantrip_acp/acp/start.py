@@ -1,9 +1,9 @@
-"""The console script ``cantrip-acp``: an ACP agent on standard input and output.
+"""The command ``cantrip-acp``: an ACP agent on standard input and output.
 
-An editor waits for the answer to ``initialize``, so that comes first: the streams are taken, one line is read, and the
-answer is written with nothing loaded but `os`, `json` and the handshake (`typing` alone costs as much). Then the rest
-is imported, and what else was read by then is handed on. From the first moment on, file descriptor 1 leads to stderr:
-whatever a library prints, only the protocol reaches the client.
+An editor waits for the answer to ``initialize``, so this module answers it first. It takes the streams, reads one
+line, and answers before anything is imported except `os`, `json` and the handshake (even `typing` would double the
+time). Then it imports the rest and hands over the bytes that it read beyond that line. From the start, file descriptor
+1 leads to stderr: whatever a library prints, the client gets only the protocol.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ To talk to an entity in a terminal: cantrip repl
 """
 
 FIRST_LINE_LIMIT = 1024 * 1024
-"""Bytes of a first line that is answered here; a longer one is the wire's business."""
+"""Bytes of a first line that is answered here; the connection handles a longer one."""
 
 
 class Options:
-    """What the command line said."""
+    """The options of the command line."""
 
     __slots__ = ("log_file", "recipe", "sign_in", "state_dir")
 
@@ -62,13 +62,13 @@ class Options:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until the client hangs up; returns the exit status."""
+    """Serve until the client closes the connection. Returns the exit status."""
     options = parse(sys.argv[1:] if argv is None else argv)
     if options.sign_in:
         from cantrip_acp.acp.login import sign_in
 
         return sign_in()
-    # Until the server runs there is nothing to save: a polite signal ends the process as politely.
+    # Until the server runs there is nothing to save, so a signal may end the process at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     source, sink = take_streams()
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str]) -> Options:
-    """Read the flags. ``--help``, ``--version`` and mistakes end the process (status 0, 0 and 2)."""
+    """Parse the flags. ``--help``, ``--version`` and mistakes end the process (status 0, 0 and 2)."""
     options = Options()
     rest = list(argv)
     while rest:
@@ -108,15 +108,16 @@ def parse(argv: list[str]) -> Options:
 
 
 def take_streams() -> tuple[int, int]:
-    """Descriptors of the protocol, in and out. What anybody else reads is empty; what they write goes to stderr."""
+    """File descriptors of the protocol, in and out. Other code that reads stdin gets nothing, and what it prints goes
+    to stderr."""
     try:
-        # Asked before anything is opened: a new descriptor would take a closed one's number.
+        # Check before opening anything: a new descriptor would take the number of a closed one.
         os.fstat(0), os.fstat(1)
     except OSError:
         _usage_error("standard input and output must be open: an editor starts this command with a pipe on each")
     nothing = os.open(os.devnull, os.O_RDWR)
     if nothing == 2:
-        nothing = os.dup(2)  # there was no stderr: it leads nowhere
+        nothing = os.dup(2)  # stderr is closed, so it leads to /dev/null
     source, sink = os.dup(0), os.dup(1)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
@@ -125,9 +126,9 @@ def take_streams() -> tuple[int, int]:
 
 
 def _greet(source: int, sink: int) -> tuple[bytes, dict[str, Any] | None]:
-    """Answer a first line that is a plain ``initialize``.
+    """Answer the first line, if it is a plain ``initialize``.
 
-    Returns the bytes that are left and the request's parameters; all bytes and None where the line is anything else.
+    Returns the remaining bytes and the request's parameters; for any other line, all bytes and None.
     """
     read = b""
     while b"\n" not in read and len(read) < FIRST_LINE_LIMIT:
@@ -153,12 +154,12 @@ def _greet(source: int, sink: int) -> tuple[bytes, dict[str, Any] | None]:
             except BlockingIOError:
                 continue
     except OSError:
-        sys.exit(0)  # the client has gone, and nothing has begun
+        sys.exit(0)  # the client has gone, and no work has begun
     return rest, params
 
 
 def _initialize_reply(line: bytes) -> tuple[bytes | None, dict[str, Any] | None]:
-    """The reply to a well-formed ``initialize``. Everything else is judged by the wire, which knows all the rules."""
+    """The reply to a well-formed ``initialize``. For other lines None: the connection knows all the rules."""
     try:
         message = json.loads(line.decode())
         params = message["params"]
@@ -179,7 +180,8 @@ def _initialize_reply(line: bytes) -> tuple[bytes | None, dict[str, Any] | None]
 
 
 def _prepare_terminal(source: int) -> None:
-    """A terminal's line editing cuts lines at 4,096 bytes, and its echo mixes with the protocol: both go for a while."""
+    """Turn off line editing and echo for the time of the run. Line editing cuts lines at 4,096 bytes, and echo mixes
+    with the protocol."""
     import atexit
     import termios
 

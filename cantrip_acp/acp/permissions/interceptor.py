@@ -317,5 +317,5 @@ async def _proposed(invocation: GateInvocation) -> tuple[Diff, ...]:
             return found
         return await anyio.to_thread.run_sync(proposes, args, invocation.context)  # type: ignore[arg-type]
     except (OSError, UnicodeError):
-        # Something that the call itself can say better.
+        # The call itself reports this better.
         return ()

@@ -1,15 +1,16 @@
-"""What a user's word for good holds for: a pattern, how it is said to people, and which calls it fits.
+"""Permission patterns: which later calls an "always" answer covers, and how a pattern is described to people.
 
 =================  ==================================================================================================
 ``FOLDER/**``      files in a folder of the session and below it
-``FOLDER/*``       files directly in a folder: the top of the session, where a word for one file is none for all of it
-``=PATH``          this one file: what is protected or hidden is never part of a wider pattern
+``FOLDER/*``       files directly in a folder: for the top folder, where an answer for one file must not cover
+everything
+``=PATH``          this one file: protected and hidden files are never part of a wider pattern
 ``=TEXT``          this command
-``WORDS *``        commands that begin so and run nothing else (`commandline`)
-``*``              any call: of a gate whose calls name no files
+``WORDS *``        commands that begin with these words and run nothing else (`shell_parse`)
+``*``              any call, for a gate whose calls name no files
 =================  ==================================================================================================
 
-A pattern never widens what wards allow: it only says who is not asked again.
+A pattern never allows more than the wards do. It only decides whether the user is asked again.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ _PLACE = re.compile(r"/.*/\*\*?\Z|/\*\Z|host ", re.DOTALL)
 
 
 def of_paths(paths: Sequence[str], tops: Sequence[str]) -> tuple[str, str]:
-    """The pattern of a write to these paths and its words; ``tops`` are the session's folders."""
+    """The pattern for a write to these paths, and its description. ``tops`` are the session's folders."""
     if not paths:
         return ALL, ""
     if any(_guarded(path) for path in paths):
         if len(set(paths)) > 1:
-            # There is no one pattern for several of them, so the word holds for nothing else.
+            # No single pattern fits several of them, so the answer covers exactly these files.
             return "=" + "\0".join(sorted(paths)), "of these files"
         return f"={paths[0]}", f"of {one_line(os.path.basename(paths[0]))}"
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])
     if folder in tops or not any(within(folder, top) for top in tops):
-        # A whole project, or somewhere else: never everything below by one word.
+        # A whole project, or a folder outside of it: one answer must not cover everything below.
         words = "in this folder" if folder in tops else f"in the folder {one_line(os.path.basename(folder)) or os.sep}"
         return os.path.join(folder, ALL), words
     top = max((t for t in tops if within(folder, t)), key=len)
@@ -51,12 +52,12 @@ def of_paths(paths: Sequence[str], tops: Sequence[str]) -> tuple[str, str]:
 
 
 def _short(path: str) -> str:
-    """A folder for the name of an option: its end, where it is long."""
+    """A folder for the name of an option: only its end, where it is long."""
     return path if len(path) <= _SHORT else f"…{os.sep}{os.path.basename(path)[-_SHORT:]}"
 
 
 def fits_paths(paths: Sequence[str], pattern: str) -> bool:
-    """Whether a pattern holds for a call that changes these paths; for one that names none, only ``*`` does."""
+    """Whether a pattern covers a call that changes these paths. Only ``*`` covers a call that names none."""
     if not paths:
         return pattern == ALL
     if pattern.startswith("="):
@@ -65,7 +66,7 @@ def fits_paths(paths: Sequence[str], pattern: str) -> bool:
 
 
 def of_command(text: str) -> tuple[str, str]:
-    """The pattern of a command and its words."""
+    """The pattern for a command, and its description."""
     from cantrip_acp.acp.permissions import shell_parse
 
     prefix = shell_parse.prefix(text)
@@ -75,12 +76,12 @@ def of_command(text: str) -> tuple[str, str]:
 
 
 def called(gate: str) -> str:
-    """What the name of an option calls the calls of a gate."""
+    """The word for a gate's calls in the name of an option."""
     return _WORDS.get(gate, gate)
 
 
 def fits_command(text: str, pattern: str) -> bool:
-    """Whether a pattern holds for a command. One that an older version kept and that none would make today fits nothing."""
+    """Whether a pattern covers a command. A pattern of an older version that would not be made today covers nothing."""
     if pattern.startswith("="):
         return pattern[1:] == text
     from cantrip_acp.acp.permissions import shell_parse
@@ -90,13 +91,15 @@ def fits_command(text: str, pattern: str) -> bool:
 
 
 def elsewhere(granted: Iterable[Granted]) -> list[Granted]:
-    """What still holds where a session goes on in another folder: refusals, folders by their paths, and hosts. The same
-    command is another one there."""
+    """The answers that stay valid in another session folder: refusals, folder patterns and hosts.
+
+    Command patterns are dropped, because the same command does something else there.
+    """
     return [each for each in granted if not each.allowed or _PLACE.match(each.pattern)]
 
 
 def free(paths: Sequence[str], wards: Wards) -> bool:
-    """Whether the sandbox could write all of these itself."""
+    """Whether the sandbox itself could write all of these paths."""
     folders = [os.path.realpath(folder) for folder in (*wards.bash_writable_paths, *wards.code_writable_paths)]
     return all(any(within(os.path.realpath(path), folder) for folder in folders) for path in paths)
 

@@ -1,3 +1,5 @@
-"""The sessions of one connection: opened, prompted, configured and closed.
+"""The sessions of one connection: open, load, fork, prompt, configure and close them.
 
-Start with `handlers.py` (the methods) and `session.py` (one session)."""
+These modules may import the core, the loom, the recipes and the rest of `acp`. Start reading in `handlers` (the
+methods) and `session` (one session).
+"""

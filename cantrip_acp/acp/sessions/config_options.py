@@ -1,7 +1,7 @@
-"""What can be chosen in a session: mode, crystal, effort and recipe (ACP, Session Config Options).
+"""Session config options: mode, crystal, effort and recipe (ACP, Session Config Options).
 
-A mode binds at once. Another crystal or effort serves from the next prompt on. Another recipe is a fork: an entity of its
-own goes on from where the one before was, in the same session. Every change is a ``config`` record of the loom.
+A mode applies at once. Another crystal or effort applies from the next prompt. Another recipe is a fork: a new entity
+continues where the previous one was, in the same session. Every change is a ``config`` record of the loom.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ DEFAULT_EFFORT = "default"
 
 
 class Options:
-    """The options of one agent's sessions."""
+    """The config options of one agent's sessions."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
         self._ready: dict[str, Crystal] = {}
-        """Crystals that were chosen for the next prompt of a session, by its id."""
+        """Crystals chosen for the next prompt, by session id."""
 
     def listed(self, session: Session) -> list[acp.ConfigOption]:
-        """Every option with its value: what was chosen for the next prompt counts already."""
+        """Every option with its value. A choice for the next prompt already counts."""
         from cantrip_acp.recipes.build import choices as choosing
 
         note, entity = session.note, session.entity
@@ -98,7 +98,7 @@ class Options:
         return found
 
     def models(self, session: Session) -> acp.ModelState | None:
-        """The models as the unstable field `models` has them, for clients that do not read the options."""
+        """The models as in the unstable field `models`, for clients that do not read the options."""
         option = next((each for each in self.listed(session) if each.id == MODEL), None)
         if option is None:
             return None
@@ -106,7 +106,7 @@ class Options:
         return acp.ModelState(offered, option.current_value)
 
     async def set(self, session: Session, option: str, value: Any) -> None:
-        """Choose. Raises `RpcError` -32602 for what is no option or no value of it."""
+        """Set an option. Raises `RpcError` -32602 for an unknown option or value."""
         if not isinstance(value, str):
             raise invalid_params("must be the id of one of the option's values", "value")
         try:
@@ -128,8 +128,11 @@ class Options:
             raise invalid_params(shared().diagnostic(str(problem)), "value") from None
 
     def set_mode(self, session: Session, mode: str) -> None:
-        """Put a mode in force, at once and for whatever runs. Raises `RpcError` where it cannot be recorded: one that allows
-        less is in force all the same."""
+        """Set the mode, at once and also for running work.
+
+        Raises `RpcError` for an unknown mode, and where the change cannot be recorded; a stricter mode applies even
+        then.
+        """
         if mode not in modes.NAMES:
             raise invalid_params(f"unknown mode {mode[:100]!r}; known: {', '.join(modes.NAMES)}", "modeId")
         if mode == session.note.mode:
@@ -175,7 +178,7 @@ class Options:
             raise invalid_params("the crystal of this agent is fixed by the program that it runs in", "configId")
         made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort if option == EFFORT else None)
         if option == MODEL and effort is not None:
-            # What was asked of another model is asked of this one too, where it can be.
+            # Keep the effort for the new model, if that model supports it.
             if effort in choosing.efforts_of(made):
                 made = await anyio.to_thread.run_sync(choosing.chosen, recipe, crystal, effort)
             else:
@@ -206,7 +209,7 @@ class Options:
             name for name, _ in await anyio.to_thread.run_sync(list, self._opening.recipes.names(_folder(session)))
         ]
         if value not in (*offered, self._opening.recipes.own):
-            # A path would be a file that nobody offered and nobody looked at; whoever wants one starts the agent with it.
+            # A path would be a file that nobody offered or checked. To use one, start the agent with it.
             raise invalid_params(
                 f"no recipe {value[:100]!r} is offered here; known: {', '.join(map(_short, offered))}", "value"
             )
@@ -216,7 +219,7 @@ class Options:
             await self._take_recipe(session)
 
     async def _take_recipe(self, session: Session) -> None:
-        """Go on as an entity of another recipe."""
+        """Switch the session to an entity of another recipe."""
         from cantrip_acp.core.forking.resume import reopen
 
         value = session.pending.pop(RECIPE, None)
@@ -240,9 +243,10 @@ class Options:
         await old.close()
 
     async def trusted(self, connection: Any, session_id: str, workspace: Path, name: str | None) -> None:
-        """Ask for the user's trust where a workspace's recipe needs it; the word is kept for what the files hold now.
+        """Ask for the user's trust where a workspace's recipe needs it. The answer holds for the present content of
+        the files.
 
-        Raises `RpcError` where it is not given.
+        Raises `RpcError` where the user does not trust it.
         """
         try:
             await anyio.to_thread.run_sync(self._opening.recipes.cantrip, workspace, name)
@@ -280,7 +284,7 @@ class Options:
             )
 
     async def look_for_local_servers(self, session: Session) -> None:
-        """Offer what local servers serve: the client is told once, and only where there is something new."""
+        """Offer the models of local servers. The client gets an update only where there is something new."""
         from cantrip_acp.crystals.local import discovery
 
         before = discovery.known()
@@ -290,19 +294,19 @@ class Options:
             session.show(acp.ConfigOptionsChanged(self.listed(session)))
 
     async def before(self, session: Session) -> Sequence[ContextBlock]:
-        """Ahead of a cast: what was chosen takes effect, and the entity is told what it has to know of it."""
+        """Before a cast: apply the pending choices, and return what the entity must know about them."""
         if session.pending:
             try:
                 await self._take_recipe(session)
             finally:
-                # Another recipe has other crystals; and one that was not to be had leaves the one before.
+                # Another recipe has other crystals; and if the recipe could not be loaded, the previous one stays.
                 session.show(acp.ConfigOptionsChanged(self.listed(session)))
         await self._take_crystal(session)
         told, session.told = session.told, []
         return [ContextBlock("\n".join(told), "This session", "session")] if told else []
 
     def _record(self, session: Session, changes: dict[str, Any]) -> None:
-        """A change in the loom, and in the session's note."""
+        """Record a change in the loom and in the session's note."""
         self._append(session, changes)
         self._keep(session)
 
@@ -323,7 +327,7 @@ def _unwritten(problem: LoomError) -> RpcError:
 
 
 def _short(recipe: str) -> str:
-    """A recipe as people call it: by the name of its file."""
+    """The display name of a recipe: the name of its file."""
     return _path(recipe).name
 
 

@@ -1,4 +1,5 @@
-"""What the sessions of one connection share: the client behind it, who is asked, and how an opened entity becomes a session."""
+"""Connection context: what the sessions of one connection share (the client, the permission requests, the setup of a
+session)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Host:
-    """One connection as its sessions see it."""
+    """What one connection offers its sessions."""
 
     def __init__(self, opening: Opening, options: Options, living: Living) -> None:
         self.client = acp.ClientAbilities()
@@ -56,7 +57,8 @@ class Host:
         return self.connection
 
     def permissions(self, session_id: str) -> Permissions:
-        """Who is asked in a session; it is found by its id, since entities are made with their interceptors."""
+        """The permissions of a session. They find the session by its id, because entities are made with their
+        interceptors before it exists."""
 
         async def ask(question: Question) -> Answer:
             return await self._living.sessions[session_id].ask(question)
@@ -71,7 +73,7 @@ class Host:
         return Permissions(ask, remember)
 
     async def sources(self, params: acp.NewSession | acp.LoadSession) -> Sequence[GateSource]:
-        """The MCP servers that a client names for a session; they are reached behind the reply."""
+        """The MCP servers that a client names for a session. They are connected after the reply."""
         if not params.mcp_servers:
             return ()
         from cantrip_acp.acp.sessions.factory import sources
@@ -100,19 +102,20 @@ class Host:
         return session
 
     def _after(self, session: Session) -> None:
-        """Behind a prompt: its title is known, and the time of its last activity."""
+        """Save the note after a prompt, with the title and the time of the last activity."""
         if session.closing:
             return
         try:
             self._opening.keep(session.opened)
         except OSError as problem:
-            # The loom has it all; the note is rebuilt from it.
+            # The loom holds all of it, and the note can be rebuilt.
             log.warning("the note of session %s could not be written: %s", session.id, problem)
 
     def introduce(self, session: Session, request: Request, *, ahead: bool = False) -> None:
-        """What follows the reply that names a session, which waits for nothing of it.
+        """Schedule what follows the reply that names a session; the reply does not wait for it.
 
-        With ``ahead`` its commands go before the reply: that to ``session/load`` comes last (ACP, Session Setup).
+        With ``ahead`` the commands are sent before the reply, because the reply to ``session/load`` comes last (ACP,
+        Session Setup).
         """
         connection = session.connection
         if ahead:
@@ -143,7 +146,11 @@ class Host:
         )
 
     async def in_thread(self, work: Callable[..., Opened], *args: Any, fresh: bool = False) -> Opened:
-        """What opens a session, in a thread; of a request that was cancelled meanwhile nothing is left, ``fresh`` files neither."""
+        """Open a session in a thread. If the request is cancelled meanwhile, close it again; with ``fresh`` also
+        delete its files.
+
+        Raises `RpcError` where it cannot be opened, `UntrustedRecipe` unchanged.
+        """
         try:
             with anyio.CancelScope(shield=True):
                 opened = await anyio.to_thread.run_sync(work, *args)

@@ -1,4 +1,4 @@
-"""A session's folder, as a client names it."""
+"""Checks of the folders that a client names for a session."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _SYSTEM = ("/proc", "/sys", "/dev")
 
 
 def check_further(path: str, place: str) -> Path:
-    """A folder beside the session's own. Raises `RpcError` -32602 for none, and for one that nobody means to lay open.
+    """Check an additional folder of a session. Raises `RpcError` -32602 for a missing folder, and for one that must
+    not be shared.
 
-    Folders around the program's own may be named: what is in those stays closed to gates and commands.
+    A folder that contains this program's own folders is allowed: those stay closed to gates and commands.
     """
     folder = check_folder(path, place)
     real = os.path.realpath(folder)
@@ -33,7 +34,7 @@ def check_further(path: str, place: str) -> Path:
 
 
 def check_folder(cwd: str, place: str = "cwd") -> Path:
-    """A folder of a session, its own or a further one. Raises `RpcError` -32602 where it is none that can be worked in."""
+    """Check a folder of a session, its own or an additional one. Raises `RpcError` -32602 where nobody can work in it."""
 
     def refuse(problem: str) -> RpcError:
         return invalid_params(problem, place)
@@ -44,7 +45,7 @@ def check_folder(cwd: str, place: str = "cwd") -> Path:
         os.stat(cwd)
         if not os.path.isdir(cwd):
             raise refuse(f"is a file, not a folder: {cwd}")
-        # Listing asks what a user id and the mode bits alone cannot answer: access lists, mounts, namespaces.
+        # Listing tests what the user id and the mode bits do not show: access lists, mounts, namespaces.
         with os.scandir(cwd):
             pass
     except FileNotFoundError:

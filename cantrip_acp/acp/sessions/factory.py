@@ -1,4 +1,5 @@
-"""How a session comes to its entity: a new one, one from disk, a fork. All of it reads files, so it runs in a thread."""
+"""Session factory: makes the entity of a new session, a session from disk, or a fork. It reads files, so it runs in a
+thread."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CantripFactory = Callable[[Path], "Cantrip"]
-"""Makes a session's cantrip for its folder. Runs in a thread; raises `MissingKey` where no crystal can be had."""
+"""Makes the cantrip of a session for its folder. Runs in a thread. Raises `MissingKey` where no crystal is available.
+"""
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ class Opened:
     past: list[CastPart] | None = None
 
     def leave(self) -> None:
-        """Let go of what was taken; the entity's medium is for `Entity.close`."""
+        """Close the loom and the lock. `Entity.close` closes the medium."""
         self.left = True
         self.entity.loom.close()
         if self.lock >= 0:
@@ -86,26 +88,27 @@ class Opened:
 
 
 class Recipes:
-    """Where sessions get their cantrips: a recipe that was named at the start, one that was chosen later, or a program's own.
+    """Source of cantrips: a recipe named at the start, a recipe chosen later, or a factory of the embedding program.
 
-    A recipe named by a path was chosen by whoever started the agent, so it is trusted; one found by name is not.
+    A recipe that the start command names by a path is trusted, because whoever started the agent chose it. A recipe
+    found by name is not.
     """
 
     def __init__(self, named: str | None, state_dir: Path, factory: CantripFactory | None = None) -> None:
         from cantrip_acp.recipes.build import choices
 
         self._by_path = named is not None and choices.is_file(named)
-        # Relative to where the agent was started, not to a session's folder.
+        # Relative to the folder where the agent was started, not to a session's folder.
         self.named = os.path.abspath(os.path.expanduser(named)) if named is not None and self._by_path else named
         self._state_dir = state_dir
         self._factory = factory
         self.signed_out = False
-        """Whether the user has signed out: no crystal that needs a key is to be had then."""
+        """Whether the user has signed out. Then no crystal that needs a key is available."""
 
     def cantrip(
         self, workspace: Path, name: str | None = None, crystal: str | None = None, effort: str | None = None
     ) -> tuple[Cantrip, Recipe | None]:
-        """A cantrip over a folder: of the recipe ``name``, else of the one that the agent was started with.
+        """A cantrip for a folder: from the recipe ``name``, else from the agent's default recipe.
 
         Raises `UntrustedRecipe`, `MissingKey`, `DefinitionError`.
         """
@@ -114,7 +117,7 @@ class Recipes:
         return cantrip, recipe
 
     def admit(self, crystal: Crystal) -> None:
-        """Raise `SignedOut` for a crystal that asks for a key, where the user has signed out."""
+        """Raise `SignedOut` for a crystal that needs a key, where the user has signed out."""
         if not self.signed_out:
             return
         from cantrip_acp.recipes.build.crystals import KEYS
@@ -143,13 +146,13 @@ class Recipes:
 
     @property
     def own(self) -> str:
-        """The recipe that sessions begin with, as a choice."""
+        """The default recipe of new sessions, as the value of the option."""
         from cantrip_acp.recipes import DEFAULT
 
         return self.named or DEFAULT
 
     def names(self, workspace: Path) -> Iterator[tuple[str, str]]:
-        """The recipes that can be chosen in a folder, the session's first one among them: name and where it is from."""
+        """The recipes that can be chosen in a folder, including the default one: name and origin."""
         if self._factory is not None:
             return
         from cantrip_acp.recipes import recipe as recipes
@@ -176,7 +179,7 @@ class Opening:
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
     ) -> Opened:
-        """A session that nobody has said anything in."""
+        """Open a new, empty session."""
         cantrip, recipe = self._cantrip(cwd, directories, interceptor, sources)
         loom, lock = self._loom(cantrip, session_id)
         entity = cantrip.invoke(loom=loom)
@@ -200,7 +203,10 @@ class Opening:
         interceptor: Interceptor,
         sources: Sequence[GateSource] = (),
     ) -> Opened:
-        """A session from disk. Raises `LoomLocked` where another process works in it, `NoSession` where one has deleted it."""
+        """Open a session from disk.
+
+        Raises `LoomLocked` where another process has it open, `NoSession` where another process has deleted it.
+        """
         from cantrip_acp.core.forking.resume import reopen
 
         if note.cwd != str(cwd):
@@ -229,7 +235,7 @@ class Opening:
         try:
             self.keep(opened)
         except OSError as problem:
-            # On a full disk a session can be looked at all the same.
+            # A session can be read even when the disk is full.
             log.warning("the note of session %s could not be written: %s", note.id, problem)
         return opened
 
@@ -244,10 +250,10 @@ class Opening:
         sources: Sequence[GateSource] = (),
         resumes: str | None = None,
     ) -> Opened:
-        """A session that goes on from a turn of another one, which stays as it is (LOOM-4). ``resumes`` names the cast that it
-        is to go on with without a new message.
+        """Open a fork: a session that continues from a turn of another one, which does not change (LOOM-4).
 
-        A loom that is a file is copied as far as the path to the turn goes: one session, one file, one writer.
+        ``resumes`` names the cast that the fork is to continue without a new message. If the loom is a file, the
+        records on the path to the turn are copied: one session has one file and one writer.
         """
         from cantrip_acp.core.forking.resume import reopen
 
@@ -301,7 +307,7 @@ class Opening:
         return opened
 
     def keep(self, opened: Opened) -> None:
-        """Write a session's note, where its loom outlives the process."""
+        """Save a session's note, where its loom is on disk."""
         if opened.entity.loom.location is not None and not opened.left:
             self.store.save(opened.note)
 
@@ -313,8 +319,11 @@ class Opening:
         sources: Sequence[GateSource],
         note: Note,
     ) -> tuple[Cantrip, Recipe | None, str]:
-        """A session's cantrip, with what of its choices is lost: of a crystal that is gone the recipe's own takes the place,
-        since a session is more than its crystal. Another recipe would be somebody else."""
+        """A session's cantrip with its chosen options, and the problem where a choice was dropped.
+
+        If the chosen crystal or effort is no longer available, the recipe's own crystal is used: a session is more
+        than its crystal. A missing recipe raises DefinitionError, because another recipe would be another entity.
+        """
         try:
             return (*self._cantrip(cwd, directories, interceptor, sources, note), "")
         except (MissingKey, UntrustedRecipe):
@@ -348,11 +357,11 @@ class Opening:
         return (made.replace(sources=(*made.sources, *sources)) if sources else made), recipe
 
     def _loom(self, cantrip: Cantrip, session_id: str, note: Note | None = None) -> tuple[Loom, int]:
-        """The loom of a session, and a lock where it is not the file itself that only one may write."""
+        """The loom of a session, and a lock. The lock is -1 where the loom file itself allows only one writer."""
         store: Any = cantrip.loom_settings.get("store", "jsonl")
         fsync = bool(cantrip.loom_settings.get("fsync", False))
         if note is not None and note.loom:
-            # A note has no password; the recipe that the session began with has it.
+            # A note has no password; the session's recipe has it.
             store = store if is_address(store) and shown(store) == note.loom else note.loom
         elif store == "memory":
             return Loom.memory(), -1
@@ -367,12 +376,12 @@ class Opening:
 
 
 def hold(entity: Entity, mode: str) -> None:
-    """Put a mode's wards in force."""
+    """Apply the wards of a mode."""
     entity.hold_to(lambda circle: modes.wards_of(mode, circle))
 
 
 def chosen(note: Note) -> dict[str, str]:
-    """What was chosen in a session, as a ``config`` record tells it."""
+    """The chosen options of a session, as changes for a ``config`` record."""
     found = {"mode": note.mode, "recipe": note.recipe, "crystal": note.crystal, "effort": note.effort}
     return {
         name: value for name, value in found.items() if value is not None and (name, value) != ("mode", modes.DEFAULT)
@@ -380,12 +389,12 @@ def chosen(note: Note) -> dict[str, str]:
 
 
 def said(granted: Granted) -> dict[str, Any]:
-    """A permission as a ``config`` record tells it."""
+    """A remembered permission, as a change for a ``config`` record."""
     return {"tool": granted.tool, "pattern": granted.pattern, "allowed": granted.allowed}
 
 
 def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Record]:
-    """The records that belong to the path to a turn, in the order in which they were written; with the start of ``cast_id``."""
+    """The records on the path to a turn, in the order they were written, plus the start of ``cast_id``."""
     on_it = set(loom.path(turn_id))
     casts: set[str] = set() if cast_id is None else {cast_id}
     cantrips: set[str] = set()
@@ -403,7 +412,7 @@ def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Re
             case Turn():
                 wanted = record.id in on_it
             case CastRecord():
-                # How a cast ended is not known where the path leaves it half way.
+                # The path may leave a cast half way, so the end of the cast is not part of it.
                 wanted = record.id in casts and record.event == "start"
             case ContextRecord() | FoldRecord():
                 wanted = record.cast_id in casts
@@ -416,10 +425,10 @@ def path_of(loom: Loom, turn_id: str, cast_id: str | None = None) -> Iterator[Re
 
 
 def turn_named(entity: Entity, named: object) -> str | None:
-    """The id of a turn by its id or its number (1 is the first); None where the entity has lived through no such turn.
+    """Find a turn by its id or number (1 is the first) and return its id; None where the entity has no such turn.
 
-    Numbers count what the crystal said; 0 is the ``call`` turn before all of it. By its id any turn is known: a fold too, and
-    one that ended with a delegation.
+    Numbers count the crystal's turns; 0 is the ``call`` turn before them. An id may name any turn: also a fold, and a
+    turn that ended with a delegation.
     """
     if not entity.last_turn or entity.last_turn not in entity.loom:
         return None
@@ -436,7 +445,8 @@ def turn_named(entity: Entity, named: object) -> str | None:
 
 
 def first_cast(entity: Entity, turn_id: str) -> str | None:
-    """The cast of the entity's own past that begins at a ``call`` turn, also where it came to no turn. None for other turns."""
+    """The cast in the entity's own history that starts at a ``call`` turn, even if it has no other turn. None for
+    other turns."""
     loom = entity.loom
     if loom.places[turn_id].role != "call":
         return None
@@ -447,21 +457,22 @@ def first_cast(entity: Entity, turn_id: str) -> str | None:
     casts += [fork.resumes] if fork is not None and isinstance(fork.resumes, str) else []
     found = casts[0] if casts else None
     while found in starts and isinstance(before := starts[found].resumes, str):
-        # A cast that goes on with another one begins where that one does.
+        # A cast that continues another one starts where that one starts.
         found = before
     return found
 
 
-# --- The MCP servers that a client names for a session (ACP, Session Setup), as sources of gates.
-#
-# A program is run in the sandbox, unless the user said with ``cantrip trust --mcp`` that this very command may run as
-# they do. What is reached over HTTP was named by the client, which is the user's.
+# --- The MCP servers that a client names for a session (ACP, Session Setup), as gate sources.
+
+# A server program runs in the sandbox, unless the user allowed this exact command with ``cantrip trust --mcp``. A
+# server over HTTP needs no such permission: the client named it, and the client is the user's.
 
 
 def sources(named: Sequence[acp.McpServer] | None, state_dir: Path) -> list[GateSource]:
-    """What a session's entity reaches for them; empty where there are none. Reads a file.
+    """The gate sources for these servers; empty where there are none. Reads a file.
 
-    Raises `RpcError` -32602 with the place of what cannot be used; `DefinitionError` where the user's trust cannot be read.
+    Raises `RpcError` -32602 with the place of a server that cannot be used; `DefinitionError` where the trust file
+    cannot be read.
     """
     if not named:
         return []

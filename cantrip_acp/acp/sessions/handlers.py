@@ -1,6 +1,6 @@
-"""The sessions of one connection: how each method finds its session, makes one, or ends it (ACP, Session Setup).
+"""Session methods: how each ACP method finds, opens or closes its session (ACP, Session Setup).
 
-Whatever reads files runs in a thread; what a request that was cancelled meanwhile had opened is closed again.
+Code that reads files runs in a thread. If a request is cancelled meanwhile, what it opened is closed again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _UNNAMED = telemetry.Trace("")
 
 
 class Sessions:
-    """The sessions that live in this connection, by id, and the way to those on disk."""
+    """The open sessions of this connection by id, and the methods that load those on disk."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
@@ -58,16 +58,17 @@ class Sessions:
         self.host = Host(opening, self._options, self._living)
 
     def running(self) -> list[Session]:
-        """Those that work on a prompt."""
+        """The sessions that work on a prompt."""
         return [session for session in self._living.sessions.values() if session.running]
 
     async def close_all(self) -> None:
-        """End every session; nothing of it is left but what is on disk."""
+        """Close every session. Only what is on disk remains."""
         async with anyio.create_task_group() as tasks:
             for session in tuple(self._living.sessions.values()):
                 tasks.start_soon(session.close)
 
-    # --- beginning -----------------------------------------------------------------------------------------------------
+    # --- opening sessions
+    # --------------------------------------------------------------------------------------------------
 
     async def new(self, params: acp.NewSession, request: Request) -> acp.SessionState:
         """``session/new``"""
@@ -93,12 +94,12 @@ class Sessions:
         return self.host.take(opened, permissions, trace, params.meta, sources)
 
     def load(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
-        """``session/load``: the whole past goes out before the reply."""
+        """``session/load``: sends the whole history before the reply."""
         self._living.loading[params.session_id] += 1
         return self._while_loading(params.session_id, self._load(params, request))
 
     async def _while_loading(self, session_id: str, work: Awaitable[acp.SessionState]) -> acp.SessionState:
-        """Count a session as being loaded from the moment when the request was read."""
+        """Count a session as being loaded, from the moment when the request was read."""
         try:
             return await work
         finally:
@@ -113,7 +114,7 @@ class Sessions:
         return self.host.state(session)
 
     def resume(self, params: acp.LoadSession, request: Request) -> Awaitable[acp.SessionState]:
-        """``session/resume``: as `load`, and nothing is replayed."""
+        """``session/resume``: like `load`, without replay of the history."""
         self._living.loading[params.session_id] += 1
         return self._while_loading(params.session_id, self._resume(params, request))
 
@@ -124,9 +125,11 @@ class Sessions:
         return self.host.state(session)
 
     async def fork(self, params: acp.LoadSession, request: Request) -> acp.SessionState:
-        """``session/fork``: from the last turn, or from the one that ``_meta.cantrip.turn`` names by id or number.
+        """``session/fork``: fork from the last turn, or from the turn that ``_meta.cantrip.turn`` names by id or
+        number.
 
-        With ``_meta.cantrip.resume: true`` an empty prompt then goes on with the cast of that turn (`core.forking.continuation`).
+        With ``_meta.cantrip.resume: true`` an empty prompt then continues the cast of that turn
+        (`core.forking.continuation`).
         """
         cwd, folders = _folders(params.cwd, params.additional_directories)
         asked = params.meta.get("cantrip") if isinstance(params.meta, dict) else None
@@ -157,7 +160,7 @@ class Sessions:
         finally:
             source.borrowed -= 1
             if not source.taken and not source.borrowed:
-                # It was opened for its forks alone.
+                # The source was opened only for its forks.
                 await self._living.end(source)
         self.host.introduce(session, request)
         if session.note.title is not None:
@@ -166,7 +169,7 @@ class Sessions:
         return self.host.state(session, session_id=session.id)
 
     async def _point(self, source: Session, turn_id: str | None) -> Point:
-        """Where a fork of a turn goes on without a new message; an error of the request where it cannot."""
+        """The point where a fork continues without a new message. Raises `RpcError` where it cannot."""
         try:
             async with source.loom_read:
                 return await anyio.to_thread.run_sync(self._point_of, source.entity, turn_id or "")
@@ -197,7 +200,7 @@ class Sessions:
         session_id = f"sess_{os.urandom(12).hex()}"
         permissions = self.host.permissions(session_id)
         if turn_id is None or turn_id not in source.entity.loom:
-            # Nothing was said yet: the fork of nothing is a new session.
+            # No prompt yet: the fork of an empty session is a new session.
             opened = await self.host.in_thread(
                 self._opening.new, session_id, cwd, folders, permissions, sources, fresh=True
             )
@@ -224,13 +227,13 @@ class Sessions:
         return session
 
     async def _living_state(self, source: Session, opened: Opened, turn_id: str) -> None:
-        """A source that stands at that very turn gives its variables as they are."""
+        """Copy the live variables, where the source is exactly at the fork's turn."""
         live, entity = source.entity, opened.entity
         if entity.revive is None or live.revive is not None or live.busy or live.last_turn != turn_id:
             return
         if getattr(live, "_session", None) is None:
             return
-        # What forks need is not loaded for sessions that begin.
+        # New sessions do not load the modules that only forks need.
         from cantrip_acp.core.forking.fork import restore
         from cantrip_acp.loom.query.history import lived
 
@@ -243,10 +246,11 @@ class Sessions:
             await entity.discard_session()
             entity.revive = revive
 
-    # --- what lives on disk --------------------------------------------------------------------------------------------
+    # --- sessions on disk
+    # --------------------------------------------------------------------------------------------------
 
     async def _found(self, params: acp.LoadSession) -> Session:
-        """A session that lived before, here or in another process."""
+        """Find a session that existed before, open here or on disk."""
         cwd, folders = _folders(params.cwd, params.additional_directories)
         sources = await self.host.sources(params)
         while (live := self._living.sessions.get(params.session_id)) is not None:
@@ -319,13 +323,13 @@ class Sessions:
         return acp.SessionList(listed, cursor)
 
     async def close(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
-        """``session/close``: what runs is cancelled and recorded; the session stays on disk."""
+        """``session/close``: cancels and records what runs. The session stays on disk."""
         if not await self._living.clear(params.session_id):
             raise unknown(params.session_id)
         return {}
 
     async def delete(self, params: acp.OneSession, request: Request) -> dict[str, Any]:
-        """``session/delete``: twice is as good as once."""
+        """``session/delete``: deleting twice is no error."""
         async with self._living.deleting(params.session_id):
             try:
                 with anyio.CancelScope(shield=True):
@@ -334,23 +338,24 @@ class Sessions:
                 raise RpcError(INVALID_REQUEST, f"The session cannot be deleted: {problem}") from None
         return {}
 
-    # --- choosing ------------------------------------------------------------------------------------------------------
+    # --- options
+    # -------------------------------------------------------------------------------------------------------
 
     def set_mode(self, params: acp.SetMode, request: Request) -> dict[str, Any]:
-        """``session/set_mode``: in force when the reply comes."""
+        """``session/set_mode``: the mode is active when the reply comes."""
         session = self._living.session(params.session_id)
         self._options.set_mode(session, params.mode_id)
         request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.listed(session))))
         return {}
 
     async def set_option(self, params: acp.SetConfigOption, request: Request) -> acp.ConfigOptions:
-        """``session/set_config_option``: the reply has every option."""
+        """``session/set_config_option``: the reply lists every option."""
         session = self._living.session(params.session_id)
         await self._options.set(session, params.config_id, params.value)
         return acp.ConfigOptions(self._options.listed(session))
 
     async def set_model(self, params: acp.SetModel, request: Request) -> dict[str, Any]:
-        """``session/set_model``: the same as the option `model`, for clients that do not read the options."""
+        """``session/set_model``: same as the option `model`, for clients that do not read the options."""
         session = self._living.session(params.session_id)
         await self._options.set(session, MODEL, params.model_id)
         request.after.append(lambda: session.show(acp.ConfigOptionsChanged(self._options.listed(session))))
@@ -359,7 +364,7 @@ class Sessions:
     # --- prompts -------------------------------------------------------------------------------------------------------
 
     def prompt(self, params: acp.Prompt, request: Request) -> Awaitable[acp.PromptResult]:
-        """``session/prompt``; the session is taken before anything else is read."""
+        """``session/prompt``: marks the session as busy before it reads anything else."""
         waiting = self._living.waiting.get(params.session_id)
         if waiting is not None:
             return self._trusted_first(waiting, params, request)
@@ -386,7 +391,7 @@ class Sessions:
         return acp.PromptResult("end_turn", {"cantrip": {"command": command.name}})
 
     async def _fork_of(self, source: Session, turn_id: str) -> str:
-        """A fork that is not opened here: it waits on disk for whoever loads it."""
+        """Make a fork that is not opened here. It waits on disk until a client loads it."""
         if source.entity.loom.location is None:
             raise RpcError(INVALID_REQUEST, "This session's loom is in memory; only one that is kept can be forked so.")
         folders = [Path(folder) for folder in source.note.directories]
@@ -395,7 +400,7 @@ class Sessions:
         return session.id
 
     async def _trusted_first(self, waiting: Waiting, params: acp.Prompt, request: Request) -> acp.PromptResult:
-        """The first prompt of a session whose recipe is not trusted: the user is asked, and then it begins."""
+        """The first prompt of a session with an untrusted recipe: asks the user for trust, then opens the session."""
         if waiting.running:
             raise busy(waiting.id)
         with anyio.CancelScope() as scope:
@@ -417,7 +422,7 @@ class Sessions:
     def cancel(self, params: acp.Cancel, request: Request) -> None:
         """``session/cancel``"""
         waiting = self._living.waiting.get(params.session_id)
-        # One that is being closed is cancelled already.
+        # A closing session is already cancelled.
         closing = self._living.sessions.get(params.session_id)
         (waiting or closing or self._living.session(params.session_id)).cancel()
 

@@ -1,13 +1,15 @@
-"""A session's modes: sets of wards, and who is asked before something is changed (ACP, Session Modes).
+"""Session modes: each is a set of wards, and decides when the user is asked (ACP, Session Modes).
 
 =============  =====================================================================================================
-``read-only``  every gate that writes is removed, no path is writable in the sandbox, and there is no network in it: a request
-               changes what is elsewhere
-``ask``        the default: each call of a gate that writes asks first, and each command; a Python cell asks only
-               where cells can write files, since one that cannot changes nothing but its own variables
-``sandboxed``  commands, cells and writes are free within the sandbox's writable paths; a write outside of them asks
-``trusted``    nothing asks but a request to a host that nobody named (the user in an intent or a permission, the recipe, the
-               settings); the sandbox stays on, and so do all wards
+``read-only``  removes every gate that writes; the sandbox has no writable path and no network, because a request can
+               change something elsewhere
+``ask``        the default: asks before each call of a gate that writes, and before each command. It asks before a
+Python
+               cell only where cells can write files; otherwise a cell changes only its own variables
+``sandboxed``  commands, cells and writes run freely in the sandbox's writable paths; a write outside of them asks
+``trusted``    asks only before a request to a host that nobody named (the user in an intent or a permission, the
+recipe, the
+               settings); the sandbox and all wards stay on
 =============  =====================================================================================================
 """
 
@@ -43,12 +45,12 @@ _CHANGING = frozenset({"edit", "delete", "move", "execute"})
 
 
 def state(current: str) -> ModeState:
-    """What a reply says of the modes."""
+    """The modes, as part of a reply."""
     return ModeState(current, list(MODES))
 
 
 def tightens(before: str, after: str) -> bool:
-    """Whether a mode allows less than the one before it."""
+    """Whether a mode allows less than the previous one."""
     return NAMES.index(after) < NAMES.index(before)
 
 

@@ -1,9 +1,9 @@
-"""What a user sends with a prompt, as an intent and context (ACP, Content).
+"""Prompt content: turns the content blocks of a prompt into an intent and context (ACP, Content).
 
-Text is the intent. A link stands in it where the user put it, as ``[@name](uri)``, and what it leads to in the session's
-folders goes before the intent as a context block; an embedded resource stands in it the same way, and so does its text:
-content for the crystal, never authority. Pictures, sound and other binary resources go with the intent as attachments;
-a crystal that does not take one reads a note in its place.
+Text becomes the intent. A link stays at its place in the intent as ``[@name](uri)``; the content behind it, in the
+session's folders, goes before the intent as a context block. An embedded resource is handled the same way. This
+content is data for the crystal, never authority. Images, audio and other binary resources become attachments; a
+crystal that does not take one gets a note in its place.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cantrip_acp.core.context import ContextBlock
 from cantrip_acp.crystals.contract import Attachment
 
 MOST_TEXT = 262_144
-"""Characters of an embedded resource that are pinned."""
+"""Characters of an embedded resource that are included."""
 MOST_URI = 65_536
-"""Characters of an address; it stands in the prompt as it is."""
+"""Characters of a URI; the intent holds it in full."""
 MOST_ATTACHED = 20_971_520
 """Bytes of one attachment."""
 _LONGEST_NAME = 1_000
@@ -44,7 +44,7 @@ _MIME = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*\Z")
 
 
 def media_of(head: bytes) -> str | None:
-    """The media type that the first bytes of something tell; None where they tell none."""
+    """The media type by the first bytes of the data; None where they do not tell."""
     return next((mime for sign, at, mime in _SIGNS if head[at : at + len(sign)] == sign), None)
 
 
@@ -58,9 +58,9 @@ class Link:
 
 
 def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock | Link, ...]]:
-    """The intent and the context of a prompt; what links lead to is still to be read (`links.pinned`).
+    """The intent and the context of a prompt. Links are not read yet (`prompt_links.pinned`).
 
-    Raises `RpcError` -32602 where there is nothing at all, and for data that is not base64 or has no media type.
+    Raises `RpcError` -32602 for an empty prompt, for data that is not base64, and for a wrong media type.
     """
     parts: list[str] = []
     context: list[ContextBlock | Link] = []
@@ -89,7 +89,8 @@ def read_prompt(blocks: Sequence[ContentBlock]) -> tuple[str, tuple[ContextBlock
         before = block
     intent = "".join(parts)
     if seen and not spoken:
-        # A picture alone, as editors send what was pasted: it is the question. So is a file alone, whose name is there.
+        # Editors send a pasted image alone: it is the question then. A file alone is the same; its name is in the
+        # intent.
         intent = f"{intent} See what is attached.".lstrip()
     if not intent.strip():
         raise invalid_params("intent is required: the prompt holds no text", "prompt")
@@ -116,7 +117,7 @@ def _name(uri: str) -> str:
 
 
 def _cut(name: str) -> str:
-    """A name as a name; a text has its place elsewhere."""
+    """A name of limited length."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
@@ -127,7 +128,7 @@ def _attached(block: Image | Audio, place: str) -> ContextBlock:
 
 
 def _embedded(block: Resource, name: str, place: str) -> ContextBlock:
-    """Text as context that can be read; what is no text as an attachment of its kind."""
+    """Text as a context block; other data as an attachment."""
     resource = block.resource
     if resource.text is not None:
         return ContextBlock(_bounded(resource.text), title=name, uri=resource.uri)
@@ -159,7 +160,7 @@ def _attachment(kind: Any, mime: str, data: str, uri: str | None, where: str, pl
     size = len(held)
     if not size:
         raise invalid_params("holds no data", where)
-    # Providers refuse a picture whose bytes are of another kind than is said.
+    # Providers refuse an image whose bytes do not match its media type.
     seen = media_of(held[:16])
     if seen is None and kind != "document" and not mime.startswith(f"{kind}/"):
         raise invalid_params(f"must be a media type of {kind}, such as {_USUAL[kind]}, not {mime}", f"{place}.mimeType")

@@ -1,7 +1,8 @@
-"""Links in a prompt as pinned context: what they lead to is read once, before the cast, and recorded with it (ACP, Content).
+"""Prompt links: reads what the links of a prompt lead to, as context blocks (ACP, Content).
 
-It is read as the gates read: below the session's folders, by the same rules, through the client where that lends its files.
-What cannot be had is named in the block's place and fails nothing. Sizes are bounded, and what is left out is said.
+Each link is read once, before the cast, and recorded with it. The rules are those of the gates: only the session's
+folders, and through the client where it offers its files. A link that cannot be read gives a note in its block and
+does not fail the prompt. Sizes are limited, and a note says what was left out.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ if TYPE_CHECKING:
     from cantrip_acp.gates.path_handle import Place
 
 
-# --- What a link in a prompt leads to: a file or some lines of it, a folder, a difference in git; or nothing that is ours.
-#
-# Editors write lines in many ways (``#L10``, ``#L10-20``, ``#L10:20``, ``#L10-L20``, ``#L10C5-L20C3``), and put their own
-# schemes around paths (``zed:///agent/file?path=…``). Nothing is looked up here.
+# --- Parse a link: a file or some of its lines, a folder, a git diff, or something else that is not read.
+
+# Editors write lines in many ways (``#L10``, ``#L10-20``, ``#L10:20``, ``#L10-L20``, ``#L10C5-L20C3``), and put their
+# own schemes around paths (``zed:///agent/file?path=…``). This part reads no files.
 
 _LINES = re.compile(r"#?L?(\d{1,9})(?:C\d{1,9})?(?:\s*[-:,]\s*L?(\d{1,9})(?:C\d{1,9})?)?\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LONGEST = 8_192
-"""Characters of an address that is looked at."""
+"""Characters of a URI; a longer one is not parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a link leads. ``path`` is as it was written, absolute or from the session's folder; lines are counted from 1.
+    """The target of a link. ``path`` is as written, absolute or relative to the session's folder; lines count from 1.
 
-    With ``diff`` it is what differs from the commit ``base`` (None: from the last one), below ``path`` where there is one.
+    With ``diff`` it is the diff from the commit ``base`` (None: the last one), below ``path`` if that is set.
     """
 
     path: str = ""
@@ -58,7 +59,7 @@ class Target:
 
 
 def target_of(uri: str) -> Target | None:
-    """What an address leads to; None for what is no file and no difference (``https:`` and the like)."""
+    """Parse a URI; None where it is neither a file nor a diff (``https:`` and the like)."""
     if len(uri) > _LONGEST or "\0" in uri:
         return None
     if not _SCHEME.match(uri):
@@ -95,18 +96,18 @@ def _file(path: str, fragment: str, symbol: str) -> Target | None:
 
 
 MOST = 65_536
-"""Bytes of one file that are pinned; the rest is for `read_file`."""
+"""Bytes of one file that are included; `read_file` can read the rest."""
 MOST_TOGETHER = 262_144
 """Characters of all links of a prompt."""
 MOST_LINKS = 64
 MOST_ATTACHED = 5_242_880
-"""Bytes of a picture, a sound or a document behind a link."""
+"""Bytes of an image, audio file or document behind a link."""
 
 _ENTRIES = 300
 
 
 async def pinned(session: Session, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
-    """The context of a prompt with every link read. Links that lead nowhere we know stay what their sender said of them."""
+    """The context of a prompt with every link read. A link of an unknown kind keeps only its sender's description."""
     blocks: list[ContextBlock] = []
     seen: set[str] = set()
     left = MOST_TOGETHER
@@ -142,7 +143,7 @@ async def _one(reader: _Reader, link: Link, target: Target) -> ContextBlock:
         assert mime is not None
         data = base64.b64encode(found).decode()
         return ContextBlock(title=link.name, uri=link.uri, attachment=Attachment.of(mime, data, link.uri, link.name))
-    # A block without a word in it looks as if something had been lost.
+    # An empty block would look as if something was lost.
     found = found or "[there is nothing in it]"
     text = f"{link.described}\n{found}" if link.described else found
     return ContextBlock(text, title=_title(link, target), uri=link.uri)
@@ -163,7 +164,7 @@ def _title(link: Link, target: Target) -> str:
 
 
 class _Reader:
-    """Reads as the gates of a session do."""
+    """Reads with the same gates and rules as the session's entity."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -173,7 +174,7 @@ class _Reader:
         self._context = GateContext({}, circle.wards, workspace, entity.id, "", "", "link", circle.folders)
 
     async def read(self, target: Target) -> str | bytes:
-        """Text, or the bytes of something to attach."""
+        """Returns text, or the bytes of an attachment."""
         if target.diff:
             from cantrip_acp.gates.git.git_read import GIT_DIFF
 
@@ -194,7 +195,8 @@ class _Reader:
         return await self._by(READ_FILE, args, max_bytes=MOST)
 
     def _kind(self, path: str) -> str | bytes:
-        """What is there: ``folder``, the bytes of something to attach, or ``file`` for all else, errors among it."""
+        """The kind of a path: ``folder``, the bytes of an attachment, or ``file`` for everything else, including
+        errors."""
         with Root.of(self._context).find(path) as place:
             if place.status is not None and stat.S_ISDIR(place.status.st_mode):
                 return "folder"
@@ -225,7 +227,7 @@ class _Reader:
 
 
 def _attachable(place: Place) -> bytes | None:
-    """The content of a picture, a sound or a PDF. Raises `GateError` for one that is too large."""
+    """The content of an image, an audio file or a PDF; None for other files. Raises `GateError` where it is too large."""
     descriptor, status = place.open_file()
     with os.fdopen(descriptor, "rb") as file:
         head = file.read(16)

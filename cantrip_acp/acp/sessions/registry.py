@@ -1,7 +1,7 @@
-"""Which sessions live in a connection, and what may happen to one at a time.
+"""Session registry: which sessions are open in a connection, and what may happen to one at a time.
 
-A session is opened by one request at a time, and ended once. Requests race: a deletion ends what is being opened, and while
-it is at work nothing is opened. So what is left of a race is a whole session or none.
+One request at a time opens a session, and it is closed once. Requests race: a deletion closes a session that is being
+opened, and blocks opening while it runs. So a race ends with a whole session or none.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """A session whose recipe its user has to trust first: it has no entity, and its first prompt asks."""
+    """A session whose recipe the user must trust first. It has no entity; its first prompt asks the user."""
 
     def __init__(self, session_id: str, params: acp.NewSession, trace: telemetry.Trace | None) -> None:
         self.id = session_id
         self.params = params
         self.trace = trace
         self.asking: anyio.CancelScope | None = None
-        """What a cancel ends: the question that a prompt puts to the user."""
+        """The scope of the trust question of a prompt, which a cancel ends."""
 
     @property
     def running(self) -> bool:
         return self.asking is not None
 
     def cancel(self) -> None:
-        """End the prompt that asks; nothing where none does."""
+        """Cancel the prompt that asks; does nothing where none does."""
         if self.asking is not None:
             self.asking.cancel()
 
@@ -51,7 +51,7 @@ class _Passage:
 
 
 class _Deletion:
-    """A session that is being deleted, by one request or by several."""
+    """A session that is being deleted, by one or several requests."""
 
     def __init__(self) -> None:
         self.lock = anyio.Lock()
@@ -59,7 +59,7 @@ class _Deletion:
 
 
 class Living:
-    """The sessions of one connection by id: those that live, and those that wait for their user's trust."""
+    """The sessions of one connection by id: the open ones, and those that wait for the user's trust."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
@@ -67,11 +67,13 @@ class Living:
         self._opening: dict[str, _Passage] = {}
         self._deleting: dict[str, _Deletion] = {}
         self.loading: Counter[str] = Counter()
-        """How many requests that load a session have come and are not answered, by its id."""
+        """How many requests to load a session are not answered yet, by session id."""
 
     def session(self, session_id: str) -> Session:
-        """The session with that id. Raises `RpcError` where there is none, its recipe is not trusted yet, or it is being
-        opened, closed or deleted."""
+        """The open session with that id.
+
+        Raises `RpcError` where there is none, its recipe is not trusted yet, or it is being opened, closed or deleted.
+        """
         session = self.sessions.get(session_id)
         if session_id in self._deleting:
             raise unready(session_id, "deleted")
@@ -90,7 +92,7 @@ class Living:
         raise unknown(session_id)
 
     async def opened(self, session_id: str, make: Callable[[], Awaitable[Session]]) -> Session:
-        """Open a session: ``make`` gives it, and puts it among `sessions` as the last thing it does.
+        """Open a session. ``make`` returns it, and adds it to `sessions` as its last step.
 
         Raises `RpcError` while another request opens it, and where it is closed or deleted meanwhile.
         """
@@ -108,14 +110,14 @@ class Living:
             mine.over.set()
 
     async def end(self, session: Session) -> None:
-        """Close a session; its id is free once nothing of it is left."""
+        """Close a session. Its id is free when everything of it is closed."""
         with anyio.CancelScope(shield=True):
             await session.close()
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
 
     async def clear(self, session_id: str) -> bool:
-        """End what lives under an id or is being opened; False where there was nothing."""
+        """Close what is open or being opened under an id; False where there was nothing."""
         found = self.waiting.pop(session_id, None) is not None
         while True:
             passage, session = self._opening.get(session_id), self.sessions.get(session_id)
@@ -130,7 +132,8 @@ class Living:
 
     @asynccontextmanager
     async def deleting(self, session_id: str) -> AsyncIterator[None]:
-        """While a session is deleted: nothing of it lives, and nobody opens it. Deletions of one session take turns."""
+        """Block opening while a session is deleted, after closing what is open of it. Deletions of one session run in
+        turn."""
         mine = self._deleting.setdefault(session_id, _Deletion())
         mine.requests += 1
         try:

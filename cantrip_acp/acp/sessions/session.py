@@ -1,7 +1,7 @@
-"""A session: one entity in one folder, and the prompt that it is working on (ACP, Session Setup and Prompt Turn).
+"""Session: one entity in one folder, and its running prompt (ACP, Session Setup and Prompt Turn).
 
-A prompt is a cast. Its updates go out while it runs and all of them before its reply; a session takes one prompt at a
-time, and a cancelled one leaves it ready for the next.
+A prompt is a cast. Its updates go out while it runs, and all of them before its reply. A session takes one prompt at a
+time. After a cancelled prompt it is ready for the next.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OUTPUT_INTERVAL = 0.1
-"""Seconds between two views of a running command's output."""
+"""Seconds between two updates of a running command's output."""
 
 ENDS_WITHIN, ENDS_WITHIN_KILLED = 1.0, 5.0
-"""Seconds in which a prompt ends that was cancelled, and in which it does once all that it had started was killed."""
+"""Seconds that a cancelled prompt has to end, and that it has after everything it started was killed."""
 
 STOP_REASONS: dict[str, acp.StopReason] = {
     "done": "end_turn",
@@ -56,14 +56,14 @@ STOP_REASONS: dict[str, acp.StopReason] = {
     "parent_terminated": "cancelled",
     "refusal": "refusal",
 }
-"""Why a cast ended, in the protocol's words; reason ``error`` is no stop reason but an error."""
+"""The ACP stop reason for each reason why a cast ended. The reason ``error`` has none: it becomes an error reply."""
 
 
 class Session:
-    """One session. ``trace`` is what ``session/new`` named, the default of its prompts.
+    """One session. ``trace`` is the trace from ``session/new``, the default for its prompts.
 
-    ``before`` is run ahead of each cast (what was chosen since takes effect then) and gives what the entity is to be told;
-    ``after`` behind each.
+    ``before`` runs before each cast: it applies pending choices and returns context for the entity. ``after`` runs
+    after each prompt.
     """
 
     def __init__(
@@ -83,24 +83,25 @@ class Session:
         self.before: Callable[[Session], Awaitable[Sequence[ContextBlock]]] | None = None
         self.after: Callable[[Session], None] | None = None
         self.sources: Sequence[GateSource] = ()
-        """What the client named for this session beside the recipe: MCP servers."""
+        """Gate sources that the client named in addition to the recipe: MCP servers."""
         self.pending: dict[str, str] = {}
-        """What was chosen while a prompt ran, for the next one: option and value."""
+        """Options that were chosen while a prompt ran, for the next prompt: option and value."""
         self.told: list[str] = []
-        """What the entity is to be told before its next intent."""
+        """Notes for the entity, sent before its next intent."""
         self._told: list[str] = []
-        """What it was told before the last one."""
+        """Notes that were sent before the last intent."""
         self.remarks: list[str] = []
-        """What the user is to be told behind the reply that names the session."""
+        """Notes for the user, shown after the reply that names the session."""
         self.running = False
-        """Whether a prompt is being worked on."""
+        """Whether a prompt runs."""
         self.closing = False
         self.taken = True
-        """Whether the client has it; False of one that was opened for its forks alone."""
+        """Whether a client uses this session; False for one that was opened only to fork it."""
         self.borrowed = 0
-        """How many forks are being made of it."""
+        """Number of forks that are being made of it."""
         self.loom_read = anyio.Lock()
-        """Held while a thread reads the loom, which is not closed under it: its descriptor could be another file by then."""
+        """Held while a thread reads the loom, so that the loom is not closed meanwhile: its file descriptor could then
+        be another file."""
         self._leaves_late = False
         """Whether the prompt that still runs closes the loom when it ends."""
         self._replaying = False
@@ -124,7 +125,8 @@ class Session:
         return self.opened.entity
 
     def begin(self, request: Request) -> None:
-        """Take the session for a prompt. Raises `RpcError` while another one runs."""
+        """Mark the session as busy with a prompt. Raises `RpcError` while another one runs, or while it is loaded or
+        closed."""
         if self.closing:
             raise unready(self.id, "closed")
         if self.running:
@@ -139,13 +141,14 @@ class Session:
         request.on_cancel = self.cancel
 
     async def run(self, work: Awaitable[acp.PromptResult], trace_id: str) -> acp.PromptResult:
-        """What a prompt asks for, once it was begun: its result, or the error that its user can act on."""
+        """Run the work of a prompt after `begin`. Returns its result, or raises an `RpcError` that the user can act
+        on."""
         try:
             return await work
         except CantripError as problem:
             if self._cancelled:
                 return acp.PromptResult("cancelled")
-            # An intent that failed may be taken back, and what was told with it.
+            # The client may send a failed intent again, so keep the notes that went with it.
             self.told = self.told or self._told
             text = shared().diagnostic(str(problem))
             raise RpcError(
@@ -154,7 +157,7 @@ class Session:
                 {
                     "error": type(problem).__name__,
                     "details": text,
-                    # The provider's status: by it a client says what its user can do.
+                    # The provider's status: a client can tell its user by it what to do.
                     **({} if (status := getattr(problem, "status", None)) is None else {"status": status}),
                     "cantrip_trace_id": trace_id,
                 },
@@ -168,7 +171,7 @@ class Session:
                 self.after(self)
 
     def cancel(self) -> None:
-        """End the running prompt; nothing where none runs."""
+        """Cancel the running prompt; does nothing where none runs."""
         if not self.running:
             return
         self._cancelled = True
@@ -177,7 +180,7 @@ class Session:
             scope.cancel()
 
     async def warm(self) -> None:
-        """Start what the first prompt would wait for; the reply that names this session goes out before."""
+        """Prepare what the first prompt would wait for. The reply that names this session goes out first."""
         await anyio.lowlevel.checkpoint()
         remarks, self.remarks = self.remarks, []
         for text in remarks:
@@ -188,14 +191,15 @@ class Session:
             for text in self.entity.problems():
                 self.show(notice(text, self.client))
         except Exception:
-            # The first prompt meets it again, and says it where it can be seen.
+            # The first prompt meets the same problem, and reports it to the user.
             log.warning("session %s could not be prepared", self.id, exc_info=True)
 
     async def close(self) -> None:
-        """End the running prompt and the entity, and let go of its loom; whoever comes second waits for it.
+        """Cancel the running prompt, close the entity and the loom. A second caller waits until that is done.
 
-        The loom is closed behind the end of the cast, which is written to it. If the cast does not end although all that it
-        had started was killed (a handler in a thread cannot be), the loom stays open and locked until it does.
+        The loom is closed after the end of the cast, because that is written to it. If the cast does not end although
+        everything it started was killed (a handler in a thread cannot be), the loom stays open and locked until it
+        does.
         """
         if self.closing:
             await self._closed.wait()
@@ -220,7 +224,8 @@ class Session:
             self._closed.set()
 
     async def replay(self) -> None:
-        """Send all that was lived through. No prompt is taken meanwhile; raises `RpcError` where that cannot be waited for."""
+        """Send the whole history. No prompt may start meanwhile. Raises `RpcError` where a prompt or another replay
+        runs, or the session closes."""
         from cantrip_acp.acp.render.history import replayed
 
         if self.running or self._replaying:
@@ -243,7 +248,7 @@ class Session:
             raise unready(self.id, "closed")
 
     def _past(self, replayed: Callable[..., Iterable[acp.Update]]) -> Sequence[acp.Update]:
-        # What was read when the session was opened need not be read again.
+        # The history that was read when the session was opened need not be read again.
         parts, self.opened.past = self.opened.past, None
         return list(replayed(self.entity, parts, compaction=self.client.compaction))
 
@@ -252,7 +257,7 @@ class Session:
         self.connection.notify_now("session/update", acp.SessionNotification(self.id, self._breaks.between(update)))
 
     async def send(self, updates: Sequence[acp.Update]) -> None:
-        """Send updates at the client's pace."""
+        """Send updates, and wait while the client is slow."""
         for update in updates:
             self.show(update)
         if self.connection.congested and not self._cancelled:
@@ -266,7 +271,8 @@ class Session:
     async def cast(
         self, intent: str | None, context: Sequence[ContextBlock | Link], trace: telemetry.Trace
     ) -> acp.PromptResult:
-        """A prompt as a cast of the entity. None as the intent goes on without a new message (`Entity.resume`)."""
+        """Run a prompt as a cast of the entity. Without an intent (None) it continues without a new message
+        (`Entity.resume`)."""
         context = await self._pinned(context)
         self._told = list(self.told)
         if self.before is not None:
@@ -298,7 +304,7 @@ class Session:
         return acp.PromptResult(reason, about)
 
     def _name(self, intent: str) -> None:
-        """Give the session a title, where it has none or what was said so far was no more than a greeting."""
+        """Set the session's title, where it has none or the present one is only a greeting."""
         from cantrip_acp.acp.sessions.title import renewed
 
         title = renewed(self.note.title, shared().text(intent))
@@ -307,7 +313,7 @@ class Session:
             self.show(acp.SessionInfoChanged(title))
 
     async def _pinned(self, context: Sequence[ContextBlock | Link]) -> tuple[ContextBlock, ...]:
-        """The context with its links read; a cancel ends the reading."""
+        """The context with the content of its links. A cancel ends the reading."""
         if not context or self._cancelled:
             return ()
         from cantrip_acp.acp.sessions.prompt_links import pinned
@@ -322,11 +328,11 @@ class Session:
         return blocks
 
     def _stopped(self) -> bool:
-        """Whether a cancel came; it may have come while something was waited for."""
+        """Whether a cancel came. It may come during any wait."""
         return self._cancelled
 
     async def ask(self, question: Question) -> Answer:
-        """Put a question to the user, behind everything that the client was to see before; see `asking`."""
+        """Ask the user, after all earlier updates were sent; see `permissions.request`."""
         mask = self.entity.redactor
         question = msgspec.structs.replace(
             question,
@@ -343,20 +349,20 @@ class Session:
             question = msgspec.structs.replace(question, child=who)
         answer = await ask_client(self.connection, self.id, question)
         if answer is None:
-            # The client says that the turn is over; where it did not say so by session/cancel, this is the same.
+            # The client says that the turn is over. Treat it as session/cancel, which may not have come.
             self.cancel()
             await anyio.lowlevel.checkpoint()
             return "reject_once"
         return answer
 
     async def _forward(self, stream: CastStream) -> None:
-        """Every event of a cast to the client, at the client's pace."""
+        """Send every event of a cast to the client, at its pace."""
         translator = self.translator
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._show_output)
             async for event in stream:
                 if self._cancelled:
-                    # A cancel that came before the cast had begun found nothing to cancel.
+                    # A cancel before the start of the cast had nothing to cancel.
                     self.entity.cancel()
                 if isinstance(event, Asked):
                     await self.send(translator.proposed(event.question))
@@ -365,12 +371,13 @@ class Session:
                 updates = translator.translate(event)
                 if translator.dirty:
                     self._output.set()
-                # Without updates too: a client that does not read slows what only its views tell of.
+                # Wait here even without updates, because output views also must not be faster than a slow client
+                # reads.
                 await self.send(updates)
             tasks.cancel_scope.cancel()
 
     async def _show_output(self) -> None:
-        """Views of what running commands print, at intervals: each replaces the one before."""
+        """Send the output of running commands at intervals. Each view replaces the previous one."""
         while True:
             self._output = anyio.Event()
             await self._output.wait()
@@ -379,7 +386,7 @@ class Session:
 
 
 def _about(result: CastResult, turn: str) -> dict[str, Any]:
-    """What the reply to a prompt says beside the stop reason, under ``_meta``; ``turn`` is where a fork would go on from."""
+    """The ``_meta`` of a reply to a prompt. ``turn`` is the turn from which a fork would continue."""
     return {
         "cantrip_trace_id": result.trace_id,
         "cantrip": {

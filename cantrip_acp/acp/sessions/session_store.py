@@ -1,8 +1,8 @@
-"""The sessions of this machine on disk: a loom each, and beside it a note that says what an editor asks of a session.
+"""Session store: the sessions on disk, each a loom and a note with what an editor asks about it.
 
-The loom is the truth. The note (``ID.session.json``) only saves reading it: it is rebuilt from the loom where it is missing
-or damaged, and whoever deletes it loses nothing but what was chosen before the first prompt. Ids that come from outside
-are never taken for paths.
+The loom is the truth. The note (``ID.session.json``) only saves reading it: it is rebuilt from the loom where it is
+missing or damaged. Deleting a note loses only what was chosen before the first prompt. Session ids from outside are
+never used as paths unchecked.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PAGE = 50
 """Sessions in one answer to ``session/list``."""
 
 FORK = " (fork)"
-"""What the title of a forked session ends with."""
+"""The end of the title of a forked session."""
 
 _LARGEST = 4_000_000
-"""Bytes of a note; what is larger was written by somebody else."""
+"""The largest note in bytes; a larger file was written by another program."""
 
 _LAST = 253_402_300_799_000_000_000
 """The end of the year 9999, in nanoseconds."""
@@ -52,7 +52,7 @@ _BESIDE = (".loom.jsonl.index", ".lock", _NOTE)
 
 
 class Granted(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """What the user said for good: of a gate or a medium's tool, for a pattern (see `permissions`)."""
+    """An "always" answer of the user: for a gate or a medium's tool, and a pattern (see `permissions`)."""
 
     tool: str
     pattern: str
@@ -60,9 +60,11 @@ class Granted(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is known of a session. ``loom`` is where its loom is; ``recipe`` and ``crystal`` what was chosen in its life.
+    """The stored facts about a session. ``loom`` is the location of its loom; ``recipe`` and ``crystal`` are what was
+    chosen in it.
 
-    ``started`` is the recipe that the agent was started with. ``from_turn`` is where its entity went on from, where that is a fork.
+    ``started`` is the recipe that the agent was started with. ``from_turn`` is the turn that a fork's entity continued
+    from.
     """
 
     id: str
@@ -81,7 +83,7 @@ class Note(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Listed(msgspec.Struct):
-    """A session in a list; ``updated`` is its time of last activity, in nanoseconds."""
+    """A session in a list; ``updated`` is the time of its last activity, in nanoseconds."""
 
     note: Note
     updated: int
@@ -93,11 +95,11 @@ class Listed(msgspec.Struct):
 
 
 class BadCursor(ValueError):
-    """A cursor that no list of ours gave."""
+    """A cursor that did not come from this agent's list."""
 
 
 class NoSession(CantripError):
-    """There is no such session any more: another process has deleted it."""
+    """The session no longer exists: another process has deleted it."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"there is no session {session_id[:100]!r}")
@@ -105,20 +107,20 @@ class NoSession(CantripError):
 
 
 class SessionStore:
-    """The sessions below one state folder. Its methods read and write files, so they belong in a thread."""
+    """The sessions in one state folder. Its methods read and write files, so call them in a thread."""
 
     def __init__(self, state_dir: Path) -> None:
         self.folder = state_dir / "looms"
         self.exports = state_dir / "exports"
         self._nothing: dict[str, tuple[int, int]] = {}
-        """Looms, by time and size, that told nothing of their session: they are not read again for each list."""
+        """Looms, by time and size, that hold nothing about their session. They are not read again for each list."""
 
     def loom_path(self, session_id: str) -> Path:
-        """Where the loom of a session lies that has a file of its own; makes the folder."""
+        """The path of the loom of a session with its own file. Creates the folder."""
         return paths.private(self.folder) / f"{session_id}{_LOOM}"
 
     def save(self, note: Note) -> None:
-        """Write a session's note in the place of the one before."""
+        """Save a session's note; it replaces the previous one."""
         path = paths.private(self.folder) / f"{note.id}{_NOTE}"
         part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -131,7 +133,7 @@ class SessionStore:
             raise OSError(problem.errno, problem.strerror, str(path)) from None
 
     def find(self, session_id: str) -> Note | None:
-        """A session's note; None where there is no such session."""
+        """Find a session's note; None where there is no such session."""
         if not _ID.match(session_id):
             return None
         note = _note_in(self.folder / f"{session_id}{_NOTE}")
@@ -140,7 +142,7 @@ class SessionStore:
         return note if note.title is not None else self._titled(note)
 
     def has(self, session_id: str) -> bool:
-        """Whether there is anything of a session; asked by whoever holds its loom."""
+        """Whether a session exists on disk. Call it while holding its loom."""
         if (self.folder / f"{session_id}{_NOTE}").is_file():
             return True
         try:
@@ -149,7 +151,7 @@ class SessionStore:
             return False
 
     def _titled(self, note: Note) -> Note:
-        """A note without a title, with the one that its loom gives: somebody may have spoken in a terminal."""
+        """Add the title from the loom to a note without one: a prompt may have come from a terminal."""
         told = self._in_loom(note.id, "its title is not known: its loom cannot be read")
         if told is not None and told.title is not None:
             note.title = told.title
@@ -157,14 +159,15 @@ class SessionStore:
         return note
 
     def _rebuilt(self, session_id: str) -> Note | None:
-        """The note as its loom tells it; None where there is no loom, or nobody was asked anything in it."""
+        """Rebuild the note from the loom; None where there is no loom, or no prompt in it."""
         note = self._in_loom(session_id, "it is not listed: its note is missing or damaged, and so is its loom")
         if note is not None:
             self._save_found(note)
         return note
 
     def _in_loom(self, session_id: str, lacking: str) -> Note | None:
-        """What a session's own loom tells of it; None where that is nothing, ``lacking`` says in the log what follows."""
+        """Read the note from a session's own loom; None where it holds none. ``lacking`` is the consequence, for the
+        log."""
         path = self.folder / f"{session_id}{_LOOM}"
         try:
             status = path.stat()
@@ -185,23 +188,23 @@ class SessionStore:
         return note
 
     def _save_found(self, note: Note) -> None:
-        """Keep what was read of a loom, unless somebody deletes the session just now: a deletion takes the loom before the note."""
+        """Save a rebuilt note, unless the session is being deleted now: a deletion removes the loom before the note."""
         with contextlib.suppress(OSError):
             self.save(note)
             if not (self.folder / f"{note.id}{_LOOM}").exists():
                 (self.folder / f"{note.id}{_NOTE}").unlink(missing_ok=True)
 
     def list(self, cwd: str | None, cursor: str | None, *, also: frozenset[str]) -> tuple[list[Listed], str | None]:
-        """A page of the sessions, those that were worked in last first, and the cursor of the next page.
+        """A page of sessions, last active first, and the cursor of the next page.
 
-        ``cwd`` is compared as the folder that it really is, however it is spelled. ``also`` are ids of sessions that live in
-        this process: they are listed before anything was said in them. Raises `BadCursor`.
+        ``cwd`` is compared by its real path, however it is spelled. ``also`` are the ids of open sessions in this
+        process: they are listed even before their first prompt. Raises `BadCursor`.
         """
         after = _after(cursor) if cursor is not None else None
         real = lru_cache(maxsize=None)(_real)
         wanted = real(cwd) if cwd is not None else None
         page: list[Listed] = []
-        # Notes are read as far as the page goes: there may be very many.
+        # Read only as many notes as the page needs: there may be very many.
         for updated, session_id in sorted(self._by_time(also)):
             if after is not None and (updated, session_id) <= after:
                 continue
@@ -214,7 +217,7 @@ class SessionStore:
         return page, None
 
     def _by_time(self, also: frozenset[str]) -> Iterator[tuple[int, str]]:
-        """What may be a session: its time of last activity, negative, and its id."""
+        """Candidates for sessions: the time of last activity, negated, and the id."""
         looms: dict[str, int] = {}
         notes: dict[str, int] = {}
         try:
@@ -230,29 +233,32 @@ class SessionStore:
         except FileNotFoundError:
             return
         for session_id in looms.keys() | notes.keys():
-            # A note is written anew whenever its session is opened: what was done is in the loom.
+            # A note is written each time its session is opened, so its time is not the last activity. The loom's time
+            # is.
             updated = looms.get(session_id) or (notes[session_id] if session_id in also else 0)
             if updated:
                 yield -updated, session_id
                 continue
-            # A loom without a word, and a note alone, are no sessions yet.
+            # An empty loom, or a note alone, is not a session yet.
             note = self.find(session_id)
             if note is not None and is_address(note.loom):
-                # Somebody may delete it while we look.
+                # Another process may delete it meanwhile.
                 with contextlib.suppress(OSError):
                     yield -_worked((self.folder / f"{session_id}{_NOTE}").stat()), session_id
 
     def touch(self, session_id: str) -> None:
-        """Something happened in a session whose loom is not a file of its own."""
+        """Update the time of a session whose loom is not its own file."""
         with contextlib.suppress(OSError):
             os.utime(self.folder / f"{session_id}{_NOTE}")
 
     def lock(self, session_id: str) -> int:
-        """Hold a session whose loom has many writers; a descriptor to be closed. Raises `LoomLocked`."""
+        """Lock a session whose loom has many writers. Returns a file descriptor for the caller to close. Raises
+        `LoomLocked`."""
         return self._held(paths.private(self.folder) / f"{session_id}.lock", session_id)
 
     def _held(self, path: Path, session_id: str) -> int:
-        """A descriptor of the file at ``path``, made where it is missing, that nobody else holds. Raises `LoomLocked`."""
+        """Open and lock the file at ``path``, creating it if needed. Raises `LoomLocked` where another process holds
+        it."""
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:
@@ -260,7 +266,7 @@ class SessionStore:
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     return descriptor
             except FileNotFoundError:
-                # It was deleted between the two.
+                # The file was deleted between the open and the check.
                 pass
             except OSError:
                 os.close(descriptor)
@@ -268,9 +274,9 @@ class SessionStore:
             os.close(descriptor)
 
     def delete(self, session_id: str) -> None:
-        """Take a session away, with its loom where that is a file of its own; nothing where there is none.
+        """Delete a session, with its loom where that is its own file. Does nothing where there is no session.
 
-        Raises `LoomLocked` where another process works in it. A database keeps the turns: it cannot forget (LOOM-3).
+        Raises `LoomLocked` where another process has it open. A database keeps the turns: it cannot forget (LOOM-3).
         """
         if not _ID.match(session_id):
             return
@@ -279,13 +285,13 @@ class SessionStore:
             return
         held: list[int] = []
         try:
-            # Whoever opens it now waits for us, or finds that there is no such session.
+            # A process that opens it now waits for this lock, or finds that the session does not exist.
             held.append(self._held(path, session_id))
             if (self.folder / f"{session_id}.lock").exists():
                 held.append(self._held(self.folder / f"{session_id}.lock", session_id))
             self._take_away(session_id)
             path.unlink(missing_ok=True)
-            # Somebody who lists sessions may have written a note anew.
+            # A process that lists sessions may have written the note again.
             self._take_away(session_id)
         except OSError as problem:
             raise DefinitionError(f"cannot be deleted: {problem.strerror}", where=str(path)) from None
@@ -302,7 +308,7 @@ class SessionStore:
 
 
 def _note_in(path: Path) -> Note | None:
-    """The note in a file; None where there is none that can be read. What a later version added is passed over."""
+    """The note in a file; None where there is no readable note. Unknown fields of a later version are ignored."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -318,11 +324,11 @@ def _note_in(path: Path) -> Note | None:
     finally:
         os.close(descriptor)
     if not _folder(note.cwd):
-        # Somebody else wrote here; the loom tells it better.
+        # Another program wrote this file; the loom is more reliable.
         return None
     note.directories = [folder for folder in note.directories if _folder(folder)]
     if note.mode not in modes.NAMES:
-        # Of another version.
+        # A mode of another version.
         note.mode = modes.DEFAULT
     return note
 
@@ -332,7 +338,7 @@ def _folder(path: str) -> bool:
 
 
 def _real(path: str) -> str:
-    """A folder as it really is; a name that none can have stays as it is."""
+    """The real path of a folder; an impossible path stays as it is."""
     try:
         return os.path.realpath(path)
     except ValueError:
@@ -340,12 +346,13 @@ def _real(path: str) -> str:
 
 
 def _worked(status: os.stat_result) -> int:
-    """A file's time, as far as there are dates for it: file systems have times before and behind those."""
+    """A file's time, limited to what a date can hold: file systems have times outside that range."""
     return min(max(status.st_mtime_ns, 1), _LAST)
 
 
 def noted(session_id: str, loom: Loom) -> Note | None:
-    """A session's note from its loom: the first cast's folder and intent, and what was chosen since; None of an empty one."""
+    """Build a session's note from its loom: folder and intent of the first cast, and the later choices; None for an
+    empty loom."""
     from cantrip_acp.acp.sessions.title import renewed
 
     note: Note | None = None
@@ -367,21 +374,21 @@ def noted(session_id: str, loom: Loom) -> Note | None:
         elif isinstance(record, ConfigRecord):
             chosen.append(record)
     if note is not None:
-        # Some of it may have been chosen before the first word.
+        # Some of them may come before the first prompt.
         for change in chosen:
             take_in(note, change)
     return note
 
 
 def take_in(note: Note, record: ConfigRecord) -> None:
-    """A change that the loom tells of."""
+    """Apply a ``config`` record of the loom to a note."""
     changes = record.changes
     for key in ("mode", "recipe", "crystal", "effort"):
         value = changes.get(key)
         if isinstance(value, str):
             setattr(note, key, value)
     if "recipe" in changes or "fork_of" in changes:
-        # Another entity, which goes on from where the one before was.
+        # Another entity, which continues where the previous one was.
         note.entity_id = record.entity_id
         from_turn = changes.get("from_turn")
         note.from_turn = from_turn if isinstance(from_turn, str) else None

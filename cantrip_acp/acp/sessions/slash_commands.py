@@ -1,6 +1,6 @@
 """Slash commands: what a user can type in place of a prompt (ACP, Slash Commands).
 
-They are answered here, without a query: no cast begins, and nothing of them goes into what the crystal sees.
+The agent answers them without a query: no cast begins, and the crystal sees nothing of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.sessions.session import Session
 
 Forker = Callable[["Session", str], Awaitable[str]]
-"""Makes a session that goes on from a turn; returns its id."""
+"""Makes a session that continues from a turn. Returns its id."""
 
 
 class Mistake(Exception):
-    """What was typed makes no sense; the text says what would."""
+    """The command's arguments are wrong; the text says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Command:
 
 
 def named(text: str) -> tuple[Command, str] | None:
-    """The command that a prompt's text begins with, and what stands behind it; None of a prompt for the entity."""
+    """The command at the start of a prompt, and the text after it; None for a prompt that is for the entity."""
     words = text.strip()
     if not words.startswith("/") or not words[1:2].isalpha():
         return None
@@ -56,14 +56,14 @@ def named(text: str) -> tuple[Command, str] | None:
     if command is not None:
         return command, rest[0].strip() if rest else ""
     if rest:
-        # More than a word: a path, or a question about one.
+        # More than one word: a path, or a question about one.
         return None
     near = _ELSEWHERE.get(name.lower()) or next(iter(get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.75)), None)
     return (_unknown(name, near), "") if near is not None else None
 
 
 def _unknown(name: str, near: str) -> Command:
-    """What answers a name that was mistyped, or is another agent's: a query would cost money and give an odd answer."""
+    """The answer to a mistyped name, or to another agent's command. A query would cost money and give an odd answer."""
 
     async def run(session: Session, rest: str, forker: Forker) -> str:
         return f"There is no command `/{name}`; did you mean `/{near}`? `/help` lists them all."
@@ -72,7 +72,7 @@ def _unknown(name: str, near: str) -> Command:
 
 
 def available() -> acp.AvailableCommands:
-    """The update that tells a client of them."""
+    """The update that lists the commands for a client."""
     return acp.AvailableCommands(
         [
             acp.AvailableCommand(c.name, c.description, acp.CommandInput(c.hint) if c.hint else None)
@@ -82,7 +82,7 @@ def available() -> acp.AvailableCommands:
 
 
 async def answer(session: Session, command: Command, rest: str, forker: Forker) -> str:
-    """What a command answers; what went wrong is an answer too."""
+    """The answer of a command. A failure is an answer too."""
     try:
         return await command.run(session, rest, forker)
     except (Mistake, CantripError) as problem:
@@ -132,7 +132,7 @@ async def _fork(session: Session, rest: str, forker: Forker) -> str:
 
 
 async def _turn(session: Session, text: str) -> str:
-    """The turn that was named, by number or id; the last one where none was."""
+    """The turn that was named by number or id; the last one where none was."""
     wanted: object = int(text) if text.isdecimal() else text
     turns = await anyio.to_thread.run_sync(_turns, session)
     if not turns:
@@ -156,7 +156,7 @@ async def _fold(session: Session, rest: str, forker: Forker) -> str:
         gone = await fold_now(session.entity, int(rest) if rest else None)
         heard.finish()
         async for event in heard:
-            # As a fold in the middle of a prompt is shown.
+            # Show it like a fold in the middle of a prompt.
             await session.send(session.translator.translate(event))
     if not gone:
         return "There is nothing to fold: a summary would stand for no turn."
@@ -206,7 +206,7 @@ async def _wards(session: Session, rest: str, forker: Forker) -> str:
 
 
 def _quoted(pattern: str) -> str:
-    """A pattern in one line of Markdown."""
+    """A pattern on one line of Markdown."""
     if pattern == "*":
         return "(any call)"
     text = " ".join(visible(pattern.replace("\0", " ")).removeprefix("=").replace("`", "'").split())
@@ -256,7 +256,7 @@ async def _export(session: Session, rest: str, forker: Forker) -> str:
     from cantrip_acp.training.export.selection import Source, Wanted
 
     target = session.opened.exports / f"{session.id}.{chosen.name}.jsonl"
-    # A database holds the threads of other sessions, too; a session's own file holds its forks and children.
+    # A database also holds the threads of other sessions. A session's own file holds its forks and children.
     places, own = loom.places, session.entity.id
     threads = tuple(i for i in loom.leaves() if places[i].entity_id == own) if is_address(loom.location) else ()
     if is_address(loom.location) and not threads:
@@ -290,7 +290,7 @@ _ELSEWHERE = {
     "permissions": "wards",
     "commands": "help",
 }
-"""What other agents call them."""
+"""Names of other agents for the same commands."""
 
 COMMANDS = _listed(
     [

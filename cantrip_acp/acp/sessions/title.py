@@ -1,8 +1,8 @@
-"""A session's title from what its user asked: by rule, so it costs no query and is there at once.
+"""Session title: made from the user's first request by rules, so it costs no query and is there at once.
 
-It is the first thing that was asked, as its user would know it again: without greetings and courtesies, markup, terminal
-codes and what makes an address long. Where nothing was asked in words it is the error of a trace, the first line of code, or
-the name of what was linked. A mere greeting is a title until something is asked.
+It removes greetings, courtesies, markup, terminal codes and the long parts of URLs. Without a request in words, the
+title is the error of a trace, the first line of code, or the name of a link. A mere greeting is only a title until a
+request comes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 LONGEST = 60
 _READ = 6_000
-"""Characters of an intent that are looked at, from its beginning, and at its end for what a trace says last."""
+"""Characters of an intent that are read from its start, and from its end for the error of a trace."""
 _WIDEST = 400
 """Characters of one line."""
 
@@ -74,7 +74,7 @@ _SKIPPED = re.compile(
 
 
 def title_of(intent: str) -> str | None:
-    """The first thing that was asked, in at most `LONGEST` characters; None where nothing can be read.
+    """The first request, in at most `LONGEST` characters; None where there is no readable text.
 
     >>> title_of("Hi! Could you please fix the failing test in `tests/test_app.py`? It broke today.")
     'Fix the failing test in tests/test_app.py'
@@ -82,7 +82,8 @@ def title_of(intent: str) -> str | None:
     text = _TERMINAL.sub("", intent[:_READ].replace("\r\n", "\n").replace("\r", "\n"))
     code = "\n".join(match[2] for match in _FENCE.finditer(text))
     prose = _PAIR.sub(r"\2", _COMMENT.sub(" ", _FENCE.sub("\n", text)))
-    # What editors put beside a prompt in tags of their own is no question, unless there is nothing else.
+    # Editors add blocks in their own tags next to a prompt. Such a block is not the request, unless there is nothing
+    # else.
     prose = _TAG_LINE.sub("", said if (said := _BLOCK.sub("\n", prose)).strip() else prose)
     lines = [line for line in map(_line, _unquoted(prose)) if line]
     asked = next((line for line in lines if not _PASSING.fullmatch(line)), None)
@@ -99,7 +100,7 @@ def title_of(intent: str) -> str | None:
 
 
 def renewed(title: str | None, intent: str) -> str | None:
-    """A better title for a session whose user has now asked this; None where the one that it has stays."""
+    """A better title for a session after this intent; None where the present title stays."""
     if title is not None and not _PASSING.fullmatch(title):
         return None
     found = title_of(intent)
@@ -107,14 +108,14 @@ def renewed(title: str | None, intent: str) -> str | None:
 
 
 def _unquoted(prose: str) -> list[str]:
-    """The lines, those that answer a quotation before the quotation."""
+    """The lines without quotations; only if there is nothing else, the quotations."""
     lines = [line for line in prose.split("\n") if line.strip()]
     own = [line for line in lines if not line.lstrip().startswith(">")]
     return own or [line.lstrip("> \t") for line in lines]
 
 
 def _line(line: str) -> str:
-    """A line as it is read: no markup, no greeting; empty where it says nothing."""
+    """A line without markup and greeting; empty where nothing readable is left."""
     line = line[_match_end(_BULLET, line) :][:_WIDEST]
     pieces = line.split("`")
     line = "".join(piece if n % 2 else _bare(piece) for n, piece in enumerate(pieces))
@@ -137,28 +138,28 @@ def _match_end(pattern: re.Pattern[str], text: str) -> int:
 
 
 def _kept(character: str) -> bool:
-    # Joiners make one sign of several in emoji and in some scripts; other invisible ones turn text around, or hide it.
+    # Joiners combine signs in emoji and in some scripts. Other invisible characters hide text or change its direction.
     return character.isprintable() or character in "\u200c\u200d"
 
 
 def _error(text: str) -> str | None:
-    """What a trace says in the end: the last error that it names."""
+    """The error that a trace ends with."""
     found = [match[1] for match in _ERROR.finditer(text)]
     if not found:
         return None
-    # Other languages than Python begin with the error.
+    # Other languages than Python print the error first.
     return found[-1] if "Traceback (most recent call last)" in text else found[0]
 
 
 def _first_of(code: str) -> str | None:
-    """The first line of code that tells one program from another."""
+    """The first line of code that is characteristic of the program."""
     lines = [line.strip() for line in code.split("\n") if line.strip()]
     first = next((line for line in lines if not _SKIPPED.match(line)), lines[0] if lines else None)
     return first.rstrip("{: ") if first else None
 
 
 def _shown(text: str, *, words: bool = False) -> str | None:
-    """At most `LONGEST` characters; ``words`` of a language may begin with a capital letter, code may not."""
+    """At most `LONGEST` characters. With ``words``, the text may start with a capital letter; code may not."""
     text = " ".join("".join(c if _kept(c) else " " for c in text[: 4 * _WIDEST]).split())
     end = _SENTENCE.search(text, 8) or _FULL_STOP.search(text, 3)
     if end is not None:
@@ -173,10 +174,10 @@ def _shown(text: str, *, words: bool = False) -> str | None:
 
 
 def _shortened(text: str) -> str:
-    """Cut between words where there are some, and never within a character that is made of several."""
+    """Cut between words if possible, and never inside a character that consists of several code points."""
     first = text.split(" ", 1)[0]
     if len(first) >= LONGEST and first.count("/") > 1:
-        # A path is known by its end.
+        # The end of a path says most.
         tail = first[-(LONGEST - 2) :]
         return "…" + tail[max(tail.find("/"), 0) :]
     end = LONGEST - 1
@@ -195,7 +196,7 @@ def _joins(character: str) -> bool:
 
 
 def _flag(text: str, end: int) -> bool:
-    """Whether a cut there would part the two letters of a flag."""
+    """Whether a cut there would separate the two letters of a flag."""
     letters = 0
     while letters < end and "\U0001f1e6" <= text[end - 1 - letters] <= "\U0001f1ff":
         letters += 1

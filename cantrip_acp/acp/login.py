@@ -154,7 +154,8 @@ _T = TypeVar("_T")
 async def with_a_key(
     connection: Connection, client: ClientAbilities, request: Request, begin: Callable[[], Awaitable[_T]]
 ) -> _T:
-    """What ``begin`` gives, once there is a key. Raises its `RpcError` -32000 where nobody is asked, or gives up."""
+    """The result of ``begin``, once there is a key. Raises its `RpcError` -32000 where nobody can be asked, or the
+    user gives up."""
     for _ in range(TRIES):
         try:
             return await begin()

@@ -1,3 +1,4 @@
-"""An ACP client: starts an agent, talks to it over stdio and reports what it does.
+"""ACP client: starts an agent, talks to it over stdio and reports what it does.
 
-Start with `client.py`."""
+These modules may import the wire and the core. Start reading in `client`.
+"""

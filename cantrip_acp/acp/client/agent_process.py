@@ -1,7 +1,7 @@
-"""An agent as a child process: its pipes, what it says on stderr, and its end.
+"""Agent process: runs an agent as a child process, with its pipes, its stderr and its end.
 
-The agent gets a process group of its own, and the group ends with the connection, however that ends: first its stdin
-closes (the protocol's way to say goodbye), then come SIGTERM and SIGKILL.
+The agent gets its own process group, which ends with the connection, however that ends. First its stdin is closed (the
+protocol's normal end), then come SIGTERM and SIGKILL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_LINE: Final = 4000
 
 
 class AgentMissing(CantripError):
-    """The agent's command cannot be started: no such program, not executable, no such folder."""
+    """The agent's command cannot be started: the program is missing or not executable, or the folder is missing."""
 
 
 class AgentProcess:
@@ -57,7 +57,7 @@ class AgentProcess:
         return self._process.returncode
 
     def stderr_tail(self) -> list[str]:
-        """The last lines of its stderr, as they came (untrusted text)."""
+        """The last lines of its stderr (untrusted text)."""
         return list(self._tail)
 
     def describe_end(self) -> str:
@@ -73,10 +73,10 @@ class AgentProcess:
             return f"was killed by signal {-code}"
 
     async def ended(self, seconds: float) -> bool:
-        """Waits at most so long for its end, and for the last of its stderr."""
+        """Wait at most `seconds` for its end and the rest of its stderr. Returns whether it has ended."""
         with anyio.move_on_after(seconds):
             await self._process.wait()
-            # A grandchild may hold stderr open for ever: what has come by now has to do.
+            # A grandchild may hold stderr open forever, so do not wait long for the rest.
             with anyio.move_on_after(0.3):
                 await self._stderr_read.wait()
         return self.returncode is not None
@@ -95,7 +95,7 @@ class AgentProcess:
             if partial:
                 await self._heard(partial)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # closed from our side at the end
+            pass  # closed by this side at the end
         finally:
             self._stderr_read.set()
 
@@ -106,7 +106,7 @@ class AgentProcess:
             await self._relay(text)
 
     async def _close(self) -> None:
-        """Ends the whole group; returns when the agent is reaped."""
+        """End the whole process group. Returns when the agent is reaped."""
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.stdin.aclose()
@@ -114,7 +114,7 @@ class AgentProcess:
                 if await self.ended(seconds):
                     break
                 self._signal(then)
-            # Also after a polite end: what the agent left behind in its group ends with it.
+            # Also after an orderly end: kill what the agent left behind in its group.
             self._signal(signal.SIGKILL)
             with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self.stdout.aclose()
@@ -135,9 +135,9 @@ async def start_agent(
     environment: Mapping[str, str] | None = None,
     relay: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncIterator[AgentProcess]:
-    """Starts an agent; it and its process group are gone when the block ends.
+    """Start an agent. It and its process group are gone when the block ends.
 
-    `relay` is told each line of stderr. Raises AgentMissing where the command cannot be started.
+    `relay` gets each line of stderr. Raises AgentMissing where the command cannot be started.
     """
     if not argv:
         raise AgentMissing("no agent command given; write it after --, as in: cantrip client -- cantrip-acp")

@@ -1,14 +1,14 @@
-"""An ACP client: starts any agent, speaks protocol version 1 with it over stdio, and reports what it does.
+"""ACP client: starts any agent, speaks protocol version 1 with it over stdio, and reports what it does.
 
     async with connect(["cantrip-acp"], watcher) as agent:
         about = await agent.initialize()
         session = await agent.new_session(folder)
         outcome = await agent.prompt(session.id, "What is in here?")
 
-The agent's updates and questions reach the watcher one after another, in the order in which they came, and all those
-of a turn have been handled before `prompt` returns. A watcher that is slow slows the agent. Files are lent below the
-session's folder (`clientfiles`); terminals are not offered, so `terminal/*` is answered with "method not found".
-When the block ends, the agent and its process group are gone (`agentprocess`).
+The watcher gets the agent's updates and questions one after another, in the order they came. All those of a turn are
+handled before `prompt` returns. A slow watcher slows the agent. The agent may read and write files below the session's
+folder (`client_files`). Terminals are not offered: `terminal/*` gets "method not found". When the block ends, the
+agent and its process group are gone (`agent_process`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CANCEL_SECONDS: Final = 5.0
 _MOST_PAGES: Final = 1000
 
 _TELLING: Final = ("initialize", "session/new", "session/prompt", "session/list", "session/set_config_option")
-"""Answers that say something; all others may be empty, and null is an older form of that."""
+"""Methods whose answers must be objects. All other answers may be empty; null is an older form of that."""
 
 _T = TypeVar("_T")
 
@@ -84,16 +84,16 @@ class AgentClient:
             },
         )
         self.about: Mapping[str, Any] = {}
-        """What `initialize` answered."""
+        """The answer to `initialize`."""
 
     @property
     def process(self) -> AgentProcess:
         return self._process
 
-    # What the client asks
+    # Requests of the client
 
     async def initialize(self, *, timeout: float | None = 60) -> Mapping[str, Any]:
-        """Negotiates version and capabilities. Raises AgentRefused for an agent of another version."""
+        """Negotiate version and capabilities. Raises AgentRefused for an agent of another version."""
         params = {
             "protocolVersion": PROTOCOL_VERSION,
             "clientInfo": {"name": "cantrip-client", "title": "Cantrip client", "version": __version__},
@@ -101,7 +101,8 @@ class AgentClient:
                 "fs": {"readTextFile": True, "writeTextFile": True},
                 "terminal": False,
                 "session": {"notices": {}, "compaction": {}},
-                # Output of commands as it comes (Zed's convention); agents that do not know it send content instead.
+                # Ask for the output of commands as it comes (Zed's convention); agents without it send content
+                # instead.
                 "_meta": {"terminal_output": True},
             },
         }
@@ -117,22 +118,22 @@ class AgentClient:
         return about
 
     async def authenticate(self, method: str, *, timeout: float | None = None) -> None:
-        """Signs in by one of the `authMethods` that `initialize` answered."""
+        """Sign in by one of the `authMethods` of the answer to `initialize`."""
         await self._ask("authenticate", {"methodId": method}, timeout=timeout)
 
     async def new_session(
         self, folder: Path, *, meta: Mapping[str, Any] | None = None, timeout: float | None = 120
     ) -> Session:
-        """Opens a session on a folder, which becomes the one whose files are lent."""
+        """Open a session on a folder. The agent may use the files of that folder."""
         return await self._open("session/new", None, folder, meta, timeout)
 
     async def load_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
-        """Opens an earlier session; the watcher is told its whole past before this returns."""
+        """Open an earlier session. The watcher gets its whole history before this returns."""
         self._must_have("loadSession", "session/load")
         return await self._open("session/load", session_id, folder, None, timeout)
 
     async def resume_session(self, session_id: str, folder: Path, *, timeout: float | None = 120) -> Session:
-        """Opens an earlier session, and nothing of its past is told."""
+        """Open an earlier session without its history."""
         self._must_have("resume", "session/resume")
         return await self._open("session/resume", session_id, folder, None, timeout)
 
@@ -145,7 +146,7 @@ class AgentClient:
             params["_meta"] = dict(meta)
         before: ClientFiles | None = None
         if session_id is not None:
-            # Its past may already ask for files.
+            # The replay of its history may already ask for files.
             params["sessionId"] = session_id
             before = self._files.get(session_id)
             self._files[session_id] = files
@@ -169,7 +170,7 @@ class AgentClient:
         )
 
     async def list_sessions(self, folder: Path | None = None, *, timeout: float | None = 60) -> list[Listed]:
-        """The agent's sessions, all pages of them; those of a folder where one is named."""
+        """All sessions of the agent, from all pages; only those of `folder` where it is given."""
         self._must_have("list", "session/list")
         found: list[Listed] = []
         cursor: str | None = None
@@ -190,26 +191,26 @@ class AgentClient:
         return found
 
     async def end_session(self, session_id: str, *, delete: bool = False, timeout: float | None = 60) -> None:
-        """Closes a session, or deletes it for good."""
+        """Close a session, or delete it permanently."""
         what = "delete" if delete else "close"
         self._must_have(what, f"session/{what}")
         await self._ask(f"session/{what}", {"sessionId": session_id}, timeout=timeout)
 
     async def set_mode(self, session_id: str, mode: str, *, timeout: float | None = 60) -> None:
-        """Changes the session's mode to one that `session/new` offered."""
+        """Change the session's mode to one that `session/new` offered."""
         await self._ask("session/set_mode", {"sessionId": session_id, "modeId": mode}, timeout=timeout)
 
     async def set_option(
         self, session_id: str, option: str, value: str, *, timeout: float | None = 60
     ) -> Sequence[Any]:
-        """Sets a config option; returns every option as it then is."""
+        """Set a config option. Returns all options with their present values."""
         params = {"sessionId": session_id, "configId": option, "value": value}
         answer = await self._ask("session/set_config_option", params, timeout=timeout)
         options = answer.get("configOptions")
         return options if isinstance(options, list) else ()
 
     def open_buffers(self, session_id: str, buffers: Mapping[str, str | None]) -> None:
-        """Files that are open with text that was not saved, by path in the session's folder; None closes one."""
+        """Open files with unsaved text, by path in the session's folder; None closes a file."""
         self._files[session_id].open(buffers)
 
     def _must_have(self, ability: str, method: str) -> None:
@@ -226,7 +227,7 @@ class AgentClient:
         meta: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Outcome:
-        """One turn. After `timeout` seconds it is cancelled and AgentTimeout raised."""
+        """Run one turn. After `timeout` seconds it is cancelled and AgentTimeout raised."""
         blocks = [{"type": "text", "text": prompt}] if isinstance(prompt, str) else list(prompt)
         params: dict[str, Any] = {"sessionId": session_id, "prompt": blocks}
         if meta:
@@ -242,7 +243,7 @@ class AgentClient:
         return Outcome(reason, _object(answer, "usage"), _object(answer, "_meta"))
 
     async def cancel(self, session_id: str) -> None:
-        """Asks the agent to end the session's turn (ACP, Cancellation); open questions are answered "cancelled"."""
+        """Ask the agent to end the session's turn (ACP, Cancellation). Open questions are answered "cancelled"."""
         await self._connection.notify("session/cancel", {"sessionId": session_id})
         for scope in self._questions.get(session_id, ()):
             scope.cancel()
@@ -255,7 +256,7 @@ class AgentClient:
         timeout: float | None,
         give_up: Callable[[], Awaitable[None]] | None = None,
     ) -> Mapping[str, Any]:
-        """One request. `give_up` is called at the timeout, and the agent then has a few seconds more to answer."""
+        """Send one request. At the timeout `give_up` is called, and the agent gets a few more seconds to answer."""
         answers: list[Any] = []
         problems: list[Exception] = []
         answered = anyio.Event()
@@ -317,7 +318,7 @@ class AgentClient:
     def _name(self) -> str:
         return f"the agent {self._process.argv[0]!r}"
 
-    # What the agent asks and tells
+    # Requests and notifications of the agent
 
     def _update(self, params: Mapping[str, Any], request: Request) -> None:
         session_id, update = _session(params), _object(params, "update")
@@ -403,7 +404,7 @@ class AgentClient:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._work.run)
             await self._connection.run()
-            # The agent is gone; what it said before is still shown, until `connect` ends.
+            # The agent is gone; its last messages are still handled, until `connect` ends.
 
 
 @contextlib.asynccontextmanager
@@ -414,9 +415,9 @@ async def connect(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[AgentClient]:
-    """Starts an agent and connects to it; when the block ends, it and what it started are gone.
+    """Start an agent and connect to it. When the block ends, the agent and all it started are gone.
 
-    `folder` is the agent's working folder, `environment` replaces the inherited one. Raises AgentMissing.
+    `folder` is the agent's working folder; `environment` replaces the inherited one. Raises AgentMissing.
     """
     clients: list[AgentClient] = []
 
@@ -435,7 +436,8 @@ async def connect(
                 finally:
                     tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # Callers catch AgentDied and its like: task groups are how this is built, not part of what it promises.
+        # Callers catch AgentDied and the like. Task groups are a detail of this module, so their groups must not reach
+        # them.
         raise _sole(group) from None
 
 
@@ -458,14 +460,14 @@ def _session(params: Mapping[str, Any]) -> str:
 
 
 def _told(refusal: RpcError) -> str:
-    """An error in words: its message and code, and what its `data` says where the message does not say it already."""
+    """An error as text: its message and code, and the details of its `data` that the message lacks."""
     data = refusal.data
     words = [data] if isinstance(data, str) else []
     if isinstance(data, Mapping):
         words = [
             data[key] for key in ("details", "detail", "message", "error", "reason") if isinstance(data.get(key), str)
         ]
-    # Our own agent has the layout there of what is one line in the message.
+    # Our own agent sends the original lines there, where the message is one line.
     message, shown = refusal.message, next((each for each in words if one_line(each) in refusal.message), None)
     if shown is not None and "\n" in shown:
         return f"{message.replace(one_line(shown), shown)} ({refusal.code})"

@@ -1,7 +1,9 @@
-"""The files a client lends to an agent (ACP, File System): those of the session's folder, and no others.
+"""Client files: the files that an agent may use through its client (ACP, File System), only those of the session's
+folder.
 
-Each path is resolved, and then walked from the folder's descriptor, one component at a time and following no link, so
-that an agent that also writes in the folder cannot swap a component for a link between the check and its use.
+Each path is resolved first. Then the code opens it from the folder's descriptor, one component at a time, without
+following links. So an agent that also writes in the folder cannot replace a component by a link between the check and
+the use.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileRefused(CantripError):
-    """A file that is not lent. `missing` tells a file that does not exist from one that may not be seen."""
+    """A file that the agent may not use. `missing` is true where the file does not exist."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
         self.missing = missing
@@ -38,9 +40,9 @@ class ClientFiles:
         self._buffers: dict[str, str] = {}
 
     def open(self, buffers: Mapping[str, str | None]) -> None:
-        """Files with text that was not saved, by path (a relative one from the folder); None closes one.
+        """Files with unsaved text, by path (relative to the folder, or absolute); None closes one.
 
-        As in an editor, a reader gets the unsaved text; what is written goes into the buffer and to the disk.
+        As in an editor, a reader gets the unsaved text; a write goes into the buffer and to the disk.
         """
         for path, text in buffers.items():
             name = "/".join(self._parts(str(self.folder / path)))
@@ -50,7 +52,8 @@ class ClientFiles:
                 self._buffers[name] = text
 
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
-        """A file's text, or `limit` lines of it from `line` (counted from 1). Invalid UTF-8 is replaced."""
+        """A file's text, or `limit` lines of it from `line` (counted from 1). Invalid UTF-8 is replaced. Raises
+        FileRefused."""
         if self._buffers and (unsaved := self._buffers.get("/".join(self._parts(path)))) is not None:
             return _lines(unsaved, line, limit)
         with self._parent(path) as (parent, name):
@@ -68,9 +71,10 @@ class ClientFiles:
         return _lines(data.decode("utf-8", "replace"), line, limit)
 
     def write(self, path: str, content: str) -> None:
-        """Replaces or creates a file, keeping the mode of an existing one; missing folders are made.
+        """Replace or create a file, and keep the mode of an existing one. Missing folders are created. Raises
+        FileRefused.
 
-        The new text is written beside the file and moved over it, so that nobody ever reads half of it.
+        The new text is written to a second file, which then replaces the old one, so nobody ever reads half of it.
         """
         data = content.encode("utf-8", "replace")
         if len(data) > LARGEST_FILE:
@@ -130,7 +134,7 @@ class ClientFiles:
             raise FileRefused("a path cannot hold a NUL character")
         if not os.path.isabs(path):
             raise FileRefused(f"{path!r} is not an absolute path")
-        # Links are resolved once, here; the walk then follows none, so that one planted later leads nowhere.
+        # Links are resolved once, here. The walk then follows none, so a link that is planted later has no effect.
         try:
             real = Path(os.path.realpath(path))
         except OSError as changing:
@@ -154,7 +158,7 @@ def _lines(text: str, line: int | None, limit: int | None) -> str:
     if line is None and limit is None:
         return text
     first = max((line or 1) - 1, 0)
-    # As editors count them: a form feed or a Unicode separator ends no line.
+    # As editors count lines: a form feed or a Unicode separator does not end a line.
     lines = text.split("\n")
     lines = [*(f"{each}\n" for each in lines[:-1]), *lines[-1:]]
     return "".join(lines[first : None if limit is None else first + max(limit, 0)])

@@ -1,4 +1,4 @@
-"""What can be wrong with an agent, as its client says it; each error shows how the agent's stderr ended."""
+"""Errors of an ACP agent, as its client reports them. Each error shows the last lines of the agent's stderr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cantrip_acp.core.errors import CantripError
 
 
 class AgentError(CantripError):
-    """An agent that failed. `stderr` holds the last lines that it wrote there; the text shows them too."""
+    """An agent that failed. `stderr` holds the last lines of its stderr; the text shows them too."""
 
     def __init__(self, message: str, stderr: Sequence[str] = ()) -> None:
         self.stderr = tuple(stderr)
@@ -17,7 +17,7 @@ class AgentError(CantripError):
 
 
 class AgentDied(AgentError):
-    """The agent ended, or closed its stdout, while an answer was due."""
+    """The agent ended, or closed its stdout, before it answered."""
 
 
 class AgentTimeout(AgentError):
@@ -25,7 +25,8 @@ class AgentTimeout(AgentError):
 
 
 class AgentRefused(AgentError):
-    """The agent answered with an error, or with what the protocol does not allow. `code` is JSON-RPC's."""
+    """The agent answered with an error, or with something that the protocol does not allow. `code` is the JSON-RPC
+    code."""
 
     def __init__(self, message: str, stderr: Sequence[str] = (), *, code: int, data: object = None) -> None:
         self.code = code

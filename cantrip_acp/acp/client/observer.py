@@ -1,4 +1,4 @@
-"""What a client is told: of an agent's doings as they happen, of sessions, of how a prompt ended."""
+"""Client observer: the interface that gets an agent's updates and questions, and the results of requests."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from typing import Any, Protocol
 
 
 class Watcher(Protocol):
-    """Who is told what the agent does. Each method is awaited before the next one is called."""
+    """Gets the agent's actions. Each method is awaited before the next one is called."""
 
     async def updated(self, session_id: str, update: Mapping[str, Any]) -> None:
         """A `session/update` came."""
 
     async def asked(self, session_id: str, call: Mapping[str, Any], options: Sequence[Mapping[str, Any]]) -> str | None:
-        """A `session/request_permission` came: the `optionId` of the answer, or None for no answer ("cancelled").
+        """A `session/request_permission` came. Returns the `optionId` of the answer, or None for no answer
+        ("cancelled").
 
-        Cancelled when the turn is cancelled or the agent takes the question back.
+        It is cancelled when the turn is cancelled or the agent withdraws the question.
         """
 
     async def lent(self, action: str, path: str, refused: str | None, missing: bool) -> None:
-        """A file was read (`action` "read") or written ("write") for the agent, or refused for a reason.
+        """The agent read (`action` "read") or wrote ("write") a file through the client, or was refused with a reason.
 
-        With `missing` the reason is that there is no such file, as whoever is about to make one finds.
+        With `missing` the reason is that the file does not exist, which is normal before the file is created.
         """
 
     async def heard(self, source: str, line: str) -> None:
-        """The agent wrote a line to stderr, or one on stdout that is no message (`source` "stderr" or "stdout")."""
+        """The agent wrote a line to stderr, or a line on stdout that is not a message (`source` "stderr" or "stdout")."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What `session/new`, `session/load` or `session/resume` answered."""
+    """The answer to `session/new`, `session/load` or `session/resume`."""
 
     id: str
     folder: Path
@@ -43,7 +44,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Listed:
-    """A session of `session/list`. Whatever the agent does not say is empty."""
+    """A session of `session/list`. Fields that the agent does not send are empty."""
 
     id: str
     folder: str = ""
@@ -53,7 +54,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a prompt ended: ACP's stop reason, the usage where the agent says it, and `_meta`."""
+    """The end of a prompt: ACP's stop reason, the usage where the agent sends it, and `_meta`."""
 
     stop_reason: str
     usage: Mapping[str, Any] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""An agent's stdout, between its pipe and the wire: what is no message is set aside, and a slow reader slows the agent.
+"""Stdout filter: removes lines from an agent's stdout that are not messages, and lets a slow reader slow the agent.
 
-Programs print on stdout what belongs on stderr: a banner, a warning, a debugger's prompt. The wire would answer each
-such line with an error that no agent expects, so these lines are taken out here and handed to whoever can show them.
+Programs print on stdout what belongs on stderr: a banner, a warning, a debugger's prompt. The connection would answer
+each such line with an error that no agent expects. So the filter takes these lines out and passes them to a callback.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StdoutWatch:
         await self._stdout.aclose()
 
     def _sift(self, chunk: bytes) -> bytes:
-        # The common case: nothing open from before, and every line of the chunk begins like a message.
+        # The usual case: every line of the chunk starts like a message.
         out = bytearray()
         for line in chunk.splitlines(keepends=True) if b"\r" not in chunk else _lines(chunk):
             if self._at_start:
@@ -76,6 +76,6 @@ class StdoutWatch:
 
 
 def _lines(chunk: bytes) -> list[bytes]:
-    """Cut after newlines only: a carriage return is no line's end here."""
+    """Split after newlines only: a carriage return does not end a line here."""
     *whole, last = chunk.split(b"\n")
     return [line + b"\n" for line in whole] + ([last] if last else [])

@@ -1,9 +1,10 @@
-"""File gates over what the client has open: `read_file`, `write_file` and `edit_file` by ``fs/*`` where it offers them.
+"""Editor file gates: `read_file`, `write_file` and `edit_file` through ``fs/*`` of the client, where it offers them.
 
-A gate's rules hold as they do on the disk, and hold first: the path is resolved below the gate's root, what is hidden or
-protected, binary or no file is refused, and only then is the client asked, by the path that the links lead to. Only files in
-the session's own folders are the client's; a fork's worktree and roots elsewhere are on the disk. What the client says is
-bounded and checked, and a client that fails is an observation: to fall back on the disk would undo what nobody has saved.
+The rules of the gates apply first, as on the disk: the path is resolved below the gate's root, and hidden, protected
+and binary files are refused. Only then is the client asked, with the resolved path. Only files in the session's own
+folders go to the client; the worktree of a fork and roots elsewhere are on the disk. The client's answer is limited
+and checked. If the client fails, the entity observes that. It does not fall back on the disk, because that would
+overwrite unsaved changes.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ if TYPE_CHECKING:
 
 _HEAD = 8_192
 _MOST_UNSAVED = 64
-"""Files that are remembered as unsaved."""
+"""The largest number of files that are remembered as unsaved."""
 
 
 class FileGates:
-    """The file gates of one session. ``folders`` are the session's: what lies in them may be open in its client."""
+    """The file gates of one session. ``folders`` are the session's folders: files in them may be open in its client."""
 
     def __init__(self, buffers: Buffers, folders: Sequence[str]) -> None:
         self._buffers = buffers
         self._folders = tuple(os.path.realpath(folder) for folder in folders)
         self._unsaved: dict[str, str] = {}
-        """What the client has of files that are something else on the disk, by path, as it was last seen."""
+        """The client's last seen text of files that differ on the disk, by path."""
         self._handlers = {
             read_file.READ_FILE.handler: self._read,
             write_file.WRITE_FILE.handler: self._write,
@@ -60,7 +61,8 @@ class FileGates:
         }
 
     def lend(self, invocation: GateInvocation) -> GateInvocation:
-        """The same call, by the client where it is one of ours: somebody else's gate of the same name is theirs."""
+        """Replace a call by one that uses the client, where the gate is one of ours; other gates of the same name stay
+        as they are."""
         gate = invocation.gate
         handler = self._handlers.get(gate.handler)
         if handler is None or not (self._buffers.reads or self._buffers.writes):
@@ -83,7 +85,7 @@ class FileGates:
             given = await self._asked(place, offset if offset > 1 else None, limit) if cut else None
             before = offset - 1
             if not given or (limit is not None and _lines(given) > limit):
-                # All of it; also where the client cut it in a way of its own, or there is nothing at that line.
+                # Read the whole text also where the client cut it differently, or that line does not exist.
                 given, before = await self._asked(place), 0
                 if given is not None:
                     self._compare(place, given)
@@ -122,7 +124,7 @@ class FileGates:
             return edit_file.edited(place, replaced, before, self._compare(place, replaced.text))
 
     async def _search(self, args: Mapping[str, Any], context: GateContext) -> GateReply:
-        """As it is on the disk, with a word about files that are known to be another thing in the editor."""
+        """Search the disk, and add a note about files that are known to differ in the editor."""
         reply = await _disk(search.SEARCH, args, context)
         lexical = Root.of(context).lexical(args.get("path", "."))
         differing = [p for p in self._still_unsaved() if lexical is not None and _below(p, lexical)]
@@ -132,7 +134,8 @@ class FileGates:
         note = f"[searched as saved on the disk; not saved yet in the editor, where read_file sees them: {names}]"
         return replace(reply, result=f"{reply.result.rstrip()}\n{note}")
 
-    # --- what they would change ------------------------------------------------------------------------------------------
+    # --- proposed changes
+    # -------------------------------------------------------------------------------------------------
 
     async def _proposed_write(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
         with Root.of(context).find(args["path"], writing=True) as place:
@@ -153,18 +156,19 @@ class FileGates:
                 return ()
             return write_file.shown_diff(place, before, (await _replaced(args, before, place, context)).text)
 
-    # --- the client's text and the disk's ----------------------------------------------------------------------------------
+    # --- the client's text and the disk
+    # ---------------------------------------------------------------------------------
 
     def _ours(self, place: Place) -> bool:
         if is_git_config((*place.root.inner, *place.parts)):
-            # What an editor has of it is the whole; from the disk it comes without credentials.
+            # The editor has the whole text of this file; the disk gate removes credentials from it.
             return False
         real = os.path.realpath(place.root.path)
         path = os.path.join(real, *place.parts)
         return any(_below(path, folder) for folder in self._folders)
 
     async def _asked(self, place: Place, line: int | None = None, limit: int | None = None) -> str | None:
-        """The client's text; None where only the disk can tell."""
+        """The client's text; None where only the disk can answer."""
         if not self._buffers.reads:
             return None
         try:
@@ -173,7 +177,7 @@ class FileGates:
             if place.status is None:
                 raise place.no_such("file") from None
             if line is not None:
-                # Some clients refuse lines that are past the end; that is for the whole text to tell.
+                # Some clients refuse lines after the end of the file. The whole text will tell.
                 return None
             raise refused
         if given == "" and place.status is None:
@@ -182,9 +186,10 @@ class FileGates:
         return given
 
     async def _present(self, place: Place, context: GateContext, *, strictly: bool = False) -> str | None:
-        """What the file holds now: the client's text, else the disk's. None where there is none, or none that is text.
+        """The present text of the file: the client's, else the disk's. None where there is no file, or no text in it.
 
-        ``strictly`` raises where the client cannot tell; else what it cannot tell counts as saved, since it is replaced whole.
+        With ``strictly`` it raises where the client cannot answer. Otherwise the file then counts as saved, since the
+        call replaces it whole.
         """
         largest = int(context.dependencies.get("max_bytes", write_file.MAX_BYTES))
         given = None
@@ -197,7 +202,7 @@ class FileGates:
                 if strictly:
                     raise place.no_such("file") from None
         if given == "" and place.status is None:
-            # Some clients answer with nothing for a file that they do not find.
+            # Some clients answer with empty text for a missing file.
             given = None
         if given is None:
             if strictly and place.status is None:
@@ -208,7 +213,7 @@ class FileGates:
         return given
 
     async def _put(self, place: Place, content: str, before: str | None, context: GateContext) -> bool:
-        """Give the client a new text; False where it is for the disk."""
+        """Write the text through the client; False where the disk must be used."""
         if self._buffers.writes:
             place.make_parents()
             if await self._buffers.write(place.absolute, place.shown, content):
@@ -222,7 +227,7 @@ class FileGates:
         return False
 
     def _compare(self, place: Place, given: str) -> str:
-        """Remember whether the client's text is saved; what to say where it is not."""
+        """Remember whether the client's text is saved. Returns the note for a text that is not."""
         path = place.absolute
         self._unsaved.pop(path, None)
         if len(given) > read_file.INLINE or _same(given, _saved_at(path)):
@@ -271,7 +276,7 @@ async def _replaced(args: Mapping[str, Any], before: str, place: Place, context:
 
 
 def _check_write(args: Mapping[str, Any], place: Place, context: GateContext) -> None:
-    """Raise where a file cannot be written whole here, or not so."""
+    """Raise where a file cannot be written here."""
     if args["path"].endswith("/") and place.status is None:
         raise GateError(f"{args['path']!r} names a folder", "give the path of a file in it")
     check_writable(place)
@@ -279,7 +284,7 @@ def _check_write(args: Mapping[str, Any], place: Place, context: GateContext) ->
 
 
 def _check_new(content: str, name: str, context: GateContext) -> None:
-    """Raise where no file may hold this text."""
+    """Raise where no file can hold this text."""
     try:
         size = len(content.encode())
     except UnicodeEncodeError:
@@ -292,7 +297,8 @@ def _check_new(content: str, name: str, context: GateContext) -> None:
 
 
 def _check_text(place: Place) -> None:
-    """Raise where what is on the disk is no file, hidden, or no text. What is not there may be open all the same."""
+    """Raise where the path on the disk is not a file, is hidden, or is not text. A missing file may still be open in
+    the editor."""
     if place.status is None:
         return
     kind = _binary(place)
@@ -327,7 +333,7 @@ def _saved(place: Place, largest: int = write_file.MAX_DIFF) -> str | None:
 
 
 def _saved_at(path: str) -> str | None:
-    """What the disk has under a path that was found before, for nothing but a comparison."""
+    """The text on the disk under a path that was found before; only for a comparison."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -340,7 +346,7 @@ def _saved_at(path: str) -> str | None:
 
 
 def _same(given: str, saved: str | None) -> bool:
-    """Whether two texts are one, line ends and byte order marks apart, which editors keep to themselves."""
+    """Whether two texts are equal apart from line ends and byte order marks, which editors hide."""
     return saved is not None and _bare(given) == _bare(saved)
 
 

@@ -1,7 +1,7 @@
-"""Files as the client has them (ACP, File System): what is open in an editor, saved or not.
+"""Editor files: reads and writes files through the client (ACP, File System), including unsaved text.
 
-What comes back is a stranger's word: its type is checked, its time is limited, and its size is for the caller to bound.
-Who may be asked for which file is for the caller to decide too (`filegates`).
+The client's answer is untrusted: its type is checked and its time is limited. The caller must limit its size, and
+decide which files the client may be asked for (`editor_file_gates`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 READ_SECONDS = 20.0
 WRITE_SECONDS = 60.0
-"""How long a client may take. A write may wait for somebody who looks at the change."""
+"""Seconds that a client may take. A write may wait for a user who looks at the change."""
 
 _SAID = 300
-"""Characters of a client's own words that are passed on."""
+"""Characters of the client's error text that are passed on."""
 
 
 class ReadTextFile(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -52,7 +52,7 @@ class Unanswered(GateError):
 
 
 class Refused(GateError):
-    """The client answered with an error: there is no such file for it, or it cannot be had."""
+    """The client answered with an error: the file does not exist there, or cannot be read or written."""
 
 
 class Buffers:
@@ -64,9 +64,9 @@ class Buffers:
         self._session_id = session_id
 
     async def read(self, path: str, shown: str, line: int | None = None, limit: int | None = None) -> str | None:
-        """The text of a file, or ``limit`` lines of it from ``line`` (from 1); None where the client cannot do this after all.
+        """The text of a file, or ``limit`` lines of it from ``line`` (from 1); None where the client lacks the method.
 
-        ``path`` is absolute, ``shown`` how the entity knows the file. Raises `Refused` and `Unanswered`.
+        ``path`` is absolute; ``shown`` is the entity's name for the file. Raises `Refused` and `Unanswered`.
         """
         request = ReadTextFile(self._session_id, path, line, limit)
         answer = await self._ask("fs/read_text_file", request, TextFile, READ_SECONDS, f"reading {shown!r}")
@@ -76,7 +76,7 @@ class Buffers:
         return sendable(str(answer.content))
 
     async def write(self, path: str, shown: str, content: str) -> bool:
-        """Make ``content`` the text of a file; False where the client cannot do this after all. Raises as `read`."""
+        """Replace the text of a file with ``content``; False where the client lacks the method. Raises as `read`."""
         request = WriteTextFile(self._session_id, path, content)
         answer = await self._ask("fs/write_text_file", request, Any, WRITE_SECONDS, f"writing {shown!r}")
         if answer is None:
@@ -84,7 +84,7 @@ class Buffers:
         return answer is not None
 
     async def _ask(self, method: str, request: Any, shape: Any, seconds: float, doing: str) -> Any:
-        """The answer; None where the client does not have the method that it offered."""
+        """The answer; None where the client lacks the method that it offered."""
         try:
             with anyio.fail_after(seconds):
                 answer = await self._connection.request(method, request, shape)

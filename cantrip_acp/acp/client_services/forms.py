@@ -1,7 +1,7 @@
-"""Asking a session's user for more than yes or no: a form that the client shows (ACP, Elicitation).
+"""Forms: asks the user a question with a form that the client shows (ACP, Elicitation).
 
-Only where the client offers forms. A form never asks for a secret: the protocol forbids it, and keys have other ways.
-What comes back is checked here; a form that is declined, cancelled or answered wrongly is no answer.
+Only where the client offers forms. A form never asks for a secret: the protocol forbids it. The answer is checked
+here; a form that is declined, cancelled or filled in wrongly is no answer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 METHOD = "elicitation/create"
 LONGEST = 100_000
-"""Characters of one answer that are taken."""
+"""Characters of one answer; the rest is cut."""
 
 
 class Form(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """A question of one field, tied to a session (and a tool call in it) or to a request that is still open."""
+    """A form with one field. It belongs to a session (and a tool call in it) or to a request that is still open."""
 
     message: str
     requested_schema: Mapping[str, Any]
@@ -54,7 +54,7 @@ FIELD = "answer"
 
 
 def question(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    """The schema of a form with one field: a text, or one of ``choices`` (value and how it is shown)."""
+    """The schema of a form with one field: free text, or one of ``choices`` (value and label)."""
     field: dict[str, Any] = {"type": "string", "title": title}
     if choices:
         field["oneOf"] = [{"const": value, "title": shown} for value, shown in choices]
@@ -64,7 +64,7 @@ def question(title: str, choices: Sequence[tuple[str, str]] = ()) -> dict[str, A
 
 
 async def ask(connection: Connection, form: Form) -> str | None:
-    """What the user answered; None where there is no answer: declined, cancelled, not one of the choices, or no such client."""
+    """The user's answer; None where it was declined, cancelled or invalid, or the client has no forms."""
     try:
         filled: Filled = await connection.request(METHOD, form, Filled)
     except RpcError as problem:
@@ -83,7 +83,7 @@ async def ask(connection: Connection, form: Form) -> str | None:
     return answer[:LONGEST]
 
 
-# --- The gate `ask_user` by a form of the client's (ACP, Elicitation); where it shows none, the question is said in the chat.
+# --- The gate `ask_user`: shows a form of the client (ACP, Elicitation); without forms it asks in the chat.
 
 
 class Questions:
@@ -113,7 +113,7 @@ class Questions:
                 "what does not depend on it, then end; the answer comes as the next intent"
             )
         if direct and context.turn is not None:
-            # Behind everything that leads to it.
+            # Send the form only after all earlier events were shown.
             reached = Reached(entity_id=context.entity_id, cast_id=context.cast_id, shown=anyio.Event())
             await context.turn.emit(reached)
             await reached.shown.wait()

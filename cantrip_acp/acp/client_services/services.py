@@ -1,7 +1,7 @@
-"""What a client lends to the gates of a session: its files, its terminals, and a way to ask its user.
+"""Client services: routes gate calls of a session to the client's files, its terminals, and its user.
 
-Each only where the client offers it; a gate that is not served here works as it does anywhere. Somebody else's gate of the
-same name is theirs.
+Only where the client offers the service; other gates work as usual. A gate of somebody else with the same name is not
+touched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILES = frozenset({"read_file", "write_file", "edit_file", "search"})
 
 
 def services(session: Session) -> Callable[[GateInvocation], GateInvocation]:
-    """What gives a session's calls over to its client."""
+    """The function that replaces a session's calls by calls to its client."""
     files: FileGates | None = None
     client = session.client
 

@@ -1,7 +1,8 @@
-"""The gate `client_terminal` by a terminal of the client's (ACP, Terminals): created, shown, waited for, released.
+"""Client terminals: runs the gate `client_terminal` in a terminal of the client (ACP, Terminals).
 
-Whatever ends the call, the command is killed and the terminal released: in order where the call ends by itself, and beside
-everything else where it is cancelled, so that no cancel waits for a client.
+Each call creates a terminal, shows it, waits for the command and releases it. However the call ends, the command is
+killed and the terminal released. If the call is cancelled, this happens in a separate task, so that a cancel does not
+wait for the client.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 100_000
-"""Of a command's output; a client that sends more is cut."""
+"""Bytes of a command's output; the rest is cut, even if the client sends more."""
 PATIENCE = 20.0
-"""Seconds for a client to create, read or release a terminal in."""
+"""Seconds that a client has to create, read or release a terminal."""
 
 
 class Create(msgspec.Struct, rename="camel"):
@@ -66,14 +67,14 @@ class Output(msgspec.Struct, rename="camel"):
 
 
 class ClientTerminals:
-    """The terminals that a client lends one session."""
+    """The terminals that a client offers to one session."""
 
     def __init__(self, connection: Connection, session_id: str) -> None:
         self._connection = connection
         self._session_id = session_id
 
     def proposes(self, args: Mapping[str, Any], context: GateContext) -> tuple[Diff, ...]:
-        """No change that could be shown. Raises `GateError` for a folder in which nothing may run."""
+        """No diff can be shown, so it is empty. Raises `GateError` for a folder in which nothing may run."""
         _folder(args.get("cwd", "."), context)
         return ()
 
@@ -120,7 +121,7 @@ class ClientTerminals:
         return GateReply(result, title=args["command"])
 
     async def _end(self, one: OneTerminal) -> None:
-        """Kill what runs and let the terminal go; nobody waits for this."""
+        """Kill the command and release the terminal. Nobody waits for this."""
         for method in ("terminal/kill", "terminal/release"):
             try:
                 await self._ask(method, one, Any)

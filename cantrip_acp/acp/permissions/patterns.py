@@ -2,8 +2,7 @@
 
 =================  ==================================================================================================
 ``FOLDER/**``      files in a folder of the session and below it
-``FOLDER/*``       files directly in a folder: for the top folder, where an answer for one file must not cover
-everything
+``FOLDER/*``       files directly in a folder: one answer must not cover a whole project
 ``=PATH``          this one file: protected and hidden files are never part of a wider pattern
 ``=TEXT``          this command
 ``WORDS *``        commands that begin with these words and run nothing else (`shell_parse`)

@@ -116,8 +116,7 @@ def prefix(command: str) -> str | None:
     """The first words of a command, where all commands with these first words are as safe as this one; None where only
     the whole text will do.
 
-    >>> prefix("git status --short"), prefix("ls -la src"), prefix("pytest -x"), prefix("git -c a.b=c status"),
-    prefix("ls; rm x")
+    >>> prefix("git status --short"), prefix("ls -la src"), prefix("pytest -x"), prefix("git -c a.b=c status"), prefix("ls; rm x")
     ('git status', 'ls', None, None, None)
     """
     if "\\" in command or "\n" in command or not all(c.isalnum() or c.isascii() for c in command):

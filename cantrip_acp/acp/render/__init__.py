@@ -1,3 +1,5 @@
-"""Events and recorded turns as `session/update` notifications.
+"""Rendering: turns events and recorded turns into `session/update` notifications.
 
-Start with `event_translator.py` (live) and `history.py` (a loaded session)."""
+These modules may import the core, the loom, the gates and the protocol structs. Start reading in `event_translator`
+(live events) and `history` (a loaded session).
+"""

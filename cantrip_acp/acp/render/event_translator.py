@@ -1,10 +1,10 @@
-"""Events of an entity as updates of a session (ACP, Prompt Turn and Tool Calls).
+"""Event translator: turns the events of an entity into updates of a session (ACP, Prompt Turn and Tool Calls).
 
-Every gate call and every command is a tool call: pending when it is asked for, in progress when it runs, and completed
-or failed at its end. A command's output goes into a display terminal where the client offers one
-(``_meta.terminal_output``) and into the tool call's content elsewhere; since an update replaces that content, it is sent
-at intervals and holds the end of a long output. What children do is content of the call that spawned them (`family`),
-shown at the same intervals; the calls of theirs that the user is asked about are tool calls of their own.
+Every gate call and every command is a tool call: pending when it is requested, in progress when it runs, completed or
+failed at the end. The output of a command goes into a display terminal where the client has one
+(``_meta.terminal_output``), else into the content of the tool call. An update replaces that content, so it is sent at
+intervals and holds the end of a long output. The actions of child entities are content of the call that started them
+(`subagent_view`), sent at the same intervals. A child's call that the user is asked about is a tool call of its own.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from cantrip_acp.acp.permissions.interceptor import Question
 
 OUTPUT_LIMIT = 100_000
-"""Characters of a command's output that its ``rawOutput`` holds."""
+"""Characters of a command's output in its ``rawOutput``."""
 
 
 class TerminalOpened(events.Event, frozen=True, kw_only=True, tag="terminal"):
-    """A call runs in a terminal of the client's, which shows it there."""
+    """A call runs in a terminal of the client, which shows the output there."""
 
     call_id: str
     terminal_id: str
 
 
 class Reached(events.Event, frozen=True, kw_only=True, tag="reached"):
-    """A place among the events; ``shown`` is set when everything before it was sent."""
+    """Marks a place among the events; ``shown`` is set when everything before it was sent."""
 
     shown: Any
 
@@ -78,13 +78,13 @@ class _Call:
         self.kind = kind
         self.title = title
         self.who: str | None = None
-        """What people call the child that made it."""
+        """The display name of the child that made the call."""
         self.origin: dict[str, str] = {}
-        """Where it came from, as ``_meta.cantrip`` says it: ``via`` a command, or from a ``child``."""
+        """The origin for ``_meta.cantrip``: ``via`` a command, or from a ``child``."""
         self.command = command
         self.terminal = terminal
         self.lent = False
-        """Whether it runs in a terminal of the client's own, which stays its content."""
+        """Whether it runs in the client's own terminal, which stays its content."""
         self.started = command
         self.dirty = False
         self.done = False
@@ -99,36 +99,36 @@ class _Call:
             self._size = len(self._pieces[0])
 
     def output(self, limit: int = OUTPUT_LIMIT) -> str:
-        """The end of what came out."""
+        """The end of the output."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0][-limit:] if self._pieces else ""
 
     def shown(self) -> list[acp.ToolContent] | None:
-        """The output as content; a client with a display terminal has it already, and an empty one is none."""
+        """The output as content; None where it is empty."""
         text = self.output(CONTENT_LIMIT + 1)
         if not text:
             return None
         return [as_content(as_code(ended(text)))]
 
     def marks(self, annotations: Mapping[str, Any]) -> dict[str, Any] | None:
-        """``_meta`` of its end, where there is something to say of that: it takes the place of what was said before."""
+        """``_meta`` at the end of the call, where there are marks to send. It replaces the earlier ``_meta``."""
         return marks(annotations, **self.origin) if marks(annotations) else None
 
     def stopped(self) -> list[acp.ToolContent] | None:
-        """The content of a call whose end nobody told."""
+        """The content of a call that ended without an end event."""
         return self.shown() or ([as_content(STOPPED)] if self.command else None)
 
 
 def notice(text: str, client: acp.ClientAbilities) -> acp.Update:
-    """Something for the user that is no part of the conversation, where the client can tell the two apart."""
+    """A message for the user that is not part of the conversation, as a notice where the client supports notices."""
     if client.notices:
         return acp.Notice("warning", "Not available in this session", text)
     return acp.AgentMessageChunk(acp.TextContent(text), f"{new_id('m')}:notice")
 
 
 class Translator:
-    """The updates of one session. It keeps what is open: calls that run, and the message that is being spoken."""
+    """The updates of one session. It keeps the running calls and the message that is being written."""
 
     def __init__(self, client: acp.ClientAbilities) -> None:
         self._client = client
@@ -139,9 +139,9 @@ class Translator:
         self._used: tuple[int, int] | None = None
         self._spent: float | None = None
         self._unsaid = False
-        """Whether children have spent something since the client was told."""
+        """Whether children have spent something that the client does not know yet."""
         self.dirty = False
-        """Whether output of a command waits to be shown by `flush`."""
+        """Whether output of a command waits for `flush`."""
         self._makers: dict[type[events.Event], Callable[[Any], list[acp.Update]]] = {
             events.Text: self._text,
             events.Thought: self._thought,
@@ -165,12 +165,12 @@ class Translator:
         }
 
     def translate(self, event: events.Event) -> list[acp.Update]:
-        """The updates that one event asks for, in order; none for events that a client need not see."""
+        """The updates for one event, in order; none for events that a client need not see."""
         make = self._makers.get(type(event))
         return make(event) if make is not None else []
 
     def flush(self) -> list[acp.Update]:
-        """The output that came since the last time: each running command's content anew."""
+        """Updates with the output since the last flush: the whole content of each running command."""
         self.dirty = False
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
@@ -184,7 +184,7 @@ class Translator:
         return updates
 
     def close(self) -> list[acp.Update]:
-        """The turn is over: whatever still ran was stopped."""
+        """End of the turn: mark everything that still runs as stopped."""
         updates: list[acp.Update] = []
         for call_id, call in self._calls.items():
             stopped = call.marks({"stopped": True}) or {}
@@ -206,13 +206,13 @@ class Translator:
         return updates
 
     def _update(self, call_id: str, call: _Call | None = None, **more: Any) -> acp.ToolCallUpdate:
-        """An update of a call. It repeats title and kind: some clients show what the last update says and no more."""
+        """An update of a call. It repeats title and kind, because some clients show only what the last update holds."""
         call = call or self._calls.get(call_id)
         if call is not None:
             more = {"title": call.title, "kind": call.kind, **more}
         return acp.ToolCallUpdate(tool_call_id=call_id, **more)
 
-    # --- words -------------------------------------------------------------------------------------------------------
+    # --- text --------------------------------------------------------------------------------------------------------
 
     def _text(self, event: events.Text) -> list[acp.Update]:
         if not event.delta:
@@ -226,18 +226,18 @@ class Translator:
     def _thought(self, event: events.Thought) -> list[acp.Update]:
         if not event.delta:
             return []
-        # The thought that leads to a message is not that message, so it has an id of its own.
+        # A thought is not part of the message that follows it, so it has its own id.
         return [acp.AgentThoughtChunk(acp.TextContent(event.delta), f"{event.message_id}:thought")]
 
     def _voided(self, event: events.Voided) -> list[acp.Update]:
-        # What `done` says is compared with what was said and still holds.
+        # The result of `done` is compared only with text that is still valid.
         self._said.clear()
         spoken, self._message_id = self._message_id == event.message_id, None
         what = f"Attempt {event.attempt} broke off: {event.error}. What it said above does not count."
         meta = {"cantrip": {"void": event.message_id, "attempt": event.attempt}}
         if self._client.notices:
             return [acp.Notice("warning", "This answer broke off", what, meta)]
-        # Where messages are joined, the mark still stands between what is void and what comes next.
+        # Some clients join messages. Then this note separates the void text from the next attempt.
         chunk = acp.AgentMessageChunk if spoken else acp.AgentThoughtChunk
         return [chunk(acp.TextContent(f"\n\n({what})\n\n"), f"{event.message_id}:void", meta)]
 
@@ -254,8 +254,10 @@ class Translator:
         return [notice(f"No child was started: {event.reason}", self._client)]
 
     def _cast_ended(self, event: events.CastEnded) -> list[acp.Update]:
-        """What `done` was called with is the answer: said in words, unless it was said just before. Then what it all cost,
-        and which wards could not be enforced."""
+        """The result of `done` is the answer: send it, unless the text just before said the same.
+
+        Then send the rest of the cost, and the wards that could not be enforced.
+        """
         warnings = [notice(warning, self._client) for warning in event.warnings]
         return [*self._answer(event), *self._rest_of_usage(), *warnings]
 
@@ -278,8 +280,8 @@ class Translator:
         self._spent = float(cost) if isinstance(cost, int | float) else None
         self._unsaid = False
         if not event.size:
-            # The window's size is required: a made-up one shows a window that is full, or never fills. What was spent stands
-            # in the prompt's reply and in /cost.
+            # The protocol requires the size of the window. A made-up size would show a window that is full, or never
+            # fills. The reply to the prompt and /cost still hold the usage.
             self._used = None
             return []
         self._used = event.used, event.size
@@ -292,24 +294,24 @@ class Translator:
         updates = self._family.heard(event)
         self.dirty = self.dirty or bool(self._family.dirty)
         if isinstance(inner, events.UsageReported):
-            # The window is the session's entity's; what children cost, it pays. There may be many: its next turn tells of
-            # it, or the end of the prompt.
+            # The usage window is that of the session's entity, but it pays for its children too. There may be many, so
+            # the cost goes out with the entity's next turn, or at the end of the prompt.
             cost = inner.usage.get("cost")
             if isinstance(cost, int | float) and cost:
                 self._spent = (self._spent or 0.0) + cost
                 self._unsaid = True
         elif getattr(inner, "call_id", None) in self._calls and not isinstance(inner, events.GateCalled):
-            # The user was asked about it, so it is a tool call.
+            # The user was asked about this call, so it is a tool call.
             updates += self._makers[type(inner)](inner)
         return updates
 
     def asked_by(self, question: Question) -> str | None:
-        """What people call the child that a question comes from; None where it is the session's own entity's."""
+        """The display name of the child that asks a question; None for the session's own entity."""
         found = self._family.spawner(question.entity_id)
         return found[1] if found is not None else None
 
     def _folded(self, event: events.Folded) -> list[acp.Update]:
-        """A fold, as the client can show it: a compaction, a notice, or a thought."""
+        """A fold in the form that the client supports: a compaction, a notice, or a thought."""
         if self._client.compaction:
             return [folded(event.turn_id, event.summary)]
         turns = f"turns {event.first} to {event.last}" if event.last > event.first else f"turn {event.last}"
@@ -324,7 +326,8 @@ class Translator:
         title = headline(event.title or event.gate)
         call = self._calls[event.call_id] = _Call(event.kind, title)
         if event.via:
-            # A gate that a command calls: its result is in that command's output too, and a client may fold it in.
+            # A command calls this gate. The result is in the command's output too, so a client may hide the gate's
+            # call.
             call.origin = {"via": event.via}
         self._family.batch(event)
         return [
@@ -349,9 +352,9 @@ class Translator:
     def _gate_finished(self, event: events.GateFinished) -> list[acp.Update]:
         call = self._calls.get(event.call_id)
         if event.gate == "done" and not event.is_error and event.via in self._calls:
-            # `done` from within a command ends that command at once, and that is no failure of it.
+            # `done` inside a command ends the command at once; that is not a failure.
             self._calls[event.via].done = True
-        # A call that was refused before it ran goes through the same states: clients may count on each.
+        # A call that was refused before it ran goes through the same states, because clients may rely on each of them.
         begun = [] if call is None or call.started else self._gate_started(event)
         self._calls.pop(event.call_id, None)
         call = call or _Call("other", headline(event.gate))
@@ -399,7 +402,7 @@ class Translator:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def proposed(self, question: Question) -> list[acp.Update]:
-        """A command or cell that waits for its user's word, or any call of a child that does: a call that is pending."""
+        """A command or cell that waits for the user's permission, or any such call of a child: a pending tool call."""
         if question.call_id in self._calls:
             return []
         made = None
@@ -465,14 +468,14 @@ class Translator:
         content = None if call.terminal else (call.shown() or [])
         told: list[acp.Update] = []
         if event.timed_out or event.error is not None:
-            # A traceback, or why it was stopped: it was in no stream, so a terminal hears of it here.
+            # A traceback, or the reason of the stop. It was in no output stream, so send it to the terminal here.
             note = event.error or "stopped: it ran longer than it may"
             said = failure(note, event.annotations)
             if content is not None:
                 content.append(as_content(as_code(said) if "\n" in said else said))
             note = ("" if call.output(1) in ("", "\n") else "\n") + note + "\n"
             call.add(note)
-            # What was not allowed, or stopped, is said by its marks.
+            # The marks already say that a call was not allowed, or stopped.
             if call.terminal and not call.marks(event.annotations):
                 told.append(self._piece(event.call_id, call, note))
         raw = {
@@ -502,7 +505,7 @@ class Translator:
         ]
 
     def _piece(self, call_id: str, call: _Call, data: str) -> acp.ToolCallUpdate:
-        """What a display terminal is to show next."""
+        """The next output for a display terminal."""
         return self._update(call_id, call, meta={"terminal_output": {"terminal_id": call_id, "data": data}})
 
 
@@ -517,5 +520,5 @@ def is_in_chat(gate: str, answer: Any) -> bool:
 
 
 def folded(fold_id: str, summary: str) -> acp.CompactionUpdate:
-    """A fold that has been made, with what stands for the turns now."""
+    """A completed fold, with the summary that replaces the turns."""
     return acp.CompactionUpdate(fold_id, "completed", [acp.TextContent(shortened(summary))])

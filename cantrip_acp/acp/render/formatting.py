@@ -1,4 +1,4 @@
-"""How things are shown in an editor: one line for a title, text as content, outputs as code blocks, all of a bounded size."""
+"""Formatting for an editor: titles on one line, text as content, outputs as code blocks, all with a limited size."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from cantrip_acp.crystals.contract import Attachment
 
 CONTENT_LIMIT = 32 * 1024
-"""Characters of a result or an output that are shown as content; ``rawOutput`` and the loom have more."""
+"""Characters of a result or an output that are sent as content; ``rawOutput`` and the loom hold more."""
 
 TITLE_LIMIT = 160
 
 _COMPARED = 1_000_000
-"""Pairs of lines that are compared to count what changed."""
+"""The largest number of line pairs that are compared to count changed lines."""
 
 IN_CHAT = "the question stands in the chat now"
-"""What the result of a question begins with that the client could not show as a form."""
+"""The start of the result of a question that the client could not show as a form."""
 
 ASKED_IN_CHAT = "Asked in the chat."
 
 STOPPED = "[stopped before it had ended]"
-"""What is shown of a call that left nothing."""
+"""The content of a call that left no output."""
 
 _FENCED_KINDS = frozenset({"read", "search", "execute", "fetch"})
 
 
 def headline(text: str) -> str:
-    """One line, as an editor has room for. Some clients cut a title at ``word: rest``, so it has no such form.
+    """One line of limited length. Some clients cut a title at ``word: rest``, so the colon is replaced.
 
     >>> headline("Read note: a.txt")
     'Read note – a.txt'
@@ -66,7 +66,8 @@ def counted(title: str, diffs: Sequence[events.Diff]) -> str:
 
 
 def _changed_lines(old: list[str], new: list[str]) -> tuple[int, int]:
-    """How many lines were added and removed. Between long texts all lines that differ at both ends count."""
+    """How many lines were added and removed. For long texts, all lines between the first and the last difference
+    count."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -83,12 +84,12 @@ def _changed_lines(old: list[str], new: list[str]) -> tuple[int, int]:
 
 
 def places(locations: tuple[events.Location, ...]) -> list[acp.Location] | None:
-    """The files of a call. A folder is left out: clients open what they are sent as a file."""
+    """The files of a call. Folders are left out, because clients open every location as a file."""
     return [acp.Location(place.path, place.line) for place in locations if not os.path.isdir(place.path)] or None
 
 
 def raw_output(value: Any) -> dict[str, Any] | None:
-    """A result as an object, which clients with an older schema ask for.
+    """A result as an object, which clients with an older schema require.
 
     >>> raw_output("text"), raw_output({"exit_code": 0})
     ({'output': 'text'}, {'exit_code': 0})
@@ -99,25 +100,26 @@ def raw_output(value: Any) -> dict[str, Any] | None:
 
 
 _JOINED = (acp.AgentMessageChunk, acp.AgentThoughtChunk)
-"""What clients join to one text."""
+"""Updates whose text clients join."""
 
 
 class Breaks:
-    """A blank line between the messages of one turn, at the beginning of the later one.
+    """Adds a blank line between two messages of one turn, at the start of the second.
 
-    Clients join the pieces of a message by its id; those that do not look at the id would show its words behind the last one's.
+    Clients join the pieces of a message by its id. A client that ignores the id would show the second message directly
+    after the first.
     """
 
     def __init__(self) -> None:
         self._last: dict[type[acp.Update], tuple[str | None, int]] = {}
-        """The id of the last message, and how many line ends it has at its end."""
+        """The id of the last message, and the number of line ends at its end."""
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Start a turn."""
         self._last.clear()
 
     def between(self, update: acp.Update) -> acp.Update:
-        """The update as it is sent."""
+        """The update as it must be sent."""
         kind = type(update)
         if kind is acp.UserMessageChunk:
             self.begin()
@@ -137,7 +139,7 @@ def as_content(text: str) -> acp.Content:
 
 
 def images(attachments: Sequence[Attachment]) -> list[acp.ToolContent]:
-    """Images of a result as content."""
+    """The images of a result as content."""
     return [acp.Content(acp.ImageContent(each.data, each.mime, each.uri)) for each in attachments]
 
 
@@ -148,7 +150,7 @@ def shortened(text: str) -> str:
 
 
 def as_code(text: str, language: str = "") -> str:
-    """As a code block: clients render content as Markdown, and a file or an output is none."""
+    """The text as a code block: clients render content as Markdown, and files and outputs are not Markdown."""
     fence = "```"
     while fence in text:
         fence += "`"
@@ -156,12 +158,12 @@ def as_code(text: str, language: str = "") -> str:
 
 
 def ended(text: str) -> str:
-    """The end of an output: what came last says most."""
+    """The end of an output, because the last lines say most."""
     return text if len(text) <= CONTENT_LIMIT else "[earlier output left out]\n" + text[-CONTENT_LIMIT:]
 
 
 def result(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
-    """What a gate answered; nothing where it answered nothing."""
+    """The result of a gate as content; empty where there is no result."""
     text = shortened(value if isinstance(value, str) else pretty(value))
     if not text:
         return []
@@ -169,13 +171,14 @@ def result(value: Any, kind: str, *, failed: bool) -> list[acp.ToolContent]:
 
 
 def failure(text: str, annotations: Mapping[str, Any]) -> str:
-    """What people are shown of a failure. Its text is written for the model; its annotations have the words for people."""
+    """The text of a failure for people. The result itself is written for the model; the annotations hold the text for
+    people."""
     said = annotations.get("error")
     return said if isinstance(said, str) else STOPPED if annotations.get("stopped") else text
 
 
 def marks(annotations: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
-    """``_meta`` of a call, by which a client knows what came of it: whether it was not allowed, or stopped."""
+    """``_meta`` of a call: tells a client whether the call was not allowed, or stopped."""
     found = {key: annotations[key] for key in ("permission", "stopped") if key in annotations}
     found |= {key: value for key, value in more.items() if value}
     return {"cantrip": found} if found else None

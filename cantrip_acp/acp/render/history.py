@@ -1,6 +1,7 @@
-"""A session's past as updates: what ``session/load`` replays, in order, each tool call once and in its final state.
+"""Session history: the past as updates for ``session/load``, in order, each tool call once and in its final state.
 
-Everything comes from the loom. No update names a terminal, since those of another process are gone: outputs are content.
+All data come from the loom. No update names a terminal, because the terminals of another process are gone; outputs are
+sent as content.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ _EDITED = re.compile(r"(?: at line|, at lines) (\d{1,9})")
 def replayed(
     entity: Entity, parts: Sequence[CastPart] | None = None, *, compaction: bool = False
 ) -> Iterator[acp.Update]:
-    """Every update of what an entity lived through, oldest first; folds where the client shows compactions.
+    """The updates for an entity's whole history, oldest first; folds only where the client shows compactions.
 
-    ``parts`` is what it lived through, where that was read a moment ago.
+    ``parts`` is that history, where the caller has just read it.
     """
     used: tuple[int | None, Turn] | None = None
     parts = past(entity, parts)
     family = PastFamily(entity.loom, {entity.id, *(turn.entity_id for part in parts for turn in part.turns)})
     sent: set[str | None] = set()
     for part in parts:
-        # What resumes an earlier cast goes on with its message.
+        # A cast that resumes an earlier one has no message of its own.
         if part.start is None or part.start.resumes not in sent:
             yield from _asked(part)
         sent.add(part.id)
@@ -83,7 +84,8 @@ def replayed(
 
 
 def past(entity: Entity, parts: Sequence[CastPart] | None = None) -> list[CastPart]:
-    """The casts of an entity in order, those among them that ended before a turn was written; ``parts`` as in `replayed`."""
+    """The casts of an entity in order, including those that ended before a turn was written. ``parts`` as in
+    `replayed`."""
     loom = entity.loom
     if parts is None:
         parts = lived(loom, entity.last_turn, entity.id) if entity.last_turn and entity.last_turn in loom else ()
@@ -102,7 +104,7 @@ def past(entity: Entity, parts: Sequence[CastPart] | None = None) -> list[CastPa
 
 
 def _asked(part: CastPart) -> Iterator[acp.Update]:
-    """What the user sent: the intent, in which links stand, the pictures and the sounds."""
+    """The user's message: the intent with its links, images and audio."""
     if part.start is None:
         return
     message_id = f"{part.id}:intent"
@@ -137,7 +139,7 @@ def _turn(entity: Entity, part: CastPart, turn: Turn, family: PastFamily) -> Ite
 
 
 def _voided(message_id: str, attempts: Sequence[VoidedAttempt]) -> Iterator[acp.Update]:
-    """That attempts broke off. What they had said is in the loom, and is not shown again."""
+    """Notes about attempts that broke off. Their text is in the loom, and is not shown again."""
     for each in attempts:
         text = f"(Attempt {each.attempt} broke off: {each.error}. The model was asked again.)\n\n"
         meta = {"cantrip": {"attempt": each.attempt}}
@@ -149,7 +151,7 @@ def _said(message_id: str, said: Utterance) -> Iterator[acp.Update]:
         yield acp.AgentThoughtChunk(acp.TextContent(said.thinking), f"{message_id}:thought")
     words = said.content
     if words and said.text_calls is True:
-        # As it streamed: calls are shown as calls.
+        # As it was streamed: calls written as text are shown as calls.
         words = read_calls(words, {wire_name(call.gate) for call in said.tool_calls}).words
     if words:
         yield acp.AgentMessageChunk(acp.TextContent(words), message_id)
@@ -170,20 +172,20 @@ def _calls(entity: Entity, turn: Turn, family: PastFamily) -> Iterator[acp.Updat
 
 
 def _question(args: Any) -> str:
-    """A question that was asked in the chat."""
+    """The text of a question that was asked in the chat."""
     asked = args.get("question") if isinstance(args, dict) else None
     choices = args.get("choices") if isinstance(args, dict) else None
     return in_chat(asked, choices if isinstance(choices, list) else ()) if isinstance(asked, str) else ""
 
 
 def _planned(args: Any) -> Iterator[acp.Update]:
-    """The plan that a call laid down."""
+    """The plan that a call set."""
     with suppress(KeyError, TypeError, AttributeError, GateError):
         yield acp.Plan([acp.PlanEntry(e.content, e.priority, e.status) for e in entries_of(args)])
 
 
 def _program(call: PastProgram) -> acp.ToolCall:
-    """A command or cell as it was shown when it had ended (`mediums.report`, `translate`)."""
+    """A command or cell as it was shown at its end (`mediums.program_events`, `event_translator`)."""
     output, content, raw = call.output, list[acp.ToolContent](), None
     well, annotations = False, {"stopped": True} if output is None else output.annotations or {}
     if output is None:
@@ -191,7 +193,7 @@ def _program(call: PastProgram) -> acp.ToolCall:
     else:
         python = call.tool == "python"
         exit_code = (0 if output.error is None else 1) if python else output.exit_code
-        # A program that calls `done` is ended by that, which is no failure of it.
+        # A program that calls `done` is ended by that; this is not a failure.
         well = call.done or (output.error is None and exit_code == 0)
         text = output.printed
         if python and output.value is not None:
@@ -255,7 +257,7 @@ def _gate(entity: Entity, turn: Turn, call: PastGate, family: PastFamily) -> acp
 
 
 class _Seen(NamedTuple):
-    """What readers were shown of a call beside its arguments and its result."""
+    """What readers saw of a call in addition to its arguments and its result."""
 
     title: str
     kind: str
@@ -273,7 +275,7 @@ def _kept(record: GateRecord) -> _Seen:
 
 
 def _guessed(entity: Entity, turn: Turn, call: PastGate) -> _Seen:
-    """What a call of a loom of an earlier version was about, as far as its gate can tell now."""
+    """Title and locations for a call in a loom of an earlier version, as far as its gate can tell now."""
     record = call.record
     gate = entity.circle.gates.get(record.gate) or entity.cantrip.circle.gates.get(record.gate)
     title, locations = record.gate, tuple[Location, ...]()
@@ -289,7 +291,7 @@ def _guessed(entity: Entity, turn: Turn, call: PastGate) -> _Seen:
             call.call_id,
             entity.circle.folders,
         )
-        # What it was about may be gone by now; the record is shown all the same.
+        # The files may be gone by now; show the record all the same.
         with suppress(Exception):
             seen = gate.preview(args, context)
             title, locations = seen.title or title, tuple(seen.locations)
@@ -299,8 +301,10 @@ def _guessed(entity: Entity, turn: Turn, call: PastGate) -> _Seen:
 
 
 def _changed(record: GateRecord, locations: tuple[Location, ...]) -> Iterator[Diff]:
-    """The change that a call made, as far as its arguments tell it: of a file that was replaced nobody knows any more what it
-    held, and to show it as a new one would be untrue."""
+    """The change that a call made, as far as its arguments tell.
+
+    The old content of a replaced file is unknown, so no diff is shown for it; it would look like a new file.
+    """
     if record.gate not in ("write_file", "edit_file") or not locations or not isinstance(record.args, dict):
         return
     if record.gate == "write_file" and not str(record.result).startswith("created "):
@@ -315,6 +319,6 @@ def _changed(record: GateRecord, locations: tuple[Location, ...]) -> Iterator[Di
 
 
 def _placed(record: GateRecord, locations: tuple[Location, ...]) -> tuple[Location, ...]:
-    """Where an edit was made: its result names the line."""
+    """The location of an edit with its line, which the result names."""
     lines = _EDITED.findall(record.result) if record.gate == "edit_file" and isinstance(record.result, str) else []
     return tuple(Location(place.path, int(lines[-1])) for place in locations) if lines else locations

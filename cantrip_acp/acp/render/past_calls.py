@@ -1,7 +1,8 @@
-"""The calls of an utterance as they were announced while it was carried out: their ids, their order, what each was part of.
+"""Past calls: lists the calls of a recorded utterance with the ids, the order and the parents that they had when they
+ran.
 
-An id has in it the turn that a call began in. Where an utterance delegated, that is one of several turns: what came of the
-call may stand in a later one.
+An id contains the turn in which the call began. If the utterance delegated, it has several turns, and the result may
+be in a later one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class PastProgram(NamedTuple):
-    """A command or cell. ``output`` is None of one that was stopped without any; ``done``: it ended with a call of `done`."""
+    """A command or cell. ``output`` is None where it was stopped without any. ``done``: it ended with a call of
+    `done`."""
 
     call_id: str
     tool: str
@@ -26,7 +28,7 @@ class PastProgram(NamedTuple):
 
 
 class PastGate(NamedTuple):
-    """A gate call; ``via`` is the program that made it, None where the crystal itself did."""
+    """A gate call. ``via`` is the id of the program that made it, None where the crystal itself did."""
 
     call_id: str
     record: GateRecord
@@ -34,7 +36,8 @@ class PastGate(NamedTuple):
 
 
 def calls_of(loom: Loom, turn: Turn, medium: Medium) -> Iterator[PastProgram | PastGate]:
-    """What a whole utterance called, in the order of its tool calls; what a program called by itself follows the program."""
+    """The calls of a whole utterance, in the order of its tool calls. The calls that a program made follow the
+    program."""
     parts = _parts(loom, turn)
     outputs = iter(_outputs(turn))
     begun = _programs_begun(parts)
@@ -61,14 +64,15 @@ def calls_of(loom: Loom, turn: Turn, medium: Medium) -> Iterator[PastProgram | P
 
 
 def _caller(record: GateRecord) -> str | int | None:
-    """The program that made a call: its id; in looms of earlier versions its place, or None where there was one program."""
+    """The program that made a call: its id. In looms of earlier versions its position, or None where there was only
+    one program."""
     if isinstance(record.parent_call_id, str):
         return record.parent_call_id
     return record.via if isinstance(record.via, int) else None
 
 
 def _parts(loom: Loom, turn: Turn) -> list[Turn]:
-    """The turns of one utterance in order, the first one first."""
+    """The turns of one utterance, first one first."""
     if turn.continues is None:
         return [turn]
     parts = [loom.turn(turn.id)]
@@ -78,9 +82,10 @@ def _parts(loom: Loom, turn: Turn) -> list[Turn]:
 
 
 def _ids(parts: Sequence[Turn], results: Sequence[GateRecord]) -> list[tuple[str, GateRecord]]:
-    """Each result with the id of its call, in the order of the calls: results are kept in the order in which they came.
+    """Each result with the id of its call, in the order of the calls. The loom keeps results in the order in which
+    they came.
 
-    Looms of earlier versions do not keep the ids. There a result belongs to the first call of its gate without one.
+    Looms of earlier versions have no ids. There a result belongs to the first call of its gate that has no result yet.
     """
     called = [(f"{part.id}.g{number}", name) for part in parts for number, name in enumerate(part.gate_calls)]
     if [record.call_id for record in results] == [call_id for call_id, _ in called]:
@@ -99,7 +104,8 @@ def _ids(parts: Sequence[Turn], results: Sequence[GateRecord]) -> list[tuple[str
 
 
 def _programs_begun(parts: Sequence[Turn]) -> Iterator[str]:
-    """The turn that each program began in, in order; one that delegates is left unfinished, and the next turn goes on with it."""
+    """The turn in which each program began, in order. A program that delegates is left unfinished, and the next turn
+    continues it."""
     going_on = False
     for part in parts:
         for output in _outputs(part):

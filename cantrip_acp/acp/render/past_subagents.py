@@ -1,7 +1,7 @@
-"""Children that lived before: what a call's children said and did, from the loom, as it was shown while they lived.
+"""Past subagents: shows what the children of a recorded call said and did, as it was shown live.
 
-The loom says which turn and which call started a child. Looms of earlier versions name the turn alone; there a call's
-children are those of its turn that were asked what it asked for, in the order of their start.
+The loom says which turn and which call started a child. Looms of earlier versions name only the turn; there the
+children of a call are those of its turn with the same intent, in the order of their start.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 SPAWNING = frozenset({"call_agent", "call_agent_batch", "cantrip.cast", "cantrip.cast_batch", "cantrip.send"})
 MOST_TURNS = 400
-"""Turns of children that are read for one session: its load must not wait for all that a swarm did."""
+"""Turns of children that are read for one session, so that loading does not wait for a large swarm."""
 
 
 class PastFamily:
-    """The children in one loom. Read as calls are asked for; each child is shown with one of them."""
+    """The children in one loom. It reads them when a call needs them, and shows each child with only one call."""
 
     def __init__(self, loom: Loom, entities: Iterable[str]) -> None:
-        """``entities`` are those whose turns are replayed; a database holds everybody's."""
+        """``entities`` are the entities whose turns are replayed; a database also holds others."""
         self._loom = loom
         self._entities = frozenset(entities)
         self._left = MOST_TURNS
@@ -40,14 +40,14 @@ class PastFamily:
 
     @cached_property
     def _casts(self) -> dict[str, list[CastRecord]]:
-        """The casts of children by the turn that spawned them, in order of birth."""
+        """The casts of children by the turn that started them, in order of start."""
         places, family = self._loom.places, set(self._entities)
         for place in places.values():
             above = places.get(place.parent_id) if place.role == "call" and place.parent_id is not None else None
             if above is not None and above.entity_id in family:
                 family.add(place.entity_id)
         spoken = {place.cast_id: place.entity_id for place in places.values()}
-        # Of a cast without a turn nobody knows yet whose it is.
+        # For a cast without a turn the entity is not known yet.
         wanted = [cast_id for cast_id in self._loom.cast_ids if cast_id not in spoken or spoken[cast_id] in family]
         found: dict[str, list[CastRecord]] = {}
         for start in self._loom.cast_starts(wanted).values():
@@ -57,7 +57,7 @@ class PastFamily:
 
     @cached_property
     def _turns(self) -> dict[str, list[str]]:
-        """The turns of each cast, by its id."""
+        """The turn ids of each cast, by its id."""
         found: dict[str, list[str]] = {}
         for turn_id, place in self._loom.places.items():
             if place.cast_id is not None and place.role == "crystal":
@@ -65,19 +65,19 @@ class PastFamily:
         return found
 
     def content(self, turn: Turn, call: PastGate) -> list[acp.ToolContent]:
-        """What a call's children did, for a call of this (whole) turn; nothing where it spawned none."""
+        """The actions of a call's children, for a call of this (whole) turn; empty where it started none."""
         record = call.record
         if record.gate not in SPAWNING:
             return []
         family = Family()
-        # What is damaged of a child is its own; the session is shown all the same.
+        # A damaged record of a child must not stop the session from loading.
         with suppress(LoomError):
             for event in self._events(self._parts(turn), record, call.call_id, (), ()):
                 family.heard(event)
         return family.end(call.call_id)
 
     def _parts(self, turn: Turn) -> list[str]:
-        """The turns of one utterance, the last one first."""
+        """The turns of one utterance, last one first."""
         parts = [turn.id]
         while turn.continues is not None and parts[-1] != turn.continues:
             above = self._loom.places[parts[-1]].parent_id
@@ -96,7 +96,7 @@ class PastFamily:
                     place = child.parent_call_index if isinstance(child.parent_call_index, int) else None
                     yield from self._child(child, (*path, child.entity_id), (*calls, call_id), place)
             return
-        # A loom of an earlier version: the children of a call are those that were asked what it asked for.
+        # A loom of an earlier version: match children to the call by their intent.
         args: Any = record.args if isinstance(record.args, dict) else {}
         several = isinstance(args.get("requests"), list)
         for index, each in enumerate(args["requests"] if several else [args]):

@@ -1,8 +1,8 @@
-"""Children as a session shows them: live, in the content of the tool call that spawned them, each under its own number.
+"""Subagent view: shows child entities in the content of the tool call that started them, each with its own number.
 
-A child has no tool calls of its own in the client, but for those that its user is asked about. What it says and does are
-lines below its intent; a child of a child has its parent's number and one more. All of it is bounded: of much, the end is
-shown, and of many finished children their number.
+A child has no tool calls of its own in the client, except those that the user is asked about. Its text and actions are
+lines below its intent. A child of a child has its parent's number and one more part. Everything is limited: long text
+keeps its end, and many finished children become a count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIFFS = 64 * 1024
 
 
 class _Child:
-    """What one child did: its last lines, and the message or the output that grows."""
+    """The actions of one child: its last lines, and the message or output that is still growing."""
 
     __slots__ = ("_lines", "born", "cast_id", "entity_id", "growing", "intent", "number", "output", "state")
 
@@ -50,12 +50,12 @@ class _Child:
         self.growing = (message_id, (text + delta)[-_TAIL:])
 
     def void(self, message_id: str) -> None:
-        """What was said of a message does not count; the line of its retry tells why."""
+        """Drop the text of a void message; the line of its retry says why."""
         if self.growing[0] == message_id:
             self.growing = ("", "")
 
     def settle(self) -> None:
-        """The message that grew has ended."""
+        """End the growing message."""
         text = self.growing[1].strip()
         self.growing = ("", "")
         if text:
@@ -77,7 +77,7 @@ class _Child:
 
 
 class _Brood:
-    """The children of one tool call, theirs among them."""
+    """The children of one tool call, including children of children."""
 
     def __init__(self) -> None:
         self.children: dict[str, _Child] = {}
@@ -96,14 +96,14 @@ class _Brood:
                 above.born += 1
                 number = (*above.number, above.born)
             else:
-                # One child is called the child; where a cell gave several casts to one call there is nothing to tell apart.
+                # A single child has no number. If a cell made several casts in one call, nothing distinguishes them.
                 number = ()
             found = self.children[event.path[-1]] = _Child(event.path[-1], number)
             self._forget()
         return found
 
     def _forget(self) -> None:
-        """Keep the account of the oldest that have ended, and no more of them."""
+        """Drop the oldest finished children, and keep only their count."""
         while len(self.children) > CHILDREN:
             oldest = next((c for c in self.children.values() if not c.running), None)
             if oldest is None:
@@ -125,14 +125,14 @@ class _Brood:
         if self._ended:
             parts.append("Earlier children: " + ", ".join(f"{n} {state}" for state, n in self._ended.items()) + ".")
         sections = [c.shown() for c in sorted(self.children.values(), key=lambda c: c.number)]
-        # Many share the room: each child's end is what happens now.
+        # The children share the limit. The end of each is kept, because it shows what happens now.
         each = max(CONTENT_LIMIT // max(len(sections), 1), 400)
         parts += [s if len(s) <= each else _ends(s, each) for s in sections]
         return [as_content("\n\n".join(parts)[:CONTENT_LIMIT]), *self.diffs]
 
 
 class Family:
-    """All children of a prompt, by the session's tool calls that spawned them."""
+    """All children of a prompt, by the tool call of the session that started them."""
 
     def __init__(self) -> None:
         self._broods: dict[str, _Brood] = {}
@@ -140,12 +140,13 @@ class Family:
         self._batches: dict[str, list[acp.PlanEntry]] = {}
         self._over: set[str] = set()
         self.dirty: set[str] = set()
-        """Calls whose children did something since they were shown."""
+        """Calls whose children did something since they were last shown."""
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- events
+    # --------------------------------------------------------------------------------------------------------
 
     def heard(self, event: events.ChildEvent) -> list[acp.Update]:
-        """Take in what a child did; the updates beside the view of its call, which waits for `content`."""
+        """Record what a child did. Returns the updates besides the view of its call, which `content` gives."""
         call_id = event.calls[0]
         brood = self._broods.get(call_id)
         if brood is None:
@@ -193,7 +194,7 @@ class Family:
                 child.did(f"exit status {inner.exit_code}" + (f": {_inline(why)}" if why else ""))
                 child.output = output
             case events.PlanChanged():
-                # Its own list: the session's plan is the session's entity's.
+                # The child's own plan; the session's plan belongs to the session's entity.
                 child.did("plan: " + "; ".join(f"{_inline(e.content)} ({e.status})" for e in inner.entries[:12]))
             case events.RetryScheduled():
                 child.did(f"the model did not answer ({_inline(inner.error)}); asking again {inner.when}")
@@ -205,7 +206,7 @@ class Family:
         return True
 
     def end(self, call_id: str) -> list[acp.ToolContent]:
-        """The last view of a call's children, which is forgotten; nothing where it had none."""
+        """The last view of a call's children, which are then dropped; empty where it had none."""
         self.dirty.discard(call_id)
         if call_id in self._batches:
             self._over.add(call_id)
@@ -213,7 +214,7 @@ class Family:
         return brood.content() if brood is not None else []
 
     def content(self, call_id: str) -> tuple[list[acp.ToolContent], list[acp.Location] | None]:
-        """The view of a call's children now, and the files that they changed, the last one at the end."""
+        """The present view of a call's children, and the files that they changed, the latest at the end."""
         self.dirty.discard(call_id)
         brood = self._broods.get(call_id)
         if brood is None:
@@ -223,10 +224,11 @@ class Family:
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
 
-    # --- who asks ----------------------------------------------------------------------------------------------------
+    # --- permission questions
+    # -----------------------------------------------------------------------------------------
 
     def spawner(self, entity_id: str) -> tuple[str, str] | None:
-        """The call that a child of that id came of, and what people call the child; None where it is none of these."""
+        """The call that started the child with this id, and the child's display name; None for an unknown id."""
         for call_id, brood in self._broods.items():
             child = brood.children.get(entity_id)
             if child is not None:
@@ -237,13 +239,13 @@ class Family:
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     def planned(self, entries: tuple[events.PlanEntry, ...]) -> list[acp.Update]:
-        """The entity's own plan, with the children that work now below it."""
+        """The entity's own plan, with the working children below it."""
         self._plan = tuple(acp.PlanEntry(e.content, e.priority, e.status) for e in entries)
         self._drop_ended()
         return [self._whole()]
 
     def batch(self, event: events.GateCalled) -> None:
-        """A call that spawns several children: each is an entry of the plan while they work, unless they are too many."""
+        """A call that starts several children: each becomes an entry of the plan, unless they are too many."""
         requests = event.args.get("requests") if isinstance(event.args, dict) else None
         if not isinstance(requests, list) or not 2 <= len(requests) <= CHILDREN:
             return
@@ -287,7 +289,7 @@ def _dotted(number: tuple[int, ...]) -> str:
 
 
 def _inline(text: str, *, code: bool = False) -> str:
-    """One line that cannot end or begin any other Markdown than its own."""
+    """One line that neither ends nor starts other Markdown."""
     line = headline(text)
     if not code:
         return line
@@ -302,6 +304,6 @@ def _quoted(text: str) -> str:
 
 
 def _ends(section: str, room: int) -> str:
-    """How a child began (its intent) and what it did last."""
+    """The start of a child's section (its intent) and its last actions."""
     head, _, rest = section.partition("\n\n")
     return f"{head[:300]}\n\n[earlier lines left out]\n\n{rest[-max(room - 340, 0) :]}" if rest else head[:room]

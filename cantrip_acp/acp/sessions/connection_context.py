@@ -52,7 +52,7 @@ class Host:
 
     @property
     def wire(self) -> Connection:
-        """The connection, which is there before any request is."""
+        """The connection. It is set before any request comes."""
         assert self.connection is not None
         return self.connection
 

@@ -3,13 +3,11 @@
 =============  =====================================================================================================
 ``read-only``  removes every gate that writes; the sandbox has no writable path and no network, because a request can
                change something elsewhere
-``ask``        the default: asks before each call of a gate that writes, and before each command. It asks before a
-Python
-               cell only where cells can write files; otherwise a cell changes only its own variables
+``ask``        the default: asks before each call of a gate that writes, and before each command; it asks before a
+               Python cell only where cells can write files, since otherwise a cell changes only its own variables
 ``sandboxed``  commands, cells and writes run freely in the sandbox's writable paths; a write outside of them asks
-``trusted``    asks only before a request to a host that nobody named (the user in an intent or a permission, the
-recipe, the
-               settings); the sandbox and all wards stay on
+``trusted``    asks only before a request to a host that nobody named (the user in an intent or a permission, the recipe,
+               the settings); the sandbox and all wards stay on
 =============  =====================================================================================================
 """
 

@@ -50,7 +50,7 @@ def media_of(head: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A resource link of a prompt; ``described`` is what its sender said of it."""
+    """A resource link of a prompt; ``described`` is the sender's description."""
 
     name: str
     uri: str

@@ -38,7 +38,8 @@ class Mistake(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """``run`` takes the session, what was typed behind the name, and what makes forks; it returns Markdown."""
+    """A slash command. ``run`` takes the session, the text after the name, and a function that makes forks. It returns
+    Markdown."""
 
     name: str
     description: str

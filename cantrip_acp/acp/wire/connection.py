@@ -167,7 +167,7 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Whether the other side reads slower than we write."""
+        """Whether the other side reads slower than this side writes."""
         return self._outbox.waiting > HIGH_WATER
 
     async def room(self) -> None:

@@ -15,6 +15,7 @@ from cantrip_acp.recipes.build.python_files import Files
 from cantrip_acp.recipes.parse import names
 from cantrip_acp.recipes.parse.source_map import KeyPath
 from cantrip_acp.recipes.recipe import Recipe, Source, read
+from cantrip_acp.text.redaction import shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,13 @@ def check(path: Path, *, file: str | None = None, source: Source = "path", works
     ``workspace`` is where it would be used; what is missing there alone is a note.
     """
     shown = file if file is not None else str(path)
+    found = _check(path, shown, source, workspace)
+    # A key may stand where the name of a model was expected.
+    clean = shared().diagnostic
+    return Report(shown, tuple(map(clean, found.problems)), tuple(map(clean, found.notes)))
+
+
+def _check(path: Path, shown: str, source: Source, workspace: Path | None) -> Report:
     try:
         recipe = read(path, source, Files(), file=shown)
     except RecipeError as error:

@@ -32,6 +32,18 @@ def test_new_takes_odd_names(tmp_path: Path, name: str) -> None:
     assert json.loads(run("recipe", "show", name, "--json", cwd=tmp_path).out)["name"] == name
 
 
+def test_check_shows_no_key_that_stands_in_the_wrong_place(tmp_path: Path) -> None:
+    key = "sk-ant-api03-AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
+    recipe(
+        tmp_path, f"name: x\ncrystal: {key}\ncircle: {{gates: [done], wards: [{{max_turns: 2}}]}}\n", "x.cantrip.yaml"
+    )
+    for flags in ([], ["--json"]):
+        done = run("recipe", "check", "x.cantrip.yaml", *flags, cwd=tmp_path)
+        assert done.status == 2
+        assert "unknown provider '[redacted]'" in done.out
+        assert key not in done.out + done.err
+
+
 def test_new_writes_over_nothing(tmp_path: Path) -> None:
     path = recipe(tmp_path, "mine", ".cantrip/greeter.cantrip.yaml")
     done = run("recipe", "new", "greeter", cwd=tmp_path)

@@ -1,7 +1,8 @@
-"""A loom as its readers see it: what a process said before it died has its turn, which the next writer will write.
+"""Read-only view of a loom that adds the missing turns of processes that died; the next writer will write the same
+turns.
 
-Such records have places behind all that a store can have, and end with the reading. Once a writer has written one, its own
-place stands for that.
+Added records get positions beyond all positions of a store, and exist only in memory. When a writer has written such a
+record, the position in the store replaces the added one.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.stores.contract import Store
 
 PLACE = 1 << 61
-"""The first place of what is not in the store."""
+"""The first position of added records."""
 
 
 def completed(store: Store, where: Path | str) -> Store:
-    """A store that is open for reading at ``where``, with what is missing in it."""
+    """Wrap a store that is open for reading at ``where``, and add what is missing in it."""
     return typed("Store", Completed(store, where))
 
 
 class Completed:
-    """As the store that it reads, but for what is named here."""
+    """Behaves like the store that it reads, except for the methods below."""
 
     def __init__(self, store: Store, where: Path | str) -> None:
         self._store = store
         self._where = where
         self._said: dict[str, int] = {}
-        """Where it stands what an entity said last, where no turn has followed."""
+        """The position of each entity's last utterance, where no turn has followed."""
         self._added: dict[int, Turn | CastRecord] = {}
         self._ids: dict[tuple[type, str], int] = {}
         self.said: dict[int, int] = {}
-        """Where the utterance stands that an added record comes of."""
+        """By position of an added record: the position of its utterance."""
         self.written: dict[int, int] = {}
-        """Where those of them stand that a writer has written since."""
+        """By position of an added record: the position that a writer has written it to since."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -75,7 +76,9 @@ class Completed:
         return [self._added.get(at) or next(kept) for at in places]
 
     def _followed(self, records: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-        """Records as they come; those that were added already only change places."""
+        """Yield records as they come. A record that was already added is not yielded again; only its position
+        changes.
+        """
         for position, head in records:
             match heads.kind(head):
                 case "utterance":
@@ -97,12 +100,13 @@ class Completed:
         return place is not None
 
     def _missing(self) -> Iterator[tuple[int, Turn | CastRecord]]:
-        """What is missing by now: the turns of utterances whose process has ended, and the ends of their casts."""
+        """Yield what is missing now: the turns of utterances whose process has ended, and the ends of their casts."""
         said = self._unfinished()
         running = self._store.running(said)
         if said.keys() <= running:
             return
-        # Who is not at work any more has written all that it ever will; look once more at what that is.
+        # A process that no longer runs writes nothing more. Read again, because it may have written something before it
+        # ended.
         yield from self._followed(self._store.news())
         lost = {cast_id: position for cast_id, position in self._unfinished().items() if cast_id not in running}
         if not lost:
@@ -122,7 +126,7 @@ class Completed:
                     yield place, record
 
     def _unfinished(self) -> dict[str, int]:
-        """The casts in which something was said that no turn has followed, and where that stands."""
+        """The casts with an utterance that no turn has followed, and its position."""
         positions = list(self._said.values())
         records = self._store.read_all(positions) if positions else []
         return {r.cast_id: at for r, at in zip(records, positions, strict=True) if isinstance(r, UtteranceRecord)}

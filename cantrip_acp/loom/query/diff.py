@@ -1,4 +1,4 @@
-"""Two threads side by side: what they share, where they part, and what differs from there on, turn by turn."""
+"""Compares two threads: their shared turns, the turn where they part, and the differences after it, turn by turn."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The n-th turns of both after they part, counted from 1; None where one thread has ended already.
+    """The n-th turns of both threads after they part, counted from 1; None where one thread has already ended.
 
-    ``differs`` is what is not the same, by name (``content``, ``code``, ``calls``, ``results``, ``output``, ``reason``, ``reward``,
-    ``tokens``, ``intent`` …), each the value here and there. Ids, times and durations differ always and are left out.
+    ``differs`` has what is different, by name (``content``, ``code``, ``calls``, ``results``, ``output``, ``reason``,
+    ``reward``,
+    ``tokens``, ``intent`` …), each with the left and the right value. Ids, times and durations always differ and are
+    left out.
     """
 
     number: int
@@ -35,7 +37,7 @@ class Pair:
 
     @property
     def same(self) -> bool:
-        """Whether both said, did and saw the same; what it cost may differ."""
+        """Whether both turns have the same content; model, tokens and cost may differ."""
         return (
             self.left is not None and self.right is not None and not (self.differs.keys() - {"tokens", "cost", "model"})
         )
@@ -43,7 +45,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two threads. ``shared`` are the turns of both, root first; ``parted_at`` the last of them, None where they share none."""
+    """Two threads. ``shared`` are the turns of both, root first; ``parted_at`` is the last of them, None where they
+    share none.
+    """
 
     left: ThreadLine
     right: ThreadLine
@@ -52,7 +56,7 @@ class Difference:
     pairs: tuple[Pair, ...]
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The difference as JSON data."""
         return {
             "left": self.left.record(),
             "right": self.right.record(),
@@ -72,7 +76,7 @@ class Difference:
 
 
 def difference(loom: Loom, left: str, right: str, *, listing: Listing | None = None) -> Difference:
-    """What sets two threads apart, each named by its last turn (or by any, which is then where it is looked at up to).
+    """Compare two threads, each named by its last turn, or by any turn, where the comparison then ends.
 
     Raises `TurnNotFound`.
     """
@@ -103,14 +107,14 @@ def _differs(outline: Outline, left: Turn | None, right: Turn | None) -> dict[st
 
 
 def _told(outline: Outline, turn: Turn) -> Iterator[tuple[str, Value]]:
-    """Everything of a turn that can be compared, as plain data."""
+    """Yield everything in a turn that can be compared, as plain data."""
     said, seen, about = turn.utterance, turn.observation, turn.metadata
     yield "intent", outline.intent(turn.id)
     yield "role", turn.role
     yield "thinking", said.thinking
     yield "content", said.content
     yield "code", said.code
-    # An id of a call is as good as another.
+    # The ids of calls differ always, so they are left out.
     yield "calls", [{"gate": c.gate, "args": msgspec.to_builtins(c.args)} for c in said.tool_calls]
     yield (
         "results",
@@ -131,7 +135,7 @@ def _output(output: Output) -> dict[str, Any]:
 
 
 def gates_used(loom: Loom, turn_ids: list[str]) -> dict[str, int]:
-    """How often each gate was called in these turns, the most often called first."""
+    """How often each gate was called in these turns, the most frequent first."""
     counts: dict[str, int] = {}
     for turn in loom.bodies(turn_ids):
         for gate in turn.gate_calls:

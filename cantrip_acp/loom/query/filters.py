@@ -1,4 +1,4 @@
-"""Which threads somebody wants to see: what they were about, how they ended, what they did, when."""
+"""Filters for threads: by intent, outcome, reward, gate, text, time and model."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which threads. Each that is given must hold; texts are found in any case of letters.
+    """A filter for threads. Every given condition must hold; texts match in upper and lower case.
 
-    ``intent``: in the intent of any of its casts. ``outcome``: a reason, or terminated, truncated, active. ``reward``: of its
-    reward, which may be None (`rewarded`). ``gate``: called in any of its turns. ``text``: in what was said, run or observed
-    in any of its turns. ``since`` and ``until`` (with a time zone, `when`): of its last turn. ``model``: in its name.
+    ``intent``: part of the intent of any of its casts. ``outcome``: a reason, or terminated, truncated, active.
+    ``reward``: a
+    test of its reward, which may be None (`rewarded`). ``gate``: called in any of its turns. ``text``: part of what was
+    said,
+    run or observed in any of its turns. ``since`` and ``until`` (with a time zone, `when`): the time of its last turn.
+    ``model``: part of the model's name.
     """
 
     intent: str | None = None
@@ -53,7 +56,9 @@ class Wanted:
     model: str | None = None
 
     def fits(self, line: ThreadLine) -> bool:
-        """Whether a thread's line has the wanted outcome, model and time; the rest is not seen in a line."""
+        """Whether a thread's line has the wanted outcome, model and time. The other conditions cannot be checked on a
+        line.
+        """
         if self.outcome is not None and self.outcome not in (line.outcome, line.state):
             return False
         if self.model is not None and self.model.casefold() not in (line.model or "").casefold():
@@ -67,9 +72,9 @@ class Wanted:
 
 
 def rewarded(text: str) -> Callable[[float | None], bool]:
-    """A test of rewards from words: ``>0.5``, ``<=-1``, ``0.2..0.8`` (both included), ``1``, ``none``, ``any``.
+    """Parse a test of rewards: ``>0.5``, ``<=-1``, ``0.2..0.8`` (both included), ``1``, ``none``, ``any``.
 
-    Raises `DefinitionError` for anything else. No reward is neither above nor below a number.
+    Raises `DefinitionError` for anything else. A missing reward is neither above nor below a number.
     """
     words = text.strip().lower()
     if words in ("none", "any"):
@@ -86,7 +91,7 @@ def rewarded(text: str) -> Callable[[float | None], bool]:
 
 
 def when(text: str, *, end: bool = False) -> datetime:
-    """A time from words: ``2h`` (that long ago: s, m, h, d, w), a day or a time as ISO 8601 (local where no zone is named).
+    """Parse a time: ``2h`` (that long ago: s, m, h, d, w), or a day or time in ISO 8601 (local where it has no zone).
 
     ``end``: a day means its last moment. Raises `DefinitionError`.
     """
@@ -106,7 +111,7 @@ def when(text: str, *, end: bool = False) -> datetime:
 
 
 def moment(text: str) -> datetime | None:
-    """A record's time; None where it has none that can be read."""
+    """Parse a record's time; None where it cannot be read."""
     try:
         found = datetime.fromisoformat(text)
         return found if found.tzinfo is not None else found.astimezone()
@@ -115,7 +120,7 @@ def moment(text: str) -> datetime | None:
 
 
 def words(turn: Turn) -> str:
-    """All that was said, run and observed in a turn, folded to one case, to look for a text in."""
+    """All text that was said, run and observed in a turn, case-folded, for a text search."""
     said, seen = turn.utterance, turn.observation
     parts = [said.content or "", said.thinking or "", said.code or ""]
     for call in said.tool_calls:

@@ -1,6 +1,6 @@
-"""What an entity lived through on the way to a turn, read back from its loom: casts, what was pinned, turns, folds (LOOM-4).
+"""Entity history: reads from the loom the casts, pinned context, turns and folds on the path to a turn (LOOM-4).
 
-It is what a fork or a session that is opened again begins with.
+A fork, or a session that is opened again, starts with this history.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from cantrip_acp.loom.records.turn_parts import whole
 
 @dataclass(frozen=True, slots=True)
 class CastPart:
-    """One cast as far as the path goes: its intent, what was pinned before it, and its turns (folds among them).
+    """One cast, up to the end of the path: its intent, the context pinned before it, and its turns (folds included).
 
-    ``id`` and ``start`` are None for turns that belong to no cast that the loom knows. ``partial`` is what was streamed before
-    the cast was stopped.
+    ``id`` and ``start`` are None for turns of a cast that the loom does not know. ``partial`` is the text that was
+    streamed
+    before the cast was stopped.
     """
 
     id: str | None
@@ -29,7 +30,9 @@ class CastPart:
     partial: UtteranceRecord | None = None
 
     def goes_on(self, before: str | None) -> bool:
-        """Whether it continues the cast ``before``, whose turns are right above it: then its intent stands there already."""
+        """Whether it continues the cast ``before``, whose turns are directly above it. Then the intent is already
+        there.
+        """
         return before is not None and self.start is not None and self.start.resumes == before
 
     @property
@@ -38,13 +41,14 @@ class CastPart:
 
 
 def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPart]:
-    """The casts of an entity on the way to a turn, in order, without the call; each utterance as one turn.
+    """The casts of an entity on the path to a turn, in order, without the call; each utterance is one turn.
 
-    A child's begin below its own call: what its parent lived through is not its own (COMP-4). Casts that were stopped before
-    they came to a turn belong to the way where the same entity went on after them. Those after the last turn do with
-    ``entity_id``, the entity that goes on.
+    A child's history begins below its own call: it does not include its parent's (COMP-4). A cast that was stopped
+    before its
+    first turn is included where the same entity continued after it. After the last turn, such casts are included for
+    ``entity_id``, the entity that continues.
 
-    Raises `TurnNotFound`, and `LoomError` where a turn above it is lost: what would be missing is told, never passed over.
+    Raises `TurnNotFound`, and `LoomError` where a turn above is lost: the history would silently lack it.
     """
     parts: list[CastPart] = []
     path, places = loom.own(turn_id), loom.places
@@ -74,7 +78,7 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
 
 
 def spoken(parts: list[CastPart]) -> Iterator[tuple[CastPart, Turn]]:
-    """Each turn in which the crystal spoke, with its cast."""
+    """Yield each turn in which the crystal spoke, with its cast."""
     for part in parts:
         for turn in part.turns:
             if turn.role == "crystal":

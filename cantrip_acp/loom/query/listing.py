@@ -1,8 +1,8 @@
-"""Threads as a list: one line of figures each, found by what they were about, how they ended and what they did.
+"""Thread listing: one line of figures for each thread of a loom, with filters.
 
-A hundred thousand turns are listed without reading them: heads say how the tree stands, each cast's start and end say
-what was wanted and used. Bodies are read of each thread's last turn, of casts that a fork or a crash cut in two, and of
-all turns only where a filter asks for a gate or a text.
+Even a hundred thousand turns are listed without reading every body. Heads give the tree; the start and end of each cast
+give intent and usage. Bodies are read for each thread's last turn and for casts that a fork or a crash cut in two. All
+turns are read only where a filter asks for a gate or a text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What queries used, and seconds."""
+    """What queries used, and the time in seconds."""
 
     usage: Usage = NO_USAGE
     seconds: float = 0.0
@@ -44,7 +44,7 @@ class Spent(msgspec.Struct, frozen=True):
         return self.usage.cost
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it; null and the number of queries where something is unknown."""
+        """As JSON data; unknown values are null, with the number of queries where something is unknown."""
         used = self.usage
         return {
             "tokens": used.total_tokens,
@@ -58,12 +58,15 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class ThreadLine(msgspec.Struct, frozen=True):
-    """One thread. ``leaf`` is its last turn and names it; ``intent``, ``model`` and ``started`` are of its last cast.
+    """One thread. ``leaf`` is the id of its last turn; ``intent``, ``model`` and ``started`` are those of its last
+    cast.
 
-    ``outcome`` is the reason that its last cast ended with, ``interrupted`` where its process ended first, or ``active``;
-    ``state`` is terminated, truncated or active (`thread.Endings`). ``turns``, ``casts``, ``children`` and ``spent`` count
-    from its root, or, of a child's thread, from where it was spawned; what a fork shares with its origin is counted in both.
-    ``forked_from`` and ``parent`` are turns.
+    ``outcome`` is the reason that its last cast ended with, ``interrupted`` where its process ended first, or
+    ``active``.
+    ``state`` is terminated, truncated or active (`thread.Endings`). ``turns``, ``casts``, ``children`` and ``spent``
+    count
+    from the root; for a child's thread, from where it was spawned. What a fork shares with its origin counts in both.
+    ``forked_from`` and ``parent`` are ids of turns.
     """
 
     leaf: str
@@ -84,7 +87,7 @@ class ThreadLine(msgspec.Struct, frozen=True):
     parent: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON data."""
         data: dict[str, Any] = msgspec.to_builtins(self)
         del data["spent"]
         return {**data, **self.spent.record()}
@@ -92,7 +95,7 @@ class ThreadLine(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What a thread has gathered up to a turn."""
+    """The sums of a thread up to a turn."""
 
     turns: int = 0
     casts: int = 0
@@ -100,17 +103,17 @@ class _Sums:
     rewards: int = 0
     total: float = 0.0
     fits: bool = False
-    """Whether the intent of a cast so far is the wanted one."""
+    """Whether the intent of any cast so far is the wanted one."""
     head: str = ""
-    """The first turn of the cast so far."""
+    """The first turn of the current cast."""
     length: int = 0
-    """How many turns of the crystal that cast has so far."""
+    """The number of crystal turns of that cast so far."""
     forked_from: str | None = None
     parent: str | None = None
 
 
 class Listing:
-    """The threads of a loom as they are at this moment."""
+    """The threads of a loom at the time of creation."""
 
     def __init__(self, loom: Loom, *, outline: Outline | None = None) -> None:
         self.loom = loom
@@ -133,7 +136,7 @@ class Listing:
         return self._line(leaf)
 
     def spent(self, turn_id: str) -> Spent:
-        """What the whole way to a turn took, that turn with it. Raises `TurnNotFound`."""
+        """What the whole path to a turn used, that turn included. Raises `TurnNotFound`."""
         if turn_id not in self.outline.places:
             raise TurnNotFound(f"no turn {turn_id!r} in this loom")
         if not self._sums:
@@ -141,7 +144,7 @@ class Listing:
         return self._spent_until(turn_id)
 
     def lines(self, wanted: Wanted | None = None) -> Iterator[ThreadLine]:
-        """The lines of all threads that are wanted, the one that was written to last first."""
+        """Yield the lines of all threads that match the filter, the most recently written first."""
         wanted = wanted if wanted is not None else Wanted()
         self._gather(wanted.intent)
         held = self._held(wanted)
@@ -158,7 +161,7 @@ class Listing:
                 yield line
 
     def _gather(self, intent: str | None) -> None:
-        """Each turn's sums from those of the turn above it, in one pass: parents stand before their turns."""
+        """Compute each turn's sums from those of its parent, in one pass: parents come before their turns."""
         outline, starts = self.outline, self.outline.starts
         own = outline.follows
         spawned_at = {head: at for at, heads in outline.spawned.items() for head in heads}
@@ -174,7 +177,7 @@ class Listing:
             speaks = place.role == "crystal"
             forked = above.forked_from
             if place.parent_id is not None and above is not nothing and outline.next[place.parent_id][0] != turn_id:
-                # At a call, casts begin; elsewhere what is not first has parted from what is.
+                # At a call, new casts begin and are no forks. Elsewhere, every follower but the first is a fork.
                 forked = place.parent_id if outline.places[place.parent_id].role != "call" else forked
             sums[turn_id] = _Sums(
                 above.turns + speaks,
@@ -227,12 +230,12 @@ class Listing:
         return self._ends[cast_id]
 
     def _whole(self, turn_id: str, sums: _Sums) -> bool:
-        """Whether all turns of a turn's cast lie on the way to it."""
+        """Whether all turns of a turn's cast are on the path to it."""
         cast_id = self.outline.places[turn_id].cast_id
         return cast_id is not None and self._cast_turns.get(cast_id, 0) == sums.length
 
     def _spent_until(self, leaf_id: str) -> Spent:
-        """What the whole way to a turn took: cast by cast, from their ends where they are whole."""
+        """What the whole path to a turn used, cast by cast. A complete cast is taken from its end record."""
         chain: list[str] = []
         at: str | None = leaf_id
         while at is not None and at not in self._spent:
@@ -253,7 +256,7 @@ class Listing:
         end, start = self._end(place.cast_id), self.outline.starts.get(place.cast_id or "")
         if end is not None and end.usage and self._whole(turn_id, sums):
             return _spent_of(start, end)
-        # Cut in two: turn by turn, each read once however many forks part from its cast.
+        # The cast was cut in two: add turn by turn. Each turn is read once, however many forks leave its cast.
         ids: list[str] = []
         at: str | None = turn_id
         while at is not None and at not in self._within:
@@ -267,7 +270,9 @@ class Listing:
         return total
 
     def _held(self, wanted: Wanted) -> set[str] | None:
-        """The turns on whose way the wanted gate was called and the wanted text stood; None where neither is wanted."""
+        """The turns on whose path the wanted gate was called and the wanted text occurs; None where neither is
+        wanted.
+        """
         if wanted.gate is None and wanted.text is None:
             return None
         gates: set[str] = set()

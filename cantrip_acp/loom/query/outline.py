@@ -1,7 +1,9 @@
-"""The outline of a loom: which threads there are, where they part and which are children's, told by heads alone.
+"""Outline of a loom: its threads, where they part, and which belong to children; uses heads and the starts of casts
+only.
 
-`Loom.children` and `Loom.leaves` see parents and nothing else. Here a delegated child's turns, which hang on the turn that
-spawned it, are its own thread and no branch of its parent's (LOOM-8).
+`Loom.children` and `Loom.leaves` see only parents. Here, the turns of a delegated child are a thread of their own and
+no
+branch of the parent's thread, although they hang on the turn that spawned the child (LOOM-8).
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class Outline:
-    """A loom's threads as they are at this moment; turns' bodies are not read, each cast's start is.
+    """A loom's threads at the time of creation. Reads each cast's start, but no bodies of turns.
 
-    ``next`` are the turns that go on from a turn (more than one: threads part there); ``spawned`` the first turns of the
-    children that a turn spawned; ``leaves`` the last turns of all threads, in order of writing.
+    ``next``: the turns that continue from a turn (where there are several, threads part). ``spawned``: the first turns
+    of the
+    children that a turn spawned. ``leaves``: the last turns of all threads, in the order of writing.
     """
 
     def __init__(self, loom: Loom) -> None:
@@ -40,7 +43,8 @@ class Outline:
             spawner = self.spawner(turn_id)
             if spawner is not None:
                 self.spawned.setdefault(spawner, []).append(turn_id)
-            # A parent stands above its turn; one that does not is damage, and must not make a circle.
+            # A parent comes before its turn. If it does not, the loom is damaged, and the turn becomes a root to avoid
+            # a cycle.
             if parent is None or parent not in seen:
                 self.roots.append(turn_id)
             elif spawner != parent:
@@ -52,28 +56,28 @@ class Outline:
         place = self.places[turn_id]
         above = self.places.get(place.parent_id) if place.parent_id is not None else None
         if place.role == "call":
-            # A child's own root refers to the turn that spawned it.
+            # The parent of a child's call is the turn that spawned the child.
             return place.parent_id
         if place.cast_id is None or (above is not None and above.cast_id == place.cast_id):
             return None
         if above is not None and above.role == "call" and above.parent_id is not None:
-            return None  # its root said it
+            return None  # the child's own call already gave it
         start = self.starts.get(place.cast_id)
         return None if start is None else start.parent_turn_id
 
     def path(self, leaf_id: str) -> list[str]:
-        """Ids from the root of the whole tree down to a turn."""
+        """Ids from the root of the whole tree to a turn."""
         path = [leaf_id]
         while (above := self.places[path[-1]].parent_id) is not None and above in self.places:
             path.append(above)
             if len(path) > len(self.places):
-                # The loom itself tells this damage.
+                # A cycle: `Loom.path` raises the error for this damage.
                 return self.loom.path(leaf_id)
         path.reverse()
         return path
 
     def own(self, leaf_id: str) -> list[str]:
-        """The ids of a thread: of a child's, from its root or first turn on; of all others, from the root."""
+        """The ids of a thread: for a child, from its first turn; for all others, from the root."""
         path = self.path(leaf_id)
         for index in range(len(path) - 1, -1, -1):
             if path[index] in self._heads:
@@ -86,18 +90,18 @@ class Outline:
 
     @cached_property
     def follows(self) -> set[str]:
-        """The turns that go on from the one above them: neither roots nor children's first turns."""
+        """The turns that continue a thread: neither roots nor first turns of children."""
         return {turn_id for after in self.next.values() for turn_id in after}
 
     def intent(self, turn_id: str) -> str | None:
-        """The intent that a turn pursues."""
+        """The intent of a turn's cast."""
         cast_id = self.places[turn_id].cast_id
         start = self.starts.get(cast_id) if cast_id is not None else None
         return start.intent if start is not None else None
 
     @cached_property
     def tips(self) -> dict[str, str]:
-        """For each turn the leaf that it first led to: where threads part below it, the one that was there first."""
+        """For each turn, the leaf below it: where threads part, the one of the first branch."""
         tips: dict[str, str] = {}
         for turn_id in reversed(self.places):
             after = self.next.get(turn_id)
@@ -105,5 +109,5 @@ class Outline:
         return tips
 
     def parts(self) -> list[str]:
-        """The turns at which threads part, in order of writing."""
+        """The turns where threads part, in the order of writing."""
         return [i for i in self.places if len(self.next.get(i, ())) > 1]

@@ -1,4 +1,4 @@
-"""What looms add up to: casts, turns, tokens, cost, times, gates with their errors, rewards, models, folds and forks."""
+"""Statistics of looms: casts, turns, tokens, cost, times, gates with errors, rewards, models, folds and forks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Statistics:
-    """Counts over any number of looms: `take` each, then `record`. Read once, record by record; memory stays small."""
+    """Counts over any number of looms: call `take` for each, then `record`. Reads record by record, with little
+    memory.
+    """
 
     def __init__(self) -> None:
         self.looms = 0
@@ -41,10 +43,10 @@ class Statistics:
         self._ids: set[str] = set()
         """The casts that were counted."""
         self._verdicts: list[tuple[str, str, Usage]] = []
-        """The casts of verifiers, with their models and what they used: they may be in none of these looms."""
+        """The casts of verifiers, with model and usage. They may be in none of these looms."""
 
     def take(self, loom: Loom) -> None:
-        """Add a loom as it is at this moment."""
+        """Add a loom in its present state."""
         self.looms += 1
         self.damage += len(loom.problems)
         began: dict[str, str] = {}
@@ -84,7 +86,7 @@ class Statistics:
             began[record.id] = record.timestamp
             return
         if record.usage:
-            # Queries that failed or were cancelled wrote no turn.
+            # Failed and cancelled queries have no turn, so their usage is only in the cast's end.
             rest = record.own_usage - self._of_cast.pop(record.id, NO_USAGE)
             if rest.total_tokens or rest.queries_without_usage:
                 self._count(rest, models.get(record.id, "unknown"))
@@ -100,7 +102,7 @@ class Statistics:
         model = about.model or models.get(cast_id, "unknown")
         used = about.usage
         if turn.role == "crystal" or used != NO_USAGE:
-            # A fold that a crystal summarized has used something, too.
+            # A fold that a crystal summarized has usage too.
             self._count(used, model)
             self._of_cast[cast_id] = self._of_cast.get(cast_id, NO_USAGE) + used
         if turn.role != "crystal":
@@ -123,8 +125,10 @@ class Statistics:
         self._model_used[model] = self._model_used.get(model, NO_USAGE) + used
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it: durations in ms (turns) and s (casts), cost in US dollars. Tokens and cost are those that are known,
-        null where none is; ``queries_without_usage`` and ``queries_without_cost`` say of how many queries they are not."""
+        """The totals as JSON data: durations in ms (turns) and s (casts), cost in US dollars. Tokens and cost are the
+        known ones,
+        null where none is known; ``queries_without_usage`` and ``queries_without_cost`` count the queries without them.
+        """
         for cast_id, model, used in self._verdicts:
             if not cast_id or cast_id not in self._ids:
                 self._ids.add(cast_id)
@@ -173,18 +177,18 @@ def _rate(count: int, errors: int) -> dict[str, Any]:
 
 
 def _spread(values: array[float]) -> dict[str, Any]:
-    """How values lie: their number, mean, the middle, the value that 95 of 100 do not exceed, and the ends; null of none."""
+    """The number of values, their mean, median, 95th percentile, minimum and maximum; null without values."""
     ordered = sorted(values)
     count = len(ordered)
     names = ("mean", "p50", "p95", "min", "max")
     if not count:
         return {"count": 0, **dict.fromkeys(names)}
-    # Divided first: the sum of the largest rewards there can be is no number any more.
+    # Divide before adding: the sum of very large rewards would overflow.
     mean = math.fsum(v / count for v in ordered)
     figures = (mean, percentile(ordered, 0.5), percentile(ordered, 0.95), ordered[0], ordered[-1])
     return {"count": count, **dict(zip(names, figures, strict=True))}
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The smallest of some sorted values that at least this share of them does not exceed (nearest rank)."""
+    """The smallest of these sorted values that at least this share of them does not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

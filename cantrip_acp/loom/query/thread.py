@@ -1,6 +1,6 @@
-"""A thread: one root-to-leaf path through a loom, and how it ended (§6.2, LOOM-7, LOOM-10).
+"""Threads: a path from the root to a leaf of a loom, and how it ended (§6.2, LOOM-7, LOOM-10).
 
-`Endings` alone decides how a thread or a cast stands. Commands, pages, exports and editors all ask it.
+Only `Endings` decides the state of a thread or a cast. Commands, pages, exports and editors all use it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 State = Literal["terminated", "truncated", "active"]
-"""How a thread or a cast stands (LOOM-7). It is active only while a living process works on it."""
+"""The state of a thread or a cast (LOOM-7). It is active only while a living process runs it."""
 
 INTERRUPTED = "interrupted"
 """The reason of a cast whose process ended before the cast did."""
 
 PROCESS_ENDED = "interrupted: the process ended"
-"""The error in the end of such a cast, which a later process has written."""
+"""The error in the end record of such a cast, which a later process wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a thread or a cast stands, and why it ended: a reason of its records, or `INTERRUPTED`. None while it is active.
+    """The state of a thread or a cast, and why it ended: a recorded reason, or `INTERRUPTED`. None while it is active.
 
     ``cast_id`` is the last cast of a thread.
     """
@@ -43,7 +43,7 @@ class Ending:
 
 
 def cast_ending(end: CastRecord | None, *, running: bool, cast_id: str | None = None) -> Ending:
-    """How a cast stands; ``running``: a living process works on it."""
+    """The state of a cast; ``running``: a living process runs it."""
     if end is None:
         return Ending("active", None, cast_id) if running else Ending("truncated", INTERRUPTED, cast_id)
     if end.terminated or (not end.truncated and end.reason in TERMINATIONS):
@@ -52,7 +52,7 @@ def cast_ending(end: CastRecord | None, *, running: bool, cast_id: str | None = 
 
 
 class Endings:
-    """How the threads of a loom stand at this moment. Reads each cast's start, and an end where it is asked for."""
+    """The states of a loom's threads at the time of creation. Reads each cast's start, and an end when it is needed."""
 
     def __init__(self, loom: Loom, starts: Mapping[str, CastRecord] | None = None) -> None:
         self._loom = loom
@@ -71,11 +71,13 @@ class Endings:
         self._running = loom.running_casts()
 
     def cast(self, cast_id: str) -> Ending:
-        """How a cast stands."""
+        """The state of a cast."""
         return cast_ending(self._loom.cast_end(cast_id), running=cast_id in self._running, cast_id=cast_id)
 
     def thread(self, leaf: Turn) -> Ending:
-        """How the thread to a turn stands. A cast of the same entity that came to no turn after it counts: it is its last."""
+        """The state of the thread to a turn. A later cast of the same entity without any turn counts as the thread's
+        last cast.
+        """
         if self._last_turn.get(leaf.entity_id) == leaf.id:
             for silent in reversed(self._casts.get(leaf.entity_id, ())):
                 if silent == leaf.cast_id or silent in self._last_of:
@@ -89,19 +91,19 @@ class Endings:
             if end is not None and end.error == PROCESS_ENDED:
                 return Ending("truncated", INTERRUPTED, cast_id, end.error)
             if end is None and cast_id is not None and leaf.reason == "error" and cast_id not in self._running:
-                # Whoever wrote it was killed before it wrote the end.
+                # The process that wrote this turn was killed before it wrote the cast's end.
                 return self.cast(cast_id)
             state: State = "terminated" if leaf.terminated else "truncated"
             return Ending(state, leaf.reason, cast_id, end.error if end is not None else None)
         if cast_id is not None and self._last_of.get(cast_id) == leaf.id:
             return self.cast(cast_id)
-        # The cast went on from here, on another path or beyond the turn.
+        # The cast continued from here, on another path or after the turn.
         return Ending("truncated", None if cast_id is not None else INTERRUPTED, cast_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Thread(Sequence[Turn]):
-    """The turns from a root to one leaf, in order; the first is the ``call`` turn where the loom has one."""
+    """The turns from a root to one leaf, in order. The first is the ``call`` turn where the loom has one."""
 
     turns: tuple[Turn, ...]
     ending: Ending
@@ -126,7 +128,7 @@ class Thread(Sequence[Turn]):
 
     @property
     def state(self) -> State:
-        """How it stood when it was read; see `Endings`."""
+        """The state when the thread was read; see `Endings`."""
         return self.ending.state
 
     @property
@@ -136,12 +138,12 @@ class Thread(Sequence[Turn]):
 
     @property
     def result(self) -> Any:
-        """The answer of a terminated thread: what ``done`` was given, or the last words; None otherwise."""
+        """The answer of a terminated thread: the value for ``done``, or the last text. None otherwise."""
         return answer(self.leaf)
 
 
 def answer(turn: Turn) -> Any:
-    """What a turn ended its cast with; None where it did not."""
+    """The answer that a turn ended its cast with; None where it did not end it."""
     if turn.reason == "done":
         for record in reversed(turn.observation.results):
             if record.gate == "done" and not record.is_error:

@@ -61,7 +61,7 @@ class PostgresStore:
         self._fsync = fsync
         self._seen = 0
         self._sums: dict[str, str] = {}
-        """The ends of chains as they are after record ``_seen``."""
+        """The last checksum of each chain, after record ``_seen``."""
         self._chained = True
         self._closed = False
         self._locks = PgCastLocks(self._connect, _is_lost, self._ended)

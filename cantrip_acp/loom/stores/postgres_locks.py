@@ -48,7 +48,7 @@ class PgCastLocks:
         self._held: set[str] = set()
         self._watching: threading.Event | None = None
         self.taken: set[str] = set()
-        """The casts that another process took for dead, and ended, while our connection was lost."""
+        """Casts that another process considered dead, and ended, while our connection was lost."""
         not_for_children(self)
 
     def key(self, cast_id: str) -> int:

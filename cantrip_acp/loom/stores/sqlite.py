@@ -103,7 +103,7 @@ class SqliteStore:
         self.behind = False
         self._seen = 0
         self._sums: dict[str, str] = {}
-        """The ends of chains as they are after record ``_seen``."""
+        """The last checksum of each chain, after record ``_seen``."""
         self._tables = TABLES
         self._locks = cast_locks.CastLocks(self.path.with_name(self.path.name + cast_locks.SUFFIX))
         cast_locks.not_for_children(self)

@@ -1,11 +1,12 @@
-"""A loom as a page in the browser: served on loopback (`serve`), or written as one file (`write_html`).
+"""A loom as a web page: served on the loopback interface (`serve`), or written to one HTML file (`write_html`).
 
     from cantrip_acp.loom.view import serve
     with serve("x.loom.jsonl") as view:
         webbrowser.open(view.link("t_0198f2c4a1b2c3d4e5f6"))
 
-Editors and the command line come in here; nothing below knows them. The page's own files lie in ``page/``, plain modules
-that the browser loads as they are.
+Editors and the command line call this; nothing here imports them. Start with `server.py` and `routes.py`. The page's
+own
+files are in ``page/``: plain modules that the browser loads without a build step.
 """
 
 from __future__ import annotations

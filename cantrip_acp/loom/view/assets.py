@@ -1,4 +1,4 @@
-"""The page's own files, as they lie in the package: nothing of a loom is in them."""
+"""The static files of the page (HTML, CSS, JavaScript), read from the package. They contain no loom data."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _EXPORT = re.compile(r"^export (?=(?:async )?function |class |const |let )", re.
 
 @cache
 def names() -> frozenset[str]:
-    """The files by name; no other path is ever opened."""
+    """The names of the files; no other path is ever opened."""
     return frozenset(entry.name for entry in files(__package__).joinpath("page").iterdir() if _type(entry.name))
 
 
 def read(name: str) -> tuple[bytes, str] | None:
-    """A file and its media type; None for what is not one of the page's."""
+    """A file and its media type; None for a name that is not one of the page's files."""
     if name not in names():
         return None
     return files(__package__).joinpath("page", name).read_bytes(), TYPES[_type(name)]
@@ -45,7 +45,7 @@ def text(name: str) -> str:
 
 
 def script() -> str:
-    """All modules as one, each after those it imports; they share one scope, so their names differ."""
+    """All modules joined into one, each after those it imports. They share one scope, so their names must differ."""
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in _ordered("main.js", set()))
 
 

@@ -1,8 +1,9 @@
-"""Who may ask, and what the browser is told: the token, the names of the host, the headers of every answer.
+"""Access control of the page's server: token, allowed host names, and the security headers of every answer.
 
-The page's own files are public; nothing of a loom is in them. Everything else wants the token, which the page has from its
-address's fragment, which a browser sends to nobody. A page of another origin that knows the port can therefore ask nothing,
-under whatever name it reaches us (DNS rebinding): names other than our own are refused before anything else is looked at.
+The static files of the page are public and contain no loom data. Every other request needs the token. The page reads
+the
+token from the fragment of its address, which a browser never sends. So a page of another origin that knows the port can
+request nothing. A host name that is not ours is refused first, against DNS rebinding.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 
 class Refused(Exception):
-    """A request that is answered with a status other than 200."""
+    """A request that gets a status other than 200."""
 
     def __init__(self, status: int, why: str) -> None:
         self.status = status
@@ -23,7 +24,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Guard:
-    """What one server admits. ``hosts`` are further names of it (a proxy's), ``frames`` origins that may show it in a frame."""
+    """The access rules of one server. ``hosts`` are its further names (of a proxy); ``frames`` are origins that may
+    frame it.
+    """
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -31,13 +34,15 @@ class Guard:
     frames: Sequence[str] = ()
 
     def host(self, headers: Mapping[str, str]) -> None:
-        """Raises `Refused` for a name that is not ours."""
+        """Raises `Refused` for a host name that is not ours."""
         given = headers.get("Host", "")
         if given not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}", *self.hosts):
             raise Refused(403, "this server answers to 127.0.0.1 and localhost alone")
 
     def caller(self, headers: Mapping[str, str], *, changes: bool) -> None:
-        """Raises `Refused` for one without the token, for another page, and for a change that no page of ours asks for."""
+        """Raises `Refused` without the token, for a request from another site, and for a change that our page did not
+        send.
+        """
         scheme, _, given = headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
             raise Refused(403, "the token is missing or wrong; open the address that `cantrip loom view` printed")
@@ -50,7 +55,7 @@ class Guard:
             raise Refused(403, "only this server's own page may do that")
 
     def headers(self) -> dict[str, str]:
-        """What goes with every answer."""
+        """The headers of every answer."""
         ancestors = " ".join(self.frames) or "'none'"
         headers = {
             "Content-Security-Policy": f"{POLICY}; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -71,4 +76,4 @@ POLICY = (
     "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""What the page may do, served or in a file: load nothing from elsewhere, send nothing, make no script of text."""
+"""What the page may do, served or in a file: load nothing from elsewhere, send nothing, create no script from text."""

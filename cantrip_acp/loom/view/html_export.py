@@ -1,7 +1,7 @@
-"""The page as one file that stands alone: the same modules and the loom's data, for who has neither us nor the loom.
+"""HTML export: writes the page and a loom's data to one file that needs neither this program nor the loom.
 
-Data lie in blocks that no browser runs; a hash admits the one script. The file is written piece by piece, and a reader's
-browser decodes a block when it is looked at.
+The data are in script blocks that no browser runs; a hash in the policy admits the one real script. The file is written
+piece by piece, and the browser decodes a block when it is displayed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from cantrip_acp.loom.view.reader import CHUNK, MOST_NODES, Reading
 from cantrip_acp.text.redaction import ShapeMask, shared
 
 BLOCK = 100
-"""Turns whose bodies lie in one block."""
+"""The number of turns in one block."""
 
 
 def write_html(where: Path | str, target: Path, *, raw: bool = False) -> int:
-    """Write a loom's page to a file; how many turns are in it. `outputs.output_file` says what may be replaced.
+    """Write a loom's page to a file and return the number of turns in it. `output_file` decides what may be replaced.
 
-    The file is made to be passed on: known secrets are masked, and so is what has the shape of one, unless ``raw`` is true.
+    The file may be given to others: known secrets are masked. Text that looks like a secret is masked too, unless
+    ``raw``.
 
     Raises `LoomError` where there is no loom, `OutputError` where the file cannot be written.
     """
@@ -89,7 +90,10 @@ def _raw(file: TextIO, name: str, text: str) -> None:
 
 
 def escaped(json: str) -> str:
-    """JSON that neither ends its element nor reads as another one, nor holds a line that JavaScript counts as two."""
+    """Escape JSON so that it cannot end its script element or open another one. U+2028 and U+2029, which JavaScript
+    takes
+    for line ends, are escaped too.
+    """
     for character in "<>&\u2028\u2029":
         json = json.replace(character, f"\\u{ord(character):04x}")
     return json

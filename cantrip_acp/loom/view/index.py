@@ -1,7 +1,7 @@
-"""What the page's tree needs of every record, in the order of writing; it only ever grows.
+"""Index for the page's tree: what it needs of every record, in the order of writing. Entries are only added.
 
-Turns, casts and rewards are numbered as they come. A page that has the first n of them asks for the rest and has all.
-Bodies stay in the store: of each record there is its position.
+Turns, casts and rewards are numbered as they come. So a page that has the first n of them requests only the rest.
+Bodies stay in the store; the index keeps the position of each record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROLES = ("call", "crystal", "fold")
 
 @dataclass(slots=True)
 class CastPlaces:
-    """Where the records of one cast stand; None where there is none (yet)."""
+    """The positions of one cast's records; None where there is none (yet)."""
 
     id: str
     entity: int
@@ -31,7 +31,7 @@ class CastPlaces:
 
 
 class Index:
-    """The columns. ``parents`` holds numbers of turns: -1 for a root, -2 where the parent is lost."""
+    """The columns. ``parents`` has numbers of turns: -1 for a root, -2 where the parent is lost."""
 
     def __init__(self) -> None:
         self.header: LoomHeader | None = None
@@ -53,12 +53,12 @@ class Index:
         self.forked: set[int] = set()
         """Entities that began as forks."""
         self.children: set[int] = set()
-        """Entities that another one's turn spawned."""
+        """Entities that a turn of another entity spawned."""
         self.snapshots: dict[int, int] = {}
         self.files: dict[int, int] = {}
         self.problems: list[Problem] = []
         self.later: dict[str, int] = {}
-        """How many records there are of each kind that only a later version knows."""
+        """The number of records of each kind that only a later version knows."""
         self._entity_numbers: dict[str, int] = {}
         self._cast_numbers: dict[str, int] = {}
 
@@ -66,9 +66,9 @@ class Index:
         return len(self.ids)
 
     def take(self, position: int, record: Record | record_heads.Head) -> None:
-        """Take one record's head in."""
+        """Add one record's head."""
         if type(record) is record_heads.TurnHead:
-            # By far the most.
+            # Most records are turns.
             self._turn(position, record)
             return
         match record_heads.kind(record):
@@ -138,7 +138,9 @@ class Index:
             self.children.add(self.entity_of[-1])
 
     def place(self, number: int) -> Place:
-        """A turn's place in the tree; its cantrip and what it continues are not kept here."""
+        """A turn's place in the tree, without its cantrip and the turn that it continues, which the index does not
+        keep.
+        """
         parent, cast = self.parents[number], self.cast_of[number]
         return Place(
             self.ids[parent] if parent >= 0 else None,

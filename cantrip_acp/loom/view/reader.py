@@ -1,7 +1,8 @@
-"""A loom as the page asks for it: columns, lines, bodies and hits, each a bounded piece; it follows what others write.
+"""Reads a loom for the page in pieces of limited size: columns, lines, bodies and search hits. Follows other writers.
 
-One lock for the store, held for a piece at a time. The loom is opened by its heads in the background, so that the first
-page does not wait for a large one; whoever needs more waits in `ready`.
+One lock protects the store; each piece takes it separately. The heads are read in the background, so the first page
+does
+not wait for a large loom. A request that needs the whole index waits in `ready`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from cantrip_acp.loom.view import summary
 from cantrip_acp.loom.view.index import Index
 
 CHUNK = 2_000
-"""Turns whose numbers make one piece, which is kept once it is full."""
+"""The number of turns in one piece of `numbers`; a full piece is cached."""
 
 MOST_NODES = 20_000
 MOST_ROWS = 400
 HITS = 200
 SEARCH_S = 0.15
 SHOWN = 262_144
-"""Characters of one text that are sent unless all of it is asked for."""
+"""The number of characters of one text that are sent, unless the whole text is requested."""
 
 _LOOK_S = 0.2
 _SLICE = 5_000
@@ -49,15 +50,15 @@ class Reading:
         self._store = completed(open_store(where, readonly=True), where)
         self.index = Index()
         self.version = 0
-        """Counts up with every change that was seen."""
+        """Increases with every change that was seen."""
         self.loaded = threading.Event()
         self.broken: str | None = None
-        """Why the loom cannot be followed any more."""
+        """Why the loom can no longer be followed."""
         self._lock = threading.RLock()
         self._kept: dict[int, bytes] = {}
         self._looked = 0.0
         self._ran: set[int] = set()
-        """The casts that ran at the last look."""
+        """The casts that were running at the last look."""
         self._closed = False
 
     @property
@@ -65,7 +66,7 @@ class Reading:
         return self._store.location or "in memory"
 
     def load(self) -> None:
-        """Read the heads. What cannot be read ends up in ``broken``; `loaded` is set in any case."""
+        """Read the heads. An error is put in ``broken``; `loaded` is set in any case."""
         try:
             heads = iter(self._store.heads())
             more = True
@@ -94,7 +95,9 @@ class Reading:
 
     @contextlib.contextmanager
     def ready(self, patience_s: float = 30.0) -> Iterator[Index]:
-        """The index, alone with it. Raises `LoomError` where the loom is still being opened, or was closed."""
+        """Yield the index with the lock held. Raises `LoomError` where the loom is still being opened, or was
+        closed.
+        """
         if not self.loaded.wait(patience_s):
             raise LoomError(f"loom {self.location} is still being opened ({len(self.index):,} turns so far); ask again")
         with self._lock:
@@ -103,7 +106,7 @@ class Reading:
             yield self.index
 
     def look(self, *, at_once: bool = False) -> int:
-        """Take in what was written since, at most every fifth of a second unless ``at_once``; the version after that."""
+        """Read new records, at most every fifth of a second unless ``at_once``; returns the version after that."""
         with self._lock:
             now = time.monotonic()
             due = at_once or now - self._looked >= _LOOK_S
@@ -113,7 +116,7 @@ class Reading:
                     self._take(iter(self._store.news()))
                     running = self._running(self.index)
                     if running != self._ran:
-                        # A process that is killed writes nothing, and its cast is not active any more.
+                        # A killed process writes nothing, but its cast is no longer active.
                         self._ran = running
                         self.version += 1
                 except LoomError as error:
@@ -122,23 +125,23 @@ class Reading:
             return self.version
 
     def wait(self, seen: int, patience_s: float) -> int:
-        """The version once it is not ``seen`` any more, or when patience ends."""
+        """Wait until the version differs from ``seen``, or until the time is over; returns the version."""
         end = time.monotonic() + patience_s
         while (version := self.look()) == seen and time.monotonic() < end and not self._closed:
             time.sleep(_LOOK_S)
         return version
 
     def close(self) -> None:
-        """Let go of the store; safe to call twice."""
+        """Close the store; safe to call twice."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._store.close()
 
-    # What the page asks for
+    # What the page requests
 
     def about(self) -> dict[str, Any]:
-        """The loom as a whole: which, how much, what is damaged."""
+        """The loom as a whole: its location, its size and its damage."""
         with self._lock:
             index = self.index
             problems = [*self._store.problems, *index.problems]
@@ -171,9 +174,9 @@ class Reading:
             }
 
     def numbers(self, start: int) -> bytes:
-        """Columns of tokens, times and flags, as JSON, up to the end of the piece that ``start`` lies in.
+        """Columns of tokens, times and flags, as JSON, up to the end of the piece that contains ``start``.
 
-        They begin at ``from``: at the piece's beginning where it is full and therefore kept, else at ``start``.
+        The first turn is ``from``: the start of the piece where it is full and therefore cached, else ``start``.
         """
         with self.ready() as index:
             piece = start - start % CHUNK
@@ -199,21 +202,21 @@ class Reading:
             ]
 
     def casts(self, start: int, count: int = 1_000) -> dict[str, Any]:
-        """Starts and ends of casts as they came, from the ``start``-th on."""
+        """Starts and ends of casts as they came, from number ``start`` on."""
         with self.ready() as index:
             events = index.cast_events[start : start + max(1, min(count, 1_000))]
             told = []
             for (cast, event, _), record in zip(events, self._read([p for *_, p in events]), strict=True):
                 entity = index.casts[cast].entity
                 if not isinstance(record, CastRecord):
-                    # Damaged: its place is all that is known.
+                    # The record is damaged: only its position is known.
                     record = CastRecord(index.casts[cast].id, typed(Any, event), index.entities[entity], "")
                 born = {"fork": entity in index.forked, "child": entity in index.children}
                 told.append({"cast": cast, "event": event, **born, **_brief(record)})
             return {"from": start, "events": told, "total": len(index.cast_events)}
 
     def rewards(self, start: int, count: int = 2_000) -> dict[str, Any]:
-        """Rewards as they were given, from the ``start``-th on: to which turn, how much, by whom, when, why."""
+        """Rewards as they were given, from number ``start`` on: turn, value, giver, time and note."""
         with self.ready() as index:
             given = index.rewards[start : start + max(1, min(count, 2_000))]
             told = []
@@ -232,7 +235,9 @@ class Reading:
             return number
 
     def turn(self, number: int, *, whole: bool = False) -> dict[str, Any]:
-        """A turn's body with what stands around it; texts are cut unless ``whole``, and ``cut`` says how many were."""
+        """A turn's body with the records that belong to it. Texts are cut unless ``whole``; ``cut`` is the number of
+        cut texts.
+        """
         with self.ready() as index:
             if not 0 <= number < len(index):
                 raise TurnNotFound(f"this loom has {len(index):,} turns; there is no number {number}")
@@ -251,12 +256,12 @@ class Reading:
             return _cut(data, whole)
 
     def _running(self, index: Index) -> set[int]:
-        """The casts without an end that a living process works on."""
+        """The casts without an end that run in a living process."""
         open_casts = {cast.id: number for number, cast in enumerate(index.casts) if cast.end is None}
         return {open_casts[cast_id] for cast_id in self._store.running(open_casts)}
 
     def cast(self, number: int, *, whole: bool = False) -> dict[str, Any]:
-        """A cast: its start, its end (null while there is none), and what was pinned for it."""
+        """A cast: its start, its end (null while there is none) and its pinned context."""
         with self.ready() as index:
             if not 0 <= number < len(index.casts):
                 raise LoomError(f"this loom has {len(index.casts):,} casts; there is no number {number}")
@@ -272,9 +277,9 @@ class Reading:
             return _cut(data, whole)
 
     def search(self, words: str, start: int = 0) -> dict[str, Any]:
-        """Turns that hold the words, from a turn on, and where to go on (``next``; null at the end).
+        """Turns that contain the words, from a turn on. ``next`` is where to continue; null at the end.
 
-        At most `HITS`, and for a fraction of a second: who wants more asks again.
+        Returns after about `HITS` hits or a fraction of a second; the page asks again for more.
         """
         wanted = words.lower()
         patience = finding.Patience(SEARCH_S)
@@ -308,7 +313,7 @@ class Reading:
 
 
 def _brief(record: CastRecord) -> dict[str, Any]:
-    """What a line of the list tells of a cast."""
+    """The fields of a cast that the list displays."""
     time_ms = summary.moment(record.timestamp)
     if record.event == "start":
         return {"id": record.id, "intent": summary.line(record.intent or ""), "time": time_ms}
@@ -332,7 +337,7 @@ def _cut(data: dict[str, Any], whole: bool) -> dict[str, Any]:
                 return value[:SHOWN]
             return value
         if isinstance(value, dict):
-            # A picture cut short is none.
+            # A cut image cannot be displayed, so images are never cut.
             return {key: inner if key == "data" else shorter(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [shorter(inner) for inner in value]

@@ -1,4 +1,4 @@
-"""What each address answers, apart from HTTP: a path and its parameters in, a body out."""
+"""The routes of the page's server, without HTTP: from a path and its parameters to the JSON answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cantrip_acp.loom.view.reader import Reading
 from cantrip_acp.text import codecs
 
 WAIT_S = 20.0
-"""How long a question for news may stay open."""
+"""How long a request for changes may wait, in seconds."""
 
 LONGEST_NOTE = 4_000
 
@@ -43,7 +43,7 @@ class Answers:
         }
 
     def get(self, name: str, parameters: Parameters) -> bytes:
-        """The JSON that answers a question."""
+        """The JSON answer to a request."""
         route = self._routes.get(name)
         if route is None:
             raise Refused(404, f"there is no /api/{name}")
@@ -101,7 +101,7 @@ def _me() -> str:
 
 
 def whole(parameters: Parameters, name: str, otherwise: int | None = 0) -> int:
-    """A parameter that is a whole number, 0 or more."""
+    """A parameter that is a whole number, 0 or more. Raises `Refused`."""
     text = parameters.get(name)
     if text is None and otherwise is not None:
         return otherwise

@@ -1,4 +1,6 @@
-"""Looking for words in the turns of a loom, a short while at a time: who asks says where to go on, and stops by not asking."""
+"""Text search in the turns of a loom, in short steps: the page names where to continue, and ends the search by not
+asking.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from cantrip_acp.loom.records.turn import Turn
 from cantrip_acp.loom.view import summary
 
 AROUND = 60
-"""Characters shown on either side of what was found."""
+"""The number of characters displayed before and after a match."""
 
 
 def matches(turn: Turn, wanted: str) -> dict[str, Any] | None:
-    """Where a turn holds the words, which are in lower case; None where it does not."""
+    """Where a turn contains the words (in lower case); None where it does not."""
     for place, text in summary.texts(turn):
         found = found_in(text, wanted)
         if found is not None:
@@ -24,8 +26,8 @@ def matches(turn: Turn, wanted: str) -> dict[str, Any] | None:
 
 
 def found_in(text: str, wanted: str) -> dict[str, str] | None:
-    """What stands before, at and after the words."""
-    # Lower case may be longer than the text (İ): then the place is a guess, and the match is shown all the same.
+    """The text before, at and after the first match."""
+    # Lower case may be longer than the text (İ). Then the position is a guess, and the match is still reported.
     at = text.lower().find(wanted)
     if at < 0:
         return None
@@ -35,12 +37,12 @@ def found_in(text: str, wanted: str) -> dict[str, str] | None:
 
 
 def _joined(text: str) -> str:
-    """On one line, with a space where the text began or ended with one."""
+    """The text on one line; a space stays at its start or end."""
     return re.sub(r"\s+", " ", text)
 
 
 class Patience:
-    """How long one answer may take."""
+    """The time limit of one answer."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds

@@ -1,7 +1,8 @@
-"""The page's server: HTTP on loopback, in threads of its own.
+"""HTTP server of the page, on the loopback interface, in threads of its own.
 
-Python's own server does: one loom, a handful of pages, requests of a few lines. What it lacks is here: limits on time,
-size and number, and who may ask (`guarding`).
+Python's own HTTP server is enough for one loom, a few pages and short requests. This module adds what it lacks: limits
+of
+time, size and number of connections, and access control (`auth`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cantrip_acp.loom.view.reader import Reading
 from cantrip_acp.loom.view.routes import Answers
 
 AT_ONCE = 64
-"""Connections at a time; one more is closed at once."""
+"""The maximum number of connections; a further one is closed immediately."""
 
 LARGEST_BODY = 65_536
 _PATIENCE_S = 30.0
@@ -38,11 +39,12 @@ def serve(
     hosts: Sequence[str] = (),
     frames: Sequence[str] = (),
 ) -> View:
-    """Serve a loom's page on 127.0.0.1 until the view is closed; returns as soon as it can be opened.
+    """Serve a loom's page on 127.0.0.1 until the view is closed. Returns as soon as the page can be opened.
 
-    ``where`` is what `Loom.open` takes; ``port`` 0 is any free one. The loom is read in the background, and is followed
-    while a session writes it. ``readonly`` leaves rewards out. ``hosts`` (such as ``name:port``) are names under which a
-    proxy shows it, ``frames`` origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame.
+    ``where`` is as in `Loom.open`; ``port`` 0 is any free port. The loom is read in the background and followed
+    while a session writes it. ``readonly`` refuses rewards. ``hosts`` (such as ``name:port``) are names of a proxy in
+    front of
+    it; ``frames`` are origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame.
     Raises `LoomError` where there is no loom, `OSError` where the port is taken.
     """
     reading = Reading(where)
@@ -54,7 +56,7 @@ def serve(
 
 
 class View:
-    """A page that is being served. A context manager; `close` ends it."""
+    """A page that is being served. It is a context manager; `close` ends it."""
 
     def __init__(
         self, reading: Reading, port: int, readonly: bool, hosts: Sequence[str], frames: Sequence[str]
@@ -74,7 +76,7 @@ class View:
 
     @property
     def url(self) -> str:
-        """The page's address, its token included: whoever has it may read the loom."""
+        """The page's address with its token: anybody who has it can read the loom."""
         return f"http://127.0.0.1:{self.port}/#token={self._guard.token}"
 
     def link(self, turn_id: str) -> str:
@@ -82,7 +84,7 @@ class View:
         return f"{self.url}&turn={urllib.parse.quote(turn_id, safe='')}"
 
     def trouble(self, patience_s: float = 1.0) -> str | None:
-        """Why the loom cannot be shown, or not be followed any more; None where it can, or is still being opened."""
+        """Why the loom cannot be displayed or followed; None where it can, or is still being opened."""
         self._reading.loaded.wait(patience_s)
         return self._reading.broken
 
@@ -114,7 +116,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # Python's own asks the name service for this address's name first.
+        # Python's own method first asks the name service for this address's name.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
@@ -134,7 +136,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed in the middle of an answer is nothing to tell; a bug of ours ends that connection alone."""
+        """Log nothing: a page that was closed during an answer is normal, and a bug ends only its own connection."""
 
     def server_close(self) -> None:
         super().server_close()
@@ -185,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.answers.reward(body), _JSON
 
     def _answer(self, act: Any) -> None:
-        # What was not read of a request must not be taken for the next one.
+        # The unread body of this request must not be read as the next request.
         self._unread = self.command != "GET" or "Content-Length" in self.headers or "Transfer-Encoding" in self.headers
         try:
             self.server.guard.host(self.headers)  # type: ignore[arg-type]
@@ -214,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, *args: Any) -> None:
-        """Nothing is logged: the terminal belongs to the command."""
+        """Log nothing: the terminal belongs to the command."""
 
 
 _JSON = "application/json"

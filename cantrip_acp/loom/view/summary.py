@@ -1,4 +1,4 @@
-"""A turn in a few words and numbers: a line of the page's list, and what its totals, marks and filters are made of."""
+"""Summarizes a turn for the page: its line in the list, and the columns for totals, marks and filters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from typing import Any
 from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
-"""Bits of the column ``flags``: something failed; the cast ended, or was cut off, here; the turn goes on with an earlier
-utterance; it changed files by a gate."""
+"""Bits of the column ``flags``: something failed; the cast ended here, or was cut off here; the turn continues an
+earlier
+utterance; it changed files by a gate.
+"""
 
 _LINE = 200
 _WRITING = {"write_file", "edit_file"}
 
 
 def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
-    """Columns: ``time`` (ms since 1970, null where unknown), ``ms``, tokens, ``cost`` (US dollars), flags, reason, gates."""
+    """Columns: ``time`` (ms since 1970, null where unknown), ``ms``, tokens, ``cost`` (US dollars), flags, reason,
+    gates.
+    """
     names = ("time", "ms", "input", "output", "cached", "cost", "flags", "reason", "gates", "reward", "model")
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for turn in turns:
@@ -45,7 +49,7 @@ def numbers(turns: Iterable[Turn]) -> dict[str, list[Any]]:
 
 
 def flags(turn: Turn) -> int:
-    """The bits that are true of a turn."""
+    """The bits that are true for a turn."""
     seen = turn.observation
     failed = any(record.is_error for record in seen.results) or any(output.failed for output in seen.programs)
     changed = any(record.gate in _WRITING and not record.is_error for record in seen.results)
@@ -59,7 +63,7 @@ def flags(turn: Turn) -> int:
 
 
 def row(turn: Turn) -> dict[str, Any]:
-    """A line of the list: what was said or run, in one line, and which of both it is."""
+    """A line of the list: what was said or run, on one line, and its kind."""
     said = turn.utterance
     if turn.role == "call":
         return {"text": "", "kind": "call"}
@@ -69,14 +73,14 @@ def row(turn: Turn) -> dict[str, Any]:
         call = said.tool_calls[0]
         return {"text": line(spoken(call.args)), "kind": "calls", "said": line(said.content or "")}
     if not said.content and turn.observation.results:
-        # It goes on with an earlier utterance, after a delegation.
+        # It continues an earlier utterance, after a delegation.
         record = turn.observation.results[0]
         return {"text": line(_plain(record.result)), "kind": "calls"}
     return {"text": line(said.content or said.thinking or ""), "kind": "fold" if turn.role == "fold" else "text"}
 
 
 def spoken(args: str) -> str:
-    """Arguments in words: of one alone its value, of several each with its name."""
+    """Arguments as text: a single one as its value, several with their names."""
     try:
         given = json.loads(args) if len(args) < 100_000 else None
     except ValueError:
@@ -95,12 +99,12 @@ def spoken(args: str) -> str:
 
 
 def line(text: str) -> str:
-    """The first lines of a text as one line."""
+    """The beginning of a text as one line."""
     return " ".join(text[: _LINE * 4].split())[:_LINE]
 
 
 def texts(turn: Turn) -> Iterator[tuple[str, str]]:
-    """Everything in a turn that a reader may look for, with where it stands."""
+    """Yield every searchable text of a turn, with the name of its field."""
     said, seen = turn.utterance, turn.observation
     for name, text in (("content", said.content), ("thinking", said.thinking), ("code", said.code)):
         if text:
@@ -133,7 +137,7 @@ def _plain(value: Any) -> str:
 
 
 def moment(timestamp: str) -> float | None:
-    """Milliseconds since 1970; None for what is no time."""
+    """Milliseconds since 1970; None for an invalid time."""
     try:
         return datetime.fromisoformat(timestamp).timestamp() * 1000
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""cantrip-acp: language models as entities in sandboxed circles, over the Agent Client Protocol.
+"""cantrip-acp: runs language models as entities in sandboxed circles, and serves them over the Agent Client Protocol.
 
     >>> from cantrip_acp import Cantrip, Call, Circle, ScriptedCrystal
     >>> crystal = ScriptedCrystal(
@@ -18,14 +18,14 @@
     >>> [turn.gate_calls for turn in cantrip.loom.threads()[0].acted]
     [('echo',), ('done',)]
 
-Names are imported when they are first used: an agent process answers its client before any of this is loaded.
+Each name is imported when it is first used. So an agent process can answer its client before it loads the rest.
 """
 
 from __future__ import annotations
 
 from cantrip_acp.version import __version__ as __version__
 
-# Not from typing, whose import costs as much as the agent's whole answer to ``initialize``.
+# The typing module is not imported: its import takes as long as the agent's whole answer to ``initialize``.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

@@ -1,4 +1,4 @@
-"""`python -m cantrip_acp`: the command ``cantrip``, for who knows the Python and not where it keeps its programs."""
+"""`python -m cantrip_acp` runs the command ``cantrip``. Use it where the command's folder is not on the PATH."""
 
 from cantrip_acp.cli.main import main
 

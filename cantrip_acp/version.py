@@ -1,7 +1,6 @@
-"""The one place that holds the version: the wheel, `--version` and ACP's `agentInfo` read it from here.
-
-A module of its own with nothing else in it, so that the ACP start path can read it without touching
-`importlib.metadata`, which costs more than the whole reply to `initialize`.
+"""The package's version. The wheel, `--version` and ACP's `agentInfo` read it from here.
+This module holds nothing else, because the ACP start must not import `importlib.metadata`: that import takes longer
+than the whole reply to `initialize`.
 """
 
 __version__ = "0.1.0"

@@ -1,5 +1,5 @@
-"""The core: what a cantrip is, and the loop that runs an entity.
+"""The core: cantrips, entities, and the loop that runs a cast.
 
-Start with `loop.py` (one cast, turn by turn) and `entity.py` (what lives from cast to cast).
-Nothing here imports a front end,
-a provider's SDK or a sandbox."""
+Nothing here imports a front end (acp, cli, lsp), a provider's SDK or the sandbox.
+Start with `loop.py` (one cast, turn by turn) and `entity.py` (the state that an entity keeps between casts).
+"""

@@ -1,6 +1,6 @@
-"""The call: who the entity is and how it thinks, fixed for good (CALL-1).
+"""The call: system prompt and model parameters of a cantrip. It cannot be changed (CALL-1).
 
-A call holds a system prompt and hyperparameters and nothing else: gates are the circle's (CALL-3).
+It holds nothing else. Gates belong to the circle (CALL-3).
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _TOOL_CHOICES = ("auto", "required", "none")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """System prompt and hyperparameters.
+    """System prompt and model parameters.
 
-    ``temperature`` 0 to 2, ``top_p`` 0 to 1, ``max_tokens`` of one response, ``seed`` of its sampling, ``stop`` sequences,
-    ``tool_choice`` auto | required | none (CRYSTAL-5), ``require_done_tool``: prose alone does not end a cast (LOOP-6).
-    None leaves the provider's default. Every field is checked; any attempt to set one raises `errors.Immutable`.
+    ``temperature`` is 0 to 2, ``top_p`` 0 to 1, ``max_tokens`` the limit of one response, ``seed`` the sampling seed,
+    ``stop`` the stop sequences, ``tool_choice`` auto | required | none (CRYSTAL-5). With ``require_done_tool``, prose
+    alone does not end a cast (LOOP-6).
+    None means the provider's default. Every field is checked. Setting a field later raises `errors.Immutable`.
     """
 
     system_prompt: str | None = None
@@ -68,7 +69,7 @@ class Call:
 
     @classmethod
     def of(cls, value: Call | Mapping[str, Any]) -> Call:
-        """A call from a mapping of its fields; an unknown key is a `DefinitionError`.
+        """Make a call from a mapping of its fields. Raises `DefinitionError` for an unknown key.
 
         ``require_done`` is an older name of ``require_done_tool``.
         """
@@ -90,11 +91,11 @@ class Call:
         return changed(self, **changes)
 
     def record(self) -> dict[str, Any]:
-        """What the loom keeps of it: the fields that are set (CALL-4)."""
+        """The fields that are set, as the loom stores them (CALL-4)."""
         out: dict[str, Any] = {}
         for name in _FIELDS:
             value = getattr(self, name)
-            # A temperature of 0 is set.
+            # A temperature of 0 counts as set.
             if value is not None and value != () and value is not False:
                 out[name] = list(value) if isinstance(value, tuple) else value
         return out
@@ -102,6 +103,6 @@ class Call:
 
 _FIELDS = tuple(f.name for f in fields(Call))
 
-# A frozen dataclass raises FrozenInstanceError, which says nothing of what to do instead.
+# Without this a frozen dataclass raises FrozenInstanceError, which does not say what to do instead.
 Call.__setattr__ = refuse_change  # type: ignore[method-assign]
 Call.__delattr__ = refuse_change  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The cantrip: crystal, call and circle bound together; a value that can be cast any number of times (§1.4)."""
+"""The cantrip: a crystal, a call and a circle together (§1.4). It is a value that can be cast any number of times."""
 
 from __future__ import annotations
 
@@ -40,27 +40,29 @@ _ABSENT: Any = object()
 
 
 class Cantrip(Definition):
-    """A recipe for entities.
+    """A definition that entities are made from.
 
-    ``call`` left out is an empty call; ``loom`` left out is one in memory that all casts share. ``interceptors`` may answer
-    in any gate's place, ``contributors`` add context to each cast; both belong to the host, never to the entity.
-    ``folding`` says when earlier turns are folded: at 80 % of the crystal's window where nothing else is given (PROD-4).
-    ``crystals`` are those that children may be given, by name (COMP-7). ``sources`` give each entity further gates when it
-    begins, such as the tools of MCP servers (`cantrip_acp.gates.mcp.servers.McpServers`).
+    Without ``call``, the call is empty. Without ``loom``, all casts share one loom in memory.
+    ``interceptors`` may answer in place of any gate. ``contributors`` add context to each cast. Both belong to the
+    host, never to the entity.
+    ``folding`` says when earlier turns are folded; the default is at 80 % of the crystal's window (PROD-4).
+    ``crystals`` are the named crystals that children may use (COMP-7).
+    ``sources`` give each entity more gates when it starts, such as the tools of MCP servers
+    (`cantrip_acp.gates.mcp.servers.McpServers`).
+    ``scores`` is False if the circle's scoring function must not be called.
 
-    ``scores`` is False where the circle's scoring function is not to be asked.
+    No field can be changed; `replace` makes a new cantrip. Raises `DefinitionError`, checked in the order crystal,
+    call, circle: "cantrip requires a crystal", "cantrip requires a call", "cantrip requires a circle" (CANTRIP-1),
+    "circle must have a done gate" (CIRCLE-1), "cantrip must have at least one truncation ward" (CIRCLE-2, LOOP-2,
+    CANTRIP-3).
 
-    No field can be changed; `replace` makes a new cantrip. Raises `DefinitionError`, checked in the order crystal, call,
-    circle: "cantrip requires a crystal", "cantrip requires a call", "cantrip requires a circle" (CANTRIP-1), "circle must
-    have a done gate" (CIRCLE-1), "cantrip must have at least one truncation ward" (CIRCLE-2, LOOP-2, CANTRIP-3).
-
-    >>> from cantrip_acp import Cantrip, Circle, ScriptedCrystal
-    >>> spell = Cantrip(
-    ...     ScriptedCrystal([{"tool_calls": [{"gate": "done", "args": {"answer": "hello"}}]}]),
-    ...     circle=Circle(gates=["done"], wards=[{"max_turns": 3}]),
-    ... )
-    >>> spell.cast_sync("Say hello.").result
-    'hello'
+        >>> from cantrip_acp import Cantrip, Circle, ScriptedCrystal
+        >>> spell = Cantrip(
+        ...     ScriptedCrystal([{"tool_calls": [{"gate": "done", "args": {"answer": "hello"}}]}]),
+        ...     circle=Circle(gates=["done"], wards=[{"max_turns": 3}]),
+        ... )
+        >>> spell.cast_sync("Say hello.").result
+        'hello'
     """
 
     __slots__ = (
@@ -102,18 +104,18 @@ class Cantrip(Definition):
     call: Call
     circle: Circle
     loom: Loom
-    """Where its casts are recorded."""
+    """The loom that records its casts."""
     retry: RetryPolicy
     interceptors: tuple[Interceptor, ...]
     contributors: tuple[Contributor, ...]
     name: str | None
     loom_settings: Mapping[str, Any]
-    """What a recipe says of how its loom is kept (``store``, ``fsync``), for the door that opens one."""
+    """The recipe's settings for its loom (``store``, ``fsync``, …). The front end that opens the loom reads them."""
     folding: Folding
     crystals: Mapping[str, Crystal]
     sources: tuple[GateSource, ...]
     scores: bool
-    """Whether the circle's scoring function is asked; a replay does not ask it."""
+    """Whether the circle's scoring function is called. A replay sets it to False."""
     require_done: bool
 
     def __init__(
@@ -176,41 +178,44 @@ class Cantrip(Definition):
 
     @derived
     def records(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Call and circle as the loom keeps them."""
+        """Call and circle as the loom stores them."""
         return freeze(self.call.record()), freeze(self.circle.record())
 
     @derived
     def shown(self) -> Mapping[str, Any]:
-        """What a crystal sees of the circle, as the loom keeps it: how it is told is a matter of this package's version."""
+        """The capability block and the tools that a crystal sees, as the loom stores them. Stored because their
+        wording may change with this package's version.
+        """
         tools = [{"name": t.name, "description": t.description, "parameters": t.parameters} for t in self.circle.tools]
         text = self.circle.capabilities(text_calls=writes_calls(self.crystal))
         return FrozenDict({"capabilities": text, "tools": freeze(tools)})
 
     @derived
     def id(self) -> str:
-        """The same for the same call and circle, whatever the crystal: ``cantrip_`` and 16 hex digits.
+        """``cantrip_`` and 16 hex digits; the same for the same call and circle.
 
-        Only a crystal that writes its calls as text makes a difference, because it is shown another capability block.
+        The crystal does not change it, with one exception: a crystal that writes its calls as text gets another
+        capability block.
         """
         text = json.dumps(self.records, sort_keys=True, ensure_ascii=True, default=str)
         text += "\ntext calls" if self.circle.medium.tool is not None and writes_calls(self.crystal) else ""
         return f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def with_crystal(self, crystal: Crystal) -> Cantrip:
-        """The same cantrip with another crystal and nothing else changed (§2.2)."""
+        """The same cantrip with another crystal (§2.2)."""
         return self.replace(crystal=crystal)
 
     def reaching(self, folders: Sequence[Path], interceptor: Interceptor | None = None) -> Cantrip:
-        """The same cantrip for a session: with folders beside its workspace, and one more interceptor, the last to be asked."""
+        """The same cantrip for a session: with further folders, and with one more interceptor, which is asked last."""
         changes: dict[str, Any] = {"circle": self.circle.replace(folders=folders)} if folders else {}
         if interceptor is not None:
             changes["interceptors"] = (*self.interceptors, interceptor)
         return self.replace(**changes) if changes else self
 
     def invoke(self, *, loom: Loom | None = None, entity_id: str | None = None) -> Entity:
-        """A persistent entity, independent of every other (ENTITY-6). It acts when it is given its first intent.
+        """Make a persistent entity, independent of all others (ENTITY-6). It acts when it gets its first intent.
 
-        ``entity_id`` must be new to the loom: `EntityExists` is raised for one that is in it or lives.
+        ``entity_id`` must be new to the loom. Raises `EntityExists` if the loom has it or a live entity uses it.
         """
         where = loom if loom is not None else self.loom
         check_new(where, entity_id)
@@ -226,18 +231,21 @@ class Cantrip(Definition):
         worktree: bool | str | PathLike[str] = False,
         resume: bool | str = False,
     ) -> Entity:
-        """An entity that goes on from any turn of a loom, with everything that led to it; the original is untouched (LOOM-4).
+        """Make an entity that continues from any turn of a loom, with the whole history up to it (LOOM-4). The
+        original does not change.
 
-        ``loom`` is the cantrip's own where it is left out.
-        ``state`` says how a code medium's variables are had: from a snapshot, or `SandboxError`; by replay; auto (a snapshot,
-        else by replay); or none. With ``worktree`` the fork works in a git
-        worktree of its own, with the files as they were
-        pinned at that turn (``loom: {files: true}``): True for one in the state folder, or a folder that is not there yet.
-        ``resume`` makes a fork for `Entity.resume`, which goes on without a new intent; `resume` does both.
-        Any number of forks of one turn can live at once. Close the entity as any other; its worktree stays.
+        ``loom`` defaults to the cantrip's own.
+        ``state`` says how to restore a code medium's variables: ``snapshot`` (raises `SandboxError` where there is
+        none), ``replay``, ``auto`` (a snapshot, otherwise replay) or ``none``.
+        With ``worktree`` the fork works in its own git worktree, with the files as they were recorded at that turn
+        (``loom: {files: true}``). True puts the worktree in the state folder; a path names a folder that does not
+        exist yet.
+        ``resume`` makes a fork for `Entity.resume`, which continues without a new intent. The method `resume` does
+        both steps.
+        Any number of forks of one turn can exist at once. Close the fork like any other entity; its worktree stays.
 
-        Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state`` cannot be
-        had, `GitError` where no worktree can be.
+        Raises `TurnNotFound`, `LoomError` where the path to the turn is damaged, `SandboxError` where ``state``
+        cannot be restored, `GitError` where the worktree cannot be made.
         """
         from cantrip_acp.core.forking.fork import fork
 
@@ -255,11 +263,11 @@ class Cantrip(Definition):
         worktree: bool | str | PathLike[str] = False,
         **options: Any,
     ) -> CastResult:
-        """One fork of a turn that continues its cast without a new message, to its end; the original is untouched.
+        """Fork a turn and continue its cast to the end without a new message. The original does not change.
 
-        Its first query has the messages that the original entity sent after that turn (`resuming` says what comes after which
-        turn). ``cast`` names the cast where several could be meant. See `fork` for the rest; ``options`` are those of
-        `Entity.resume`.
+        Its first query has the messages that the original entity sent after that turn (`forking.continuation` says
+        what follows which turn). ``cast`` names the cast if there are several. See `fork` for the other arguments;
+        ``options`` are those of `Entity.resume`.
         """
         entity = await self.fork(
             turn_id, loom=loom, state=state, entity_id=entity_id, worktree=worktree, resume=cast or True
@@ -278,9 +286,10 @@ class Cantrip(Definition):
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> ForkGroup:
-        """Several samples of one state: forks of a turn that each continue its cast without a new message; 4 by default.
+        """Several samples of one state: each fork continues the cast of the turn without a new message. Makes 4 by
+        default.
 
-        They are a group, as those of `fork_group` are. See `resume` and `fork_group`.
+        The result is a group, as from `fork_group`. See `resume` and `fork_group`.
         """
         from cantrip_acp.core.forking.group import SAMPLES, fork_group
 
@@ -306,11 +315,14 @@ class Cantrip(Definition):
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> ForkGroup:
-        """Several forks of one turn, cast side by side: the group that comparative methods judge (LOOM-4).
+        """Fork one turn several times and cast the forks concurrently. Methods that compare answers judge such a
+        group (LOOM-4).
 
-        Each gets ``intent``, or its own where they are several; ``samples`` is how many there are, 4 of one intent where it
-        is left out. Results come in order, and what fails is that fork's alone; all carry the group's id in the loom.
-        With a path as ``worktree`` each fork gets a numbered folder in it. See `fork` for the rest and for what is raised.
+        One ``intent`` goes to every fork; a sequence gives each fork its own. ``samples`` is the number of forks, by
+        default 4 for one intent.
+        Results are in order. A failure affects only its own fork. All forks have the group's id in the loom.
+        If ``worktree`` is a path, each fork gets a numbered folder in it. See `fork` for the other arguments and
+        errors.
         """
         from cantrip_acp.core.forking.group import SAMPLES, fork_group
 
@@ -331,7 +343,7 @@ class Cantrip(Definition):
         )
 
     async def cast(self, intent: str, **options: Any) -> CastResult:
-        """One entity, one intent, one result; then the entity is gone and its thread stays (ENTITY-4).
+        """Cast one intent with a new entity, then close the entity. Its thread stays in the loom (ENTITY-4).
 
         ``options`` are those of `Entity.cast`.
         """
@@ -340,16 +352,17 @@ class Cantrip(Definition):
 
     @asynccontextmanager
     async def cast_stream(self, intent: str, **options: Any) -> AsyncIterator[CastStream]:
-        """One cast as a stream of events; leaving the block early cancels it. See `Entity.stream`."""
+        """Run one cast as a stream of events. Leaving the block early cancels the cast. See `Entity.stream`."""
         async with self.invoke() as entity, entity.stream(intent, **options) as stream:
             yield stream
 
     async def cast_batch(
         self, intents: Sequence[str], *, concurrency: int = 8, **options: Any
     ) -> list[CastResult | Exception]:
-        """Many casts, at most ``concurrency`` at once; results in the order of the intents.
+        """Run many casts, at most ``concurrency`` at once. Results are in the order of the intents.
 
-        One cast's failure is that place's exception and hurts no other. Every cast is an entity of its own (CANTRIP-2).
+        A cast that fails puts its exception in its place; the others go on. Every cast has its own entity
+        (CANTRIP-2).
         """
         results: list[CastResult | Exception | None] = [None] * len(intents)
         limiter = anyio.CapacityLimiter(max(1, concurrency))
@@ -369,14 +382,14 @@ class Cantrip(Definition):
         return typed("list[CastResult | Exception]", results)
 
     def cast_sync(self, intent: str, **options: Any) -> CastResult:
-        """`cast` for scripts that have no event loop. Raises RuntimeError inside a running one."""
+        """`cast` for scripts without an event loop. Raises RuntimeError inside a running event loop."""
         from functools import partial
 
         return anyio.run(partial(self.cast, intent, **options))
 
 
 def _offering(circle: Circle, crystals: Mapping[str, Crystal]) -> Circle:
-    """The circle, whose delegation gates say which crystals children may be given."""
+    """The circle, with delegation gates that name the crystals children may use."""
     names = tuple(crystals)
     gates = [
         g.bind(crystals=names) if g.name in DELEGATION and tuple(g.dependencies.get("crystals") or ()) != names else g
@@ -390,7 +403,7 @@ def _crystals(crystals: Any) -> Mapping[str, Crystal]:
         return FrozenDict()
     found: Mapping[str, Crystal] = check_mapping(crystals, "cantrip.crystals")
     if not isinstance(found, dict):
-        # One that makes its crystals when they are asked for.
+        # A mapping that makes its crystals when they are looked up. Checking them here would make them all.
         return found
     for name, crystal in found.items():
         check_text(name, "a name in cantrip.crystals", blank=False)

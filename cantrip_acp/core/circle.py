@@ -1,4 +1,7 @@
-"""The circle: a medium, gates and wards (chapter 4). What is left of medium and gates after the wards is what an entity can do."""
+"""The circle: a medium, gates and wards (chapter 4).
+
+An entity can do what the medium and the gates offer, minus what the wards forbid.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +38,28 @@ class _Nothing:
 
 
 NOTHING: Any = _Nothing()
-"""The ``data`` of a circle that has none; None would be data."""
+"""The value of ``data`` in a circle without data. None is not used for this, because None is valid data."""
 
 
 LARGEST_DATA = 64 * 1024 * 1024
-"""Characters of text that an entity can be given as data."""
+"""Maximum number of characters of text that an entity can get as data."""
 
 
 class Circle(Definition):
-    """A circle is a value: nothing runs until an entity acts in it.
+    """A medium, gates and wards. A circle is a value: nothing runs until an entity acts in it.
 
     ``gates`` are `Gate`s, names of known gates, or mappings of a ``name`` and dependencies (``{"name": "read_file",
-    "root": "data"}``). ``wards`` is a list of mappings, a mapping or a `Wards`. ``workspace`` is the folder that relative
-    roots and ward paths are taken from; None where the circle reaches no files. ``folders`` are beside the workspace and
-    reached as it is: wards that admit the workspace admit them, and gates without a root of their own take their absolute paths.
-    ``score`` rewards what happens here: a function of each turn, or a `Scorer`.
-    ``data`` is what the entity works on, any JSON value: never in its prompt, but where it works (`delegation.given`).
+    "root": "data"}``).
+    ``wards`` is a list of mappings, a mapping or a `Wards`.
+    ``workspace`` is the folder that relative roots and ward paths start from. It is None if the circle uses no files.
+    ``folders`` are further folders outside the workspace. Wards that admit the workspace admit them too. Gates
+    without a root of their own accept absolute paths in them.
+    ``score`` gives rewards: a function of each turn, or a `Scorer`.
+    ``data`` is any JSON value that the entity works on. It is never part of the prompt (see `delegation.task_data`).
 
-    Nothing of a circle can be changed, lists and mappings in it neither; `replace` makes a new one.
+    A circle cannot be changed, and neither can the lists and mappings in it. `replace` makes a new one.
 
-    Raises `DefinitionError` for an unknown medium, gate, option of a gate or ward and for two gates of one name.
+    Raises `DefinitionError` for an unknown medium, gate, gate option or ward, and for two gates with one name.
     """
 
     __slots__ = (
@@ -84,9 +89,9 @@ class Circle(Definition):
     data: Any
     _given_wards: Any
     own_gates: tuple[Gate, ...]
-    """The gates as they were given: roots as they were written, and without what comes with ``data``."""
+    """The gates as the caller passed them: roots not resolved, and without the gate that is added for ``data``."""
     declared_gates: tuple[Gate, ...]
-    """The gates with their roots below the workspace, before wards take any away."""
+    """The gates with roots resolved against the workspace, before wards remove any."""
 
     def __init__(
         self,
@@ -107,7 +112,7 @@ class Circle(Definition):
         if isinstance(folders, str | os.PathLike):
             raise DefinitionError(f"a circle's folders are a list of folders, not {shown(folders)}")
         beside = tuple(_folder(folder, "folder") for folder in folders)
-        # What was given is kept as it was, so that `replace` can bind it to another workspace.
+        # Keep the original values, so that `replace` can bind them to another workspace.
         written = wards if isinstance(wards, Wards) else freeze(_listed(wards))
         own = tuple(map(_resolved, gates))
         seen: set[str] = set()
@@ -143,7 +148,7 @@ class Circle(Definition):
         }
 
     def _showing_data(self, taken: set[str]) -> tuple[Gate, ...]:
-        """The gate that shows the data, in a medium that has no place for them."""
+        """The gate that returns the data, for a medium that has no variable to hold them."""
         if isinstance(self.data, str) and len(self.data) > LARGEST_DATA:
             raise DefinitionError(
                 f"an entity can be given {LARGEST_DATA:,} characters of data, not {len(self.data):,}: give a part of it, or a "
@@ -166,7 +171,9 @@ class Circle(Definition):
 
     @property
     def withheld(self) -> Mapping[str, Gate]:
-        """Delegation gates that ``max_depth`` 0 takes away: whoever calls one by name is told why it is not there (COMP-6)."""
+        """Delegation gates that ``max_depth`` 0 removes. A call to one of them gets the reason as its answer
+        (COMP-6).
+        """
         if self.wards.max_depth:
             return FrozenDict()
         return FrozenDict(
@@ -175,7 +182,9 @@ class Circle(Definition):
 
     @derived
     def construction(self) -> Mapping[str, Gate]:
-        """What children from values come to, where the medium has values and the circle ``call_agent``; never shown as tools."""
+        """The gates behind the Python functions that build children from values. They exist where the medium has
+        values and the circle has ``call_agent``; they are never offered as tools.
+        """
         if "call_agent" not in self.gates:
             return FrozenDict()
         from cantrip_acp.delegation.child_values import construction_of
@@ -184,7 +193,7 @@ class Circle(Definition):
 
     @derived
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """The gates as tool definitions, under names that providers take (CALL-3)."""
+        """The gates as tool definitions, with names that providers accept (CALL-3)."""
         return tuple(
             ToolDefinition(name=shown, description=self.gates[name].description, parameters=self.gates[name].parameters)
             for shown, name in self.tool_names.items()
@@ -192,9 +201,10 @@ class Circle(Definition):
 
     @derived
     def tool_names(self) -> Mapping[str, str]:
-        """Shown name to gate name: ``.`` and ``-`` become ``_``, made unique by a number at the end.
+        """Maps each offered name to its gate name. ``.`` and ``-`` become ``_``; a number at the end makes names
+        unique.
 
-        Providers, Python and shells take no dots; gate names may have them.
+        Providers, Python and shells do not accept dots, but gate names may contain them.
         """
         names: dict[str, str] = {}
         for name in self.gates:
@@ -207,21 +217,21 @@ class Circle(Definition):
 
     @derived
     def tools(self) -> tuple[ToolDefinition, ...]:
-        """What the crystal is offered on every query; fixed for the circle's life."""
+        """The tools that the crystal is offered on every query. They never change during the circle's life."""
         return tuple(freeze_record(tool) for tool in self.medium.tools(self))
 
     @derived
     def presentation(self) -> str | None:
-        """The capability block (CIRCLE-11), the same on every query; None where tool definitions alone serve."""
+        """The capability block (CIRCLE-11), the same on every query. None where tool definitions are enough."""
         return self.medium.presentation(self)
 
     def capabilities(self, *, text_calls: bool = False) -> str | None:
-        """The capability block as a crystal sees it: the presentation, and how programs are given in its mode."""
+        """The capability block as a crystal sees it: the presentation, and how to write programs in its mode."""
         parts = (self.presentation, mode_line(self.medium, text_calls=text_calls))
         return "\n\n".join(part for part in parts if part) or None
 
     def record(self) -> dict[str, Any]:
-        """What the loom keeps of it."""
+        """The circle as the loom stores it."""
         return {
             "medium": self.medium.name,
             **getattr(self.medium, "options", {}),
@@ -235,7 +245,7 @@ class Circle(Definition):
 
 
 def _opened_to(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) -> Wards:
-    """The wards with the further folders wherever they admit the workspace as a whole."""
+    """Add the further folders to every ward that admits the whole workspace."""
     if workspace is None or not folders:
         return wards
     more = tuple(map(str, folders))
@@ -248,7 +258,7 @@ def _opened_to(wards: Wards, workspace: Path | None, folders: tuple[Path, ...]) 
 
 
 def _listed(wards: Any) -> Any:
-    """Wards as they were given: a list of mappings."""
+    """The wards as a list, or unchanged if they are a mapping or None. Raises `DefinitionError` for anything else."""
     if wards is None or isinstance(wards, Mapping):
         return wards
     if isinstance(wards, str) or not isinstance(wards, Iterable):
@@ -263,7 +273,7 @@ def _folder(folder: Any, what: str) -> Path:
 
 
 def _resolved(gate: GateLike) -> Gate:
-    """The gate that a name, a mapping or a `Gate` means."""
+    """Find the gate for a name, a mapping or a `Gate`."""
     if isinstance(gate, str):
         found = registry.find(gate)
     elif isinstance(gate, Gate):

@@ -1,7 +1,7 @@
-"""What the crystal sees: call, capabilities, context, intent, turns, in this order and only ever appended to (§4.6).
+"""The message list that the crystal sees: call, capabilities, context, intent, turns, in this order (§4.6).
 
-The list grows by what is new and is never rebuilt, so a turn costs the same whenever it comes, and every query's messages
-begin with the last query's, byte for byte, which is what prompt caches live on.
+New messages are only appended. So adding a turn always costs the same, and each query begins with the messages of the
+last query, byte for byte. Prompt caching depends on that.
 """
 
 from __future__ import annotations
@@ -33,33 +33,35 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.query.history import CastPart
 
 NUDGE = "No gate was called. Go on, and call done with the answer when the task is finished."
-"""The circle's answer to prose where only done may end the cast (LOOP-6): the crystal must not speak twice in a row (LOOP-1)."""
+"""The message after prose where only done may end the cast (LOOP-6). The crystal must not speak twice in a row
+(LOOP-1).
+"""
 
 PARTIAL = "[interrupted here: {reason}]"
-"""What marks the end of an answer that was not finished."""
+"""The mark at the end of an answer that was not finished."""
 
 SKIPPED = "[not run: done ended the cast before this call]"
 INTERRUPTED = "[not run: the cast was stopped before this call]"
 UNKNOWN = "[a child was spawned here; what came of it, and what followed, is not known]"
 MOST_IMAGES = 8
-"""Images of gates that one program calls which the crystal is shown, the first ones."""
+"""Maximum number of images that the crystal sees from the gate calls of one program; it sees the first ones."""
 
 MORE_IMAGES = "[{count} more images are not shown; one program shows {most} at most]"
 _EPHEMERAL_BEGINS = "[ephemeral:"
 EPHEMERAL = _EPHEMERAL_BEGINS + "{gate}]"
-"""What stands for the result of an ephemeral gate in what the crystal sees; the loom has it whole (PROD-5, D-010)."""
+"""What the crystal sees in place of an ephemeral gate's result. The loom has the whole result (PROD-5, D-010)."""
 
 _BLOCK_END = re.compile(r"</(\s*context)", re.IGNORECASE)
 _LEAST = 2_000
-"""Characters of a text that compaction leaves alone."""
+"""Compaction does not cut texts of at most this many characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextBlock:
-    """Something for the crystal to see besides call, capabilities and intent: a document, a note, pinned knowledge.
+    """Something the crystal sees besides call, capabilities and intent: a document, a note, pinned knowledge.
 
-    It is content, never authority. ``source`` says who added it, ``title`` what it is, ``uri`` where it came from.
-    An image, a sound or a document has ``attachment`` in place of a text; it goes with the intent itself.
+    It is content, never authority. ``source`` says who added it, ``title`` what it is, ``uri`` where it is from.
+    An image, a sound or a document uses ``attachment`` instead of ``text``; it is sent with the intent itself.
     """
 
     text: str = ""
@@ -69,22 +71,27 @@ class ContextBlock:
     attachment: Attachment | None = None
 
     def render(self) -> str:
-        """The block as the crystal reads it."""
+        """The block as text for the crystal."""
         head = escape(self.title or self.uri or self.source)
         where = f' uri="{escape(self.uri)}"' if self.uri else ""
-        # A text that ends its own block would go on as if it were nobody's.
+        # A text that closes its own block could add text that seems to be outside of any source.
         text = _BLOCK_END.sub(r"<\\/\1", self.text)
         return f'<context source="{escape(self.source)}" title="{head}"{where}>\n{text}\n</context>'
 
 
 DOCUMENTS = "repository"
-"""The source of blocks that are the workspace's own documents: folding leaves them, the last of each, in the context."""
+"""The ``source`` of blocks with the workspace's own documents. Folding keeps the latest version of each in the
+context.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CastInfo:
-    """Which cast a contributor is asked about. ``pinned`` gives the blocks of earlier casts that the crystal still sees,
-    oldest first: those of another process too, and none that were folded away."""
+    """The cast that a contributor adds context to.
+
+    ``pinned`` returns the blocks of earlier casts that the crystal still sees, oldest first. It includes blocks from
+    another process, but none that were folded away.
+    """
 
     entity_id: str
     cast_id: str
@@ -94,11 +101,11 @@ class CastInfo:
 
 
 Contributor = Callable[[CastInfo], Awaitable[Sequence[ContextBlock]]]
-"""Adds context blocks when a cast begins; they stand before its intent and in the loom as ``context`` records."""
+"""Adds context blocks when a cast begins. They are placed before its intent, and in the loom as ``context`` records."""
 
 
 class _Opening:
-    """A cast as it stands in the context: what was pinned before its intent, and the intent."""
+    """One cast in the context: its intent and the blocks before it."""
 
     __slots__ = ("blocks", "intent", "lead", "messages", "partial")
 
@@ -106,9 +113,9 @@ class _Opening:
         self, intent: str, messages: list[Message], blocks: Sequence[ContextBlock], lead: Sequence[Message] = ()
     ) -> None:
         self.lead = list(lead)
-        """What was left by casts before this one that were stopped before a turn."""
+        """What earlier casts left that were stopped before their first turn."""
         self.partial: Message | None = None
-        """What was streamed before this cast was stopped."""
+        """The text that was streamed before this cast was stopped."""
         self.intent = intent
         self.messages = messages
         self.blocks = blocks
@@ -124,7 +131,7 @@ class _Entry:
     ) -> None:
         self.number = number
         self.whole = whole
-        """Whether a result stands in it that is to be seen by one query alone (``ephemeral: after_use``)."""
+        """Whether it shows a result that only one query may see (``ephemeral: after_use``)."""
         self.turn = turn
         self.opening = opening
         self.messages = messages
@@ -132,9 +139,9 @@ class _Entry:
 
 
 class Context:
-    """The messages of one entity. ``messages`` belongs to this object; crystals read it and keep nothing.
+    """The messages of one entity. Crystals read ``messages`` and must not keep or change it.
 
-    ``folded`` is how many of the entity's turns, its first ones, a summary stands for.
+    ``folded`` is the number of the entity's first turns that a summary replaces.
     """
 
     def __init__(self, call: Call, circle: Circle, *, text_calls: bool = False) -> None:
@@ -158,17 +165,21 @@ class Context:
         self._entries: list[_Entry] = []
         self._digest = Digest()
         self._digested: _Opening | None = None
-        """The cast of the last turn that went into the digest."""
+        """The cast of the last turn that was added to the digest."""
         self._kept: dict[str, ContextBlock] = {}
-        """Documents of casts that were folded away, the last of each: what they ask for holds on."""
+        """The latest version of each document from casts that were folded away: what the documents ask for still
+        applies.
+        """
         self._summary: str | None = None
         self._counted = 0
-        """Tokens of the context up to the last query, by the provider's count; 0 where it gave none."""
+        """Tokens of the context up to the last query, counted by the provider; 0 if the provider gave no count."""
         self._since = 0
-        """The estimate of what came after that."""
+        """The estimated tokens of everything added after that query."""
 
     def present(self, *, text_calls: bool) -> None:
-        """Change the capability block to that of a crystal in the other mode: another crystal has taken over."""
+        """Change the capability block after a change of crystal, because the new one writes its calls in the other
+        mode.
+        """
         told = self._circle.capabilities(text_calls=text_calls)
         for index, message in enumerate(self._head):
             if message.kind == "capabilities" and told is not None:
@@ -176,7 +187,9 @@ class Context:
         self._head = tuple(self.messages[: len(self._head)])
 
     def begin(self, intent: str, blocks: Sequence[ContextBlock] = ()) -> None:
-        """A cast starts. Blocks are system messages, so that the intent is the first user message (INTENT-2)."""
+        """Add the messages that start a cast. Blocks are system messages, so that the intent is the first user
+        message (INTENT-2).
+        """
         messages = [Message("system", b.render(), kind="context") for b in blocks if b.attachment is None]
         attached = tuple(block.attachment for block in blocks if block.attachment is not None)
         messages.append(Message("user", intent, kind="intent", attachments=attached))
@@ -189,10 +202,10 @@ class Context:
         self._extend(messages)
 
     def interrupt(self, said: UtteranceRecord) -> None:
-        """The cast was stopped while its crystal was asked: what it had said until then stands here, marked as interrupted.
+        """Add the unfinished answer of a cast that was stopped during a query, marked as interrupted.
 
-        Its thinking does not: a provider takes back only thinking that it has signed. A user's next message follows an
-        answer, also where nothing was said.
+        Its thinking is left out: a provider accepts only thinking that it has signed. The message is added even if
+        nothing was said, because the next user message must follow an answer.
         """
         if self._opening is None:
             return
@@ -203,7 +216,7 @@ class Context:
         self._extend([message])
 
     def forget_partial(self) -> None:
-        """Take back what the last cast had begun to say, because that cast is resumed."""
+        """Remove the unfinished answer of the last cast, because that cast is resumed."""
         message = self._opening.partial if self._opening is not None else None
         if self._opening is None or message is None:
             return
@@ -212,9 +225,12 @@ class Context:
         self._since = max(0, self._since - tokens_of(message))
 
     def withdraw(self) -> bool:
-        """Take back the last intent, with what was pinned and attached to it, where no turn came of it: a provider that did
-        not take it would refuse every later query for it. So it is for whoever takes this up from its loom (`load`).
-        Returns whether it was taken back."""
+        """Remove the last intent with its context and attachments, if no turn followed. Returns whether it was
+        removed.
+
+        A provider that refused these messages would refuse every later query that contains them. `load` leaves them
+        out for the same reason.
+        """
         opening = self._opening
         if opening is None or any(entry.opening is opening for entry in self._entries):
             return False
@@ -225,7 +241,7 @@ class Context:
         return True
 
     def pinned(self) -> list[ContextBlock]:
-        """The blocks that still have their place here, oldest first."""
+        """The blocks that are still in the context, oldest first."""
         return [*self._documents(), *self._of_casts()]
 
     def _of_casts(self) -> list[ContextBlock]:
@@ -233,12 +249,12 @@ class Context:
         return [block for opening in openings if opening is not None for block in opening.blocks]
 
     def _documents(self) -> list[ContextBlock]:
-        """Those of casts that were folded away and that no later cast was given anew."""
+        """Documents of casts that were folded away, except those that a later cast added again."""
         newer = {block.uri for block in self._of_casts()}
         return [block for uri, block in self._kept.items() if uri not in newer]
 
     def add(self, turn: Turn) -> None:
-        """A turn has ended: what was said, and what came of it."""
+        """Add a finished turn: what was said, and the results."""
         if self.expires:
             self._expire()
         messages, whole = self.render(turn, fresh=True), self._keeps_for_a_query(turn)
@@ -247,18 +263,18 @@ class Context:
         self.messages.extend(messages)
         used = turn.metadata.context
         if used:
-            # What was said is in the count of completion tokens; what came of it is still to be counted.
+            # The provider's count includes the completion (the first message) but not the results.
             self._counted, self._since = used, sum(map(tokens_of, messages[1:]))
         else:
             self._since += entry.tokens
 
     @property
     def expires(self) -> bool:
-        """Whether a result stands here that the next turn takes away: one query may see it (``ephemeral: after_use``)."""
+        """Whether the last turn shows a result that only one query may see (``ephemeral: after_use``)."""
         return bool(self._entries) and self._entries[-1].whole
 
     def _expire(self) -> None:
-        """The query that could see the last turn's results whole was answered: a placeholder stands for them from now on."""
+        """Replace the last turn's ephemeral results with a placeholder, because a query has seen them."""
         entry = self._entries[-1]
         entry.whole = False
         for old, new in zip(tuple(entry.messages), self.render(entry.turn), strict=True):
@@ -278,12 +294,12 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """How large the context is: by the provider's last count where there is one, and by an estimate of the rest."""
+        """Size of the context in tokens: the provider's last count if there is one, plus an estimate of the rest."""
         return self._counted + self._since if self._counted else self._fixed + self._since
 
     @property
     def unfolded(self) -> int:
-        """How many turns stand here as they were."""
+        """Number of turns that are not folded."""
         return len(self._entries)
 
     def sizes(self) -> list[int]:
@@ -291,11 +307,11 @@ class Context:
         return [entry.tokens for entry in self._entries]
 
     def foldable(self, keep: int) -> list[tuple[int, Turn]]:
-        """The turns that a fold which keeps ``keep`` would take away, with their numbers."""
+        """The turns, with their numbers, that a fold would replace if it keeps the last ``keep``."""
         return [(e.number, self._unseen(e.turn)) for e in self._entries[: len(self._entries) - keep]]
 
     def _unseen(self, turn: Turn) -> Turn:
-        """The turn with placeholders for the results of ephemeral gates, which a summarizer must not see either."""
+        """The turn with placeholders for the results of ephemeral gates. A summarizer must not see them either."""
         results = turn.observation.results
         if not any(self._is_ephemeral(record) for record in results):
             return turn
@@ -311,10 +327,10 @@ class Context:
         return record.gate in self._ephemeral and not record.is_error
 
     def fold(self, keep: int, summary: str | None, variable: str | None) -> str:
-        """Put a summary in the place of all turns but the last ``keep``; the summary's message as it stands there.
+        """Replace all turns but the last ``keep`` with a summary. Returns the text of the summary's message.
 
-        ``summary`` None makes a digest by rule. Call and capabilities stay as they are (LOOM-6, CALL-5), and so does the
-        intent of every cast that still has a turn here. What is folded stays in the loom (LOOM-5).
+        If ``summary`` is None, the digest is used. Call and capabilities stay as they are (LOOM-6, CALL-5), and so
+        does the intent of every cast that still has a turn here. The folded turns stay in the loom (LOOM-5).
         """
         last = self._take(len(self._entries) - keep)
         self._summary = explained(1, self.folded, summary or self._digest.text(), variable)
@@ -322,7 +338,7 @@ class Context:
         return self._summary
 
     def load(self, parts: Sequence[CastPart]) -> None:
-        """Take up what an entity lived through, as its loom tells it; to be called once, before anything else (LOOM-4)."""
+        """Load an entity's history from its loom (LOOM-4). Call it once, before any other method."""
         before: str | None = None
         for place, part in enumerate(parts):
             blocks = [block_of(record) for record in part.context]
@@ -339,7 +355,7 @@ class Context:
                 self.interrupt(part.partial)
 
     def refold(self, summary: str | None) -> None:
-        """Fold as it was done before: ``summary`` is the message of a ``fold`` turn. Anything else changes nothing."""
+        """Repeat a recorded fold: ``summary`` is the message of a ``fold`` turn. Any other text changes nothing."""
         through = folded_through(summary)
         if through is not None and through > self.folded:
             last = self._take(min(through - self.folded, len(self._entries)))
@@ -347,7 +363,7 @@ class Context:
             self._rebuild(last)
 
     def _take(self, count: int) -> _Opening | None:
-        """Move the first ``count`` turns into the digest; the cast of the last of them."""
+        """Move the first ``count`` turns into the digest. Returns the cast of the last of them."""
         gone, self._entries = self._entries[:count], self._entries[count:]
         for entry in gone:
             first_of_cast = entry.opening is not None and entry.opening is not self._digested
@@ -367,18 +383,18 @@ class Context:
                 self._kept[block.uri] = block
 
     def _rebuild(self, last: _Opening | None) -> None:
-        """The messages anew: head, intent, summary, turns. ``last`` is the cast of the last turn that was folded."""
+        """Rebuild the messages: head, intent, summary, turns. ``last`` is the cast of the last folded turn."""
         first = self._entries[0].opening if self._entries else self._opening
         self.messages.clear()
         self.messages.extend(self._head)
         summary = self._summary or ""
         self.messages.extend(Message("system", b.render(), kind="context") for b in self._documents())
         if first is last and first is not None:
-            # In the middle of a cast: its intent stays above the summary of how it began.
+            # The fold ends in the middle of a cast: its intent stays before the summary of its first turns.
             self.messages.extend(first.messages)
             self.messages.append(Message("user", summary, kind="fold"))
         else:
-            # Before the first user message, which is an intent (INTENT-2).
+            # The summary is a system message: the first user message must be an intent (INTENT-2).
             self.messages.append(Message("system", summary, kind="fold"))
             if first is not None:
                 self._reopen(first, answered=False)
@@ -393,12 +409,15 @@ class Context:
                 self._reopen(self._opening)
             if self._opening.partial is not None:
                 self.messages.append(self._opening.partial)
-        # The provider has counted none of this yet.
+        # The provider has not counted any of this yet.
         self._counted, self._since = 0, sum(map(tokens_of, self.messages[len(self._head) :]))
 
     def _reopen(self, opening: _Opening, *, answered: bool = True) -> None:
-        """The beginning of a cast, and before it what stopped casts left. A partial answer stands after what it answers, so
-        without that (``answered`` is false) it is left out: the summary stands for both."""
+        """Add the start of a cast, and before it what stopped casts left.
+
+        A partial answer needs the message that it answers. Without that message (``answered`` is false) it is left
+        out; the summary replaces both.
+        """
         lead = opening.lead
         if not answered and lead and lead[0].role == "assistant":
             lead = lead[1:]
@@ -406,10 +425,11 @@ class Context:
         self.messages.extend(opening.messages)
 
     def compact(self, most: int) -> int:
-        """Cut the longest texts and arguments of turns until the context is estimated at ``most`` tokens; how many were cut.
+        """Cut the longest texts and arguments of turns until the estimate is at most ``most`` tokens. Returns how
+        many were cut.
 
-        The last resort where folding is not enough: one turn can be larger than a window. What is cut is marked, and whole
-        in the loom; call, capabilities and intents are never cut.
+        This is the last resort where folding is not enough: one turn can be larger than a window. Each cut is marked,
+        and the loom has the whole text. Call, capabilities and intents are never cut.
         """
         cut = 0
         while self.tokens > most:
@@ -441,9 +461,9 @@ class Context:
                 opening.partial = new
 
     def render(self, turn: Turn, *, fresh: bool = False) -> list[Message]:
-        """A turn as messages; a function of its record alone, so that a loom gives back what the crystal saw.
+        """The messages of a turn. They depend only on its record, so that a loom can rebuild what the crystal saw.
 
-        ``fresh``: as the query that follows it sees it, with the results of gates that are ``ephemeral: after_use``.
+        ``fresh``: as the next query sees it, with the results of gates that are ``ephemeral: after_use``.
         """
         said = turn.utterance
         provider = said.provider if said.provider is not msgspec.UNSET else None
@@ -477,7 +497,7 @@ class Context:
                 output = next(commands, None)
                 text = medium.observe(output) if output is not None else None
                 if output is not None and output.unfinished is True:
-                    # Nothing is known of what came after: the process died there, or somebody went on from that turn.
+                    # Nothing is known of what followed: the process died there, or a fork continued from that turn.
                     text = f"{text}\n{UNKNOWN}"
                 failed = output is not None and output.failed
                 made = (r for r in observation.results if r.tool_call_id is None and r.via in (place, msgspec.UNSET))
@@ -513,7 +533,7 @@ _CUTTABLE = ("turn", "fold", "partial")
 
 
 def _lengths(message: Message) -> list[int]:
-    """How long its text is, its thinking, its images (by their tokens), and the arguments of each of its calls."""
+    """The lengths of its text, its thinking, its images (by their tokens), and the arguments of each call."""
     images = len(message.attachments) * ATTACHMENT_TOKENS * CHARS_PER_TOKEN
     return [len(message.content or ""), len(message.thinking or ""), images, *(len(c.args) for c in message.tool_calls)]
 
@@ -521,14 +541,14 @@ def _lengths(message: Message) -> list[int]:
 def _shortened(message: Message, over: int) -> Message:
     """The message with its longest part cut by about ``over`` characters.
 
-    What a provider kept of its own (signed parts, reasoning items) goes where it may repeat what is cut. Calls keep their ids,
-    so that their answers still belong to them.
+    Provider data (signed parts, reasoning items) are removed if they may repeat the cut text. Calls keep their ids,
+    so that their results still match.
     """
     lengths = _lengths(message)
     longest = lengths.index(max(lengths))
     left = max(_LEAST // 2, lengths[longest] - over)
     provider = message.provider
-    # Escapes make the same text up to six times as long.
+    # JSON escapes can make the same text up to six times as long.
     if provider is not None and len(msgspec.json.encode(provider)) >= lengths[longest] // 8:
         provider = None
     if longest == 0:
@@ -552,7 +572,9 @@ def _cut_text(text: str, left: int) -> str:
 
 
 def _cut_args(args: str, left: int) -> str:
-    """Arguments of about ``left`` characters: a JSON object as before, its long texts cut, or a text that says what was cut."""
+    """Arguments of about ``left`` characters. A JSON object keeps its keys and gets its long texts cut; if that is
+    not enough, the result says what was cut.
+    """
     try:
         data = msgspec.json.decode(args)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -581,7 +603,7 @@ def _delegates(gate: str) -> bool:
 
 
 def block_of(record: ContextRecord) -> ContextBlock:
-    """What was pinned, as its record in the loom tells it."""
+    """Make a context block from its record in the loom."""
     attachment = None
     if isinstance(record.mime, str) and isinstance(record.data, str):
         attachment = Attachment.of(record.mime, record.data, record.uri, record.title)

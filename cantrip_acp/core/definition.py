@@ -1,7 +1,7 @@
-"""What definitions share: they are checked when they are made, and never change.
+"""Base class and value checks for definitions, which are checked when they are made and never change.
 
-`Definition` is the base of `Circle` and `Cantrip`; the functions check single values and say what is wrong with one, where,
-and what would be right. A recipe and the Python API refuse the same things.
+`Definition` is the base of `Circle` and `Cantrip`. The functions check single values; their errors say what is wrong,
+where, and what would be right. Recipes and the Python API use the same checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Value = TypeVar("_Value")
 
 
 class derived(Generic[_Value]):  # noqa: N801 - it is used as `functools.cached_property` is
-    """A property that is computed from the fields when it is first read, and kept in the slot of its name with ``_``."""
+    """A property that is computed on first read. The value is kept in the slot with the same name after a ``_``."""
 
     def __init__(self, compute: Callable[[Any], _Value]) -> None:
         self._compute = compute
@@ -39,19 +39,19 @@ class derived(Generic[_Value]):  # noqa: N801 - it is used as `functools.cached_
             return value
 
     def __set__(self, instance: Any, value: object) -> NoReturn:
-        # A data descriptor, so that assignment comes to the owner's own refusal.
+        # Defining __set__ makes this a data descriptor, so that an assignment raises the owner's own error.
         refuse_change(instance, self._slot[1:])
 
 
 def refuse_change(definition: object, name: str, value: object = None) -> NoReturn:
-    """Raise `Immutable`: the ``__setattr__`` and ``__delattr__`` of every definition."""
+    """Raise `Immutable`. Every definition uses this as its ``__setattr__`` and ``__delattr__``."""
     kind = type(definition).__name__.lower()
     what = "the call is immutable" if name == "call" or kind == "call" else f"the {kind} is immutable"
     raise Immutable(f"{what}: {name!r} was fixed when the {kind} was made; use replace({name}=…) to make a new one")
 
 
 class Definition:
-    """A value with checked fields that cannot be changed. ``_arguments`` names what ``__init__`` takes."""
+    """A value with checked fields that cannot be changed. ``_arguments`` names the arguments of ``__init__``."""
 
     __slots__ = ("__weakref__",)
     _arguments: ClassVar[tuple[str, ...]] = ()
@@ -60,16 +60,16 @@ class Definition:
     __delattr__ = refuse_change
 
     def _set(self, **values: Any) -> None:
-        """Fix the fields; for ``__init__`` alone."""
+        """Set the fields; only ``__init__`` may call it."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def _given(self) -> dict[str, Any]:
-        """What ``__init__`` would be given to make the same value."""
+        """The arguments of ``__init__`` that would make the same value."""
         return {name: getattr(self, name) for name in self._arguments}
 
     def replace(self, **changes: Any) -> Self:
-        """A new one with these fields changed: it is validated, and everything derived from its fields is computed anew."""
+        """A copy with these fields changed. It is validated, and derived properties are computed again."""
         check_keys(changes, self._arguments, f"{type(self).__name__}.replace", what="field")
         return type(self)(**{**self._given(), **changes})
 
@@ -90,7 +90,7 @@ def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` where a known word is near, else all that are known."""
+    """``; did you mean 'x'?`` if a known word is similar, otherwise the list of known words."""
     words, text = sorted(known), str(word)
     near = difflib.get_close_matches(text, words, n=1) or [w for w in words if len(text) > 2 and text in w]
     if near:
@@ -99,7 +99,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def check_keys(given: Iterable[object], known: Iterable[str], where: str, *, what: str = "key") -> None:
-    """Raise `DefinitionError` for the first key that is not known, and name the nearest."""
+    """Raise `DefinitionError` for the first unknown key, and suggest the nearest known one."""
     words = tuple(known)
     for key in given:
         if key not in words:
@@ -107,21 +107,21 @@ def check_keys(given: Iterable[object], known: Iterable[str], where: str, *, wha
 
 
 def check_mapping(value: object, where: str) -> Mapping[str, Any]:
-    """The value as a mapping."""
+    """Return the value if it is a mapping; raise `DefinitionError` otherwise."""
     if not isinstance(value, Mapping):
         raise DefinitionError(f"{where} must be a mapping, not {shown(value)}")
     return value
 
 
 def check_flag(value: object, where: str) -> bool:
-    """True or false, and nothing that merely counts as one."""
+    """Return the value if it is True or False. Other values that Python treats as true or false are refused."""
     if not isinstance(value, bool):
         raise DefinitionError(f"{where} must be true or false, not {shown(value)}")
     return value
 
 
 def check_text(value: object, where: str, *, blank: bool = True) -> str:
-    """A text, with ``blank=False`` one that has more than white space."""
+    """Return the value if it is a text. With ``blank=False`` it must contain more than white space."""
     if not isinstance(value, str) or not (blank or value.strip()):
         raise DefinitionError(
             f"{where} must be {'a text' if blank else 'a text that is not blank'}, not {shown(value)}"
@@ -130,7 +130,7 @@ def check_text(value: object, where: str, *, blank: bool = True) -> str:
 
 
 def check_choice(value: object, words: tuple[str, ...], where: str) -> str:
-    """One of some words."""
+    """Return the value if it is one of ``words``."""
     if not isinstance(value, str) or value not in words:
         hint = nearest(value, words) if isinstance(value, str) else f" (known: {', '.join(words)})"
         raise DefinitionError(
@@ -140,7 +140,7 @@ def check_choice(value: object, words: tuple[str, ...], where: str) -> str:
 
 
 def check_whole(value: object, where: str, low: int, high: int | None = None) -> int:
-    """A whole number from ``low`` to ``high``; a boolean is none."""
+    """Return the value if it is a whole number from ``low`` to ``high``. Booleans are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         span = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise DefinitionError(f"{where} must be a whole number {span}, not {shown(value)}")
@@ -150,7 +150,9 @@ def check_whole(value: object, where: str, low: int, high: int | None = None) ->
 def check_number(
     value: object, where: str, low: float, high: float | None = None, *, above: bool = False
 ) -> int | float:
-    """A finite number from ``low`` (or ``above`` it) to ``high``; a boolean is none."""
+    """Return the value if it is a finite number from ``low`` (excluded with ``above``) to ``high``. Booleans are
+    refused.
+    """
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     number: Any = value
     if not good or (number <= low if above else number < low) or (high is not None and number > high):
@@ -162,7 +164,7 @@ def check_number(
 
 
 def shown(value: object) -> str:
-    """A wrong value in an error: short, and never the inside of an object, which may hold a secret."""
+    """A wrong value for an error message: short, and without the contents of objects, which may hold a secret."""
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):

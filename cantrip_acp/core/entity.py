@@ -1,4 +1,4 @@
-"""The entity: what appears when a cantrip is cast on an intent, and keeps its state from cast to cast (§1.4, ENTITY-1..6)."""
+"""The entity: runs the casts of a cantrip and keeps its state between them (§1.4, ENTITY-1..6)."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ log = logging.getLogger(__name__)
 _OF_THE_SANDBOX = (
     "bash_writable_paths", "bash_network", "bash_home", "code_readable_paths", "code_writable_paths", "allow_protected",
 )  # fmt: skip
-"""Wards that a medium's session is built with, so that a change of one asks for another session."""
+"""Wards that a medium's session is built with. A change of one of them needs a new session."""
 
 
 class Entity:
-    """A living instance of a cantrip. It takes one cast at a time and remembers them all.
+    """A live instance of a cantrip. It runs one cast at a time and remembers all its casts.
 
-    Made by `Cantrip.invoke` (or, for one cast, by `Cantrip.cast`); there is no other way (ENTITY-1). Close it when it is
-    no longer needed, or use it in ``async with``: that ends what its medium started. Its record stays in the loom.
+    It is made by `Cantrip.invoke` (or, for one cast, by `Cantrip.cast`) and in no other way (ENTITY-1). Close it when
+    it is no longer needed, or use ``async with``: closing ends what its medium started. Its record stays in the loom.
     """
 
     def __init__(
         self, cantrip: Cantrip, loom: Loom, *, entity_id: str | None = None, birth: Birth | None = None
     ) -> None:
-        """``birth`` is where a child comes from; an entity without one is the root of its tree."""
+        """``birth`` links a child to its parent. An entity without one is the root of its tree."""
         self.id = entity_id or new_id("e")
         self.closed = False
         loom.claim(self.id, self)
@@ -97,26 +97,26 @@ class Entity:
             self.circle, hub=self.hub, redactor=self.redactor, interceptors=cantrip.interceptors, depth=self.depth
         )
         self.usage = Usage()
-        """What all casts so far have used (PROD-3)."""
+        """The usage of all casts so far (PROD-3)."""
         self.sequence = 0
         self.trail = TokenTrail()
         self.last_turn = ""
         self.begun = ""
-        """The cast whose intent stands last in the context, where it was begun in this process."""
+        """The cast whose intent is the last one in the context, if it began in this process."""
         self.names_requests: bool = birth is not None and birth.run.entity.names_requests
-        """Whether each query has an id of its own, which providers send along as a header (`Query.request_id`)."""
+        """Whether each query has its own id, which providers send as a header (`Query.request_id`)."""
         self.lineage: Lineage = Lineage(None if birth is None else birth.run.entity.lineage)
         self.revive: Callable[[], Awaitable[None]] | None = None
-        """Gives a medium that was just opened what it had held before, where this entity lived in another process."""
+        """Restores the state of a medium that was just opened, if this entity ran earlier in another process."""
         self.once = False
-        """Whether it is cast once and then closed, as a child that was called is."""
+        """Whether it is cast only once and then closed, like a child that was called."""
         keeps = bool(cantrip.loom_settings.get("snapshots")) and getattr(self.circle.medium, "keeps_state", False)
         self._unkept: dict[str, str] = {}
         self._pieces: LoomPieces | None = LoomPieces(loom) if keeps else None
         self._children: Children | None = None
         self._reached = Reached(cantrip.sources if birth is None else ())
         self._remarked: Crystal | None = None
-        """The crystal whose remarks were told."""
+        """The crystal whose remarks were already reported."""
         self._reaching: anyio.CancelScope | None = None
         self._parts: Sequence[CastPart] = ()
         self._held: Wards | Callable[[Circle], Wards | None] | None = None
@@ -125,7 +125,7 @@ class Entity:
         self._session: MediumSession | None = None
         self._outdated = False
         self._keeping: asyncio.Task[dict[str, str]] | None = None
-        """The snapshot that is being made."""
+        """The task that makes the current snapshot."""
         self._opening = anyio.Lock()
         self._warming: anyio.CancelScope | None = None
         self._warmed = anyio.Event()
@@ -143,7 +143,7 @@ class Entity:
 
     @property
     def cantrip(self) -> Cantrip:
-        """What it is an instance of, with the gates that its sources gave."""
+        """The cantrip, with the gates that its sources added."""
         return self._cantrip
 
     @property
@@ -161,7 +161,7 @@ class Entity:
 
     @property
     def require_done(self) -> bool:
-        """Whether prose alone ends a cast now: the call and the wards in force say so (LOOP-6)."""
+        """Whether only done ends a cast now, by the call or by the wards in force (LOOP-6)."""
         return self._cantrip.require_done or self._circle.wards.require_done_tool
 
     @property
@@ -174,11 +174,11 @@ class Entity:
 
     @property
     def busy(self) -> bool:
-        """Whether a cast runs."""
+        """Whether a cast is running."""
         return self._run is not None
 
     def subscribe(self, *, lossy: bool = False, buffer: int = BUFFER) -> Subscription:
-        """A reader of all that happens in this entity, cast after cast; see `events` for the two kinds."""
+        """Subscribe to all events of this entity, cast after cast. See `events` for the two kinds of subscription."""
         return self.hub.subscribe(lossy=lossy, buffer=buffer)
 
     async def cast(
@@ -189,13 +189,14 @@ class Entity:
         trace: telemetry.Trace | None = None,
         context: Sequence[ContextBlock] = (),
     ) -> CastResult:
-        """Pursue an intent to its end, with everything remembered from earlier casts (ENTITY-5).
+        """Run one cast on an intent. The entity remembers all earlier casts (ENTITY-5).
 
-        ``trace_id`` (32 hex digits) or ``trace`` join it to a request elsewhere; ``context`` is pinned before the intent.
-        A cancel from `cancel` is a result with reason ``cancelled``; an outer cancellation is recorded and raised on.
+        ``trace_id`` (32 hex digits) or ``trace`` join the cast to an outside trace. ``context`` is placed before the
+        intent.
+        After `cancel`, the result has the reason ``cancelled``. An outer cancellation is recorded and raised again.
 
-        Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` where a query failed for good, and
-        `LoomWriteError` where the trace could not be kept.
+        Raises `IntentRequired`, `EntityBusy`, `EntityClosed`, `CrystalError` where a query failed and is not retried,
+        and `LoomWriteError` where the trace could not be written.
         """
         if not isinstance(intent, str) or not intent.strip():
             raise IntentRequired("intent is required: say what the entity is to do (INTENT-1)")
@@ -203,19 +204,22 @@ class Entity:
         return await self._cast(CastRun(self, intent, _trace(trace_id, trace), context))
 
     async def resume(self, *, trace_id: str | None = None, trace: telemetry.Trace | None = None) -> CastResult:
-        """Go on with the last cast, which was cut, without a new message: after a cancel, a ward, an error, or the end of the
-        process (`reopening`). A fork that has not cast yet goes on with the cast of its turn, or with the one that came next.
+        """Continue the last cast without a new message, after a cancel, a ward, an error or the end of the process
+        (`forking.resume`).
 
-        It is a cast of its own in the loom, with the same intent; ``resumes`` in its record names the one that it goes on with.
-        Turns count on towards ``max_turns``, unless that limit was reached. Raises as `cast`, and `IntentRequired` where there
-        is nothing to go on with.
+        A fork that has not cast yet continues the cast of its turn, or the cast that came next.
+        The continuation is a cast of its own in the loom, with the same intent; ``resumes`` in its record names the
+        continued one. The count of turns towards ``max_turns`` continues too, unless that limit was reached. Raises
+        the errors of `cast`, and `IntentRequired` where there is nothing to continue.
         """
         self._check_free()
         where = own_point(self, self.begun)
         return await self._cast(CastRun(self, where.cast.intent or "", _trace(trace_id, trace), where.blocks, where))
 
     async def resample(self, turn_id: str | None = None, samples: int | None = None, **options: Any) -> ForkGroup:
-        """Several forks of one of this entity's turns, its last where none is named, that each resume; see `Cantrip.resample`."""
+        """Fork one of this entity's turns several times and resume each fork. The default is its last turn. See
+        `Cantrip.resample`.
+        """
         self.root()
         return await self.cantrip.resample(turn_id or self.last_turn, samples, loom=self.loom, **options)
 
@@ -242,15 +246,16 @@ class Entity:
             self._run = None
             self._scope = None
             if not whole and self._children is not None:
-                # What is cut off takes all below it along, those too that waited for their next intent (COMP-9).
+                # A cast that is cut off ends all entities below it, also those that wait for their next intent
+                # (COMP-9).
                 await self._children.end()
 
     @asynccontextmanager
     async def stream(self, intent: str | None, *, buffer: int = BUFFER, **options: Any) -> AsyncIterator[CastStream]:
-        """A cast as a stream of events, with back-pressure; leaving the block early cancels the cast.
+        """Run a cast as a stream of events, with back-pressure. Leaving the block early cancels the cast.
 
-        None as the intent resumes. ``options`` are those of `cast` or `resume`.
-        After the last event, ``stream.result`` is the `CastResult`.
+        With None as the intent it resumes. ``options`` are those of `cast` or `resume`. After the last event,
+        ``stream.result`` is the `CastResult`.
         """
         failure: Exception | None = None
         with self.hub.listening(buffer=buffer) as subscription:
@@ -260,7 +265,7 @@ class Entity:
                 try:
                     yield stream
                 except Exception as error:  # noqa: BLE001
-                    # Raised on below: from inside the task group it would reach the caller as an ExceptionGroup.
+                    # Raised again below: from inside the task group it would reach the caller as an ExceptionGroup.
                     failure = error
                 finally:
                     stream._leave(self)
@@ -270,7 +275,7 @@ class Entity:
             raise stream._error
 
     def cancel(self, reason: str = "cancelled") -> bool:
-        """Stop the running cast; False where none runs. The turn in flight is recorded with that reason."""
+        """Stop the running cast. Returns False if none runs. The current turn is recorded with that reason."""
         if self._run is None or self._scope is None:
             return False
         if self._run.stop_reason is None:
@@ -281,9 +286,9 @@ class Entity:
         return True
 
     async def reach(self) -> None:
-        """Reach what the cantrip's further gates come from, and take these into the circle; once, before the first turn.
+        """Connect to the cantrip's gate sources and add their gates to the circle. Done once, before the first turn.
 
-        Raises `CantripError` where the entity cannot do without one.
+        Raises `CantripError` where a source fails that the entity cannot do without.
         """
         circle = await self._reached.circle(self.cantrip.circle)
         if circle is None:
@@ -296,7 +301,7 @@ class Entity:
         self.hold_to(self._held)
 
     def problems(self) -> list[str]:
-        """What went wrong with sources of gates, and what the crystal remarks, that was told to nobody yet: for the user."""
+        """Problems with gate sources, and remarks of the crystal, that were not reported yet. They are for the user."""
         crystal, told = self.crystal, self._reached.told()
         if crystal is not self._remarked:
             self._remarked = crystal
@@ -304,7 +309,7 @@ class Entity:
         return told
 
     async def session(self) -> MediumSession:
-        """The inside of this entity's medium, opened when it is first needed."""
+        """The session of this entity's medium. It is opened on first use."""
         if self._session is not None and not self._outdated and self.revive is None:
             return self._session
         async with self._opening:
@@ -316,14 +321,14 @@ class Entity:
             try:
                 await revive()
             except BaseException:
-                # Half of a state is none: the next use begins again.
+                # A partly restored state must not be used: the next use restores from the start.
                 self.revive = revive
                 await self.discard_session()
                 raise
         return self._session or session
 
     async def _renew(self, old: MediumSession) -> None:
-        """Open the medium again under the wards that are in force now, with the state that it had."""
+        """Open the medium again under the wards that are in force now, and restore its state."""
         source: Any = old
         taken = None
         keeps = getattr(self.circle.medium, "keeps_state", False)
@@ -345,10 +350,11 @@ class Entity:
                 await old.close()
 
     def hold_to(self, wards: Wards | Callable[[Circle], Wards | None] | None) -> None:
-        """Put further wards in force, from the next call and the next program on; None gives the cantrip's own again.
+        """Set further wards, in force from the next call and the next program on. None removes them again.
 
-        Wards that depend on what gates there are come as a function of the circle, which may yet get more of them.
-        What the crystal was told of its circle stays as it is; whoever changes it says so in the context (LOOM-6).
+        Wards that depend on the gates come as a function of the circle, because the circle may still get more gates.
+        The description of the circle that the crystal saw stays as it is; the caller must announce the change in the
+        context (LOOM-6).
         """
         self._held = wards
         more = wards(self.cantrip.circle) if callable(wards) else wards
@@ -367,7 +373,9 @@ class Entity:
             self._children.hold_to(circle.wards)
 
     async def refused(self, call: ToolCall, cast_id: str) -> Output | None:
-        """What a program leaves that may not run, by the first interceptor that says so; None where it may."""
+        """Ask the interceptors about a program. Returns the output of a refusal, from the first one that refuses;
+        None if it may run.
+        """
         askers = [i for i in self.cantrip.interceptors if hasattr(i, "program")]
         text = self.circle.medium.code(call) if askers else None
         if text is None:
@@ -377,7 +385,7 @@ class Entity:
             try:
                 why: GateReply | None = await asker.program(program)
             except BaseException as error:
-                # Whoever cannot be asked has not allowed it.
+                # An interceptor that fails has not given permission.
                 if interrupts(error):
                     raise
                 text = f"the program was not run: nobody could be asked for permission ({describe(error)})"
@@ -398,21 +406,24 @@ class Entity:
 
     @property
     def tools(self) -> tuple[ToolDefinition, ...]:
-        """What the crystal is offered on the next query: the circle's, and in a medium that has no tool of its own what
-        the entity has gained since, which could not be called otherwise."""
+        """The tools for the next query: the circle's tools. If the medium has no tool of its own, gates that were
+        added later are included, because the entity could not call them otherwise.
+        """
         if self.circle.medium.tool is not None:
             return self.circle.tools
         return self.circle.tools + self.executor.overlay.definitions
 
     async def discard_session(self) -> None:
-        """End the medium's session; the next use opens a fresh one."""
+        """Close the medium's session. The next use opens a new one."""
         session, self._session = self._session, None
         if session is not None:
             with anyio.CancelScope(shield=True):
                 await session.close()
 
     def use_crystal(self, crystal: Crystal) -> None:
-        """Ask another crystal from the next query on. One that gives its calls in another way is told so."""
+        """Use another crystal from the next query on. If it writes its calls in another way, the capability block
+        changes.
+        """
         before, self.crystal = self.crystal, crystal
         by_text = writes_calls(crystal)
         if by_text != writes_calls(before):
@@ -422,7 +433,7 @@ class Entity:
                 self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
 
     def take_up(self, turn_id: str, parts: Sequence[CastPart]) -> None:
-        """Begin with what another entity lived through, up to a turn of this loom (LOOM-4); before the first cast."""
+        """Start with another entity's history, up to a turn of this loom (LOOM-4). Call it before the first cast."""
         self.loom.know(self.cantrip_id, *self.cantrip.records, self.cantrip.shown)
         self.context.load(parts)
         self._parts = parts if self.cantrip.sources else ()
@@ -431,8 +442,10 @@ class Entity:
             self.children.born, self.children.below = self.loom.children_until(turn_id)
 
     async def keep_state(self, turn_id: str) -> None:
-        """Begin to put a snapshot of the medium's state in the loom, as that of a turn: the state as it is now. What remains
-        to be done is done beside the next query; `state_kept` waits for it."""
+        """Start to store a snapshot of the medium's current state for a turn.
+
+        The rest of the work runs during the next query; `state_kept` waits for it.
+        """
         if self._session is None or self._pieces is None:
             return
         await self.state_kept()
@@ -441,7 +454,9 @@ class Entity:
         await began.wait()
 
     async def _keep_state(self, session: Any, pieces: LoomPieces, turn_id: str, began: anyio.Event) -> dict[str, str]:
-        """What is not kept of the state, and why. Nothing is offered as a snapshot that did not open again."""
+        """Store the snapshot. Returns what it does not contain, and why. A snapshot that could not be opened again is
+        not offered.
+        """
         lost: dict[str, str] = {}
         try:
             taken = await session.snapshot(began.set)
@@ -459,8 +474,10 @@ class Entity:
         return lost
 
     async def state_kept(self, patience: float | None = None) -> None:
-        """Wait until the last snapshot is in the loom, and tell what could not be kept of it. ``patience`` is how many seconds
-        it may take; after that it is given up, which is recorded too."""
+        """Wait until the last snapshot is in the loom, and report what it does not contain.
+
+        ``patience`` is the maximum wait in seconds. After it the snapshot is abandoned, which is also recorded.
+        """
         task = self._keeping
         if task is None:
             return
@@ -478,7 +495,7 @@ class Entity:
             await self.remark(text, aloud=True)
 
     async def remark(self, text: str, *, aloud: bool) -> None:
-        """Let the entity read something before the output of its next program, and the user, too, where it is said aloud."""
+        """Show the entity a text before the output of its next program; with ``aloud``, show it to the user too."""
         remark = getattr(self._session, "remark", None)
         if remark is not None:
             remark(text)
@@ -487,7 +504,7 @@ class Entity:
             await self.hub.send(Noticed(entity_id=self.id, cast_id=cast_id, depth=self.depth, text=text))
 
     async def keep_files(self, turn: Turn) -> None:
-        """Pin the workspace's files as a turn leaves them, where that was asked for (``loom.files``)."""
+        """Record the workspace's files as they are after a turn, if the recipe asks for it (``loom.files``)."""
         if self._files is not None:
             await self._files.keep(turn)
 
@@ -499,9 +516,9 @@ class Entity:
         state: State = "snapshot",
         worktree: bool | str | PathLike[str] = False,
     ) -> Entity:
-        """A new entity that goes on from one of this one's turns, its last where none is named; see `Cantrip.fork`.
+        """Make a new entity that continues from one of this entity's turns, by default its last. See `Cantrip.fork`.
 
-        ``cantrip`` may have another crystal, call or circle; without it the fork is of the same.
+        ``cantrip`` may have another crystal, call or circle. Without it the fork has the same cantrip.
         """
         from cantrip_acp.core.forking.fork import fork
 
@@ -511,9 +528,10 @@ class Entity:
         return await fork(chosen, last, loom=self.loom, state=state, live=self, worktree=worktree)
 
     async def warm(self) -> None:
-        """Do ahead of the first turn what it would wait for: open the medium and start what that keeps running.
+        """Prepare what the first turn would otherwise wait for: open the medium and start its worker processes.
 
-        Run it once, beside everything else; `close` ends it. What cannot be had is for the first turn to say.
+        Run it once, concurrently with other work; `close` ends it. Problems are only logged here; the first turn
+        reports them.
         """
         if self.closed or self.revive is not None:
             return
@@ -529,7 +547,9 @@ class Entity:
                 self._warmed.set()
 
     def root(self) -> None:
-        """Make sure that the loom has the call as this entity's root (CALL-4); a child's hangs on the turn of its birth."""
+        """Make sure that the call is in the loom as this entity's root (CALL-4). A child's root hangs on the turn
+        that spawned it.
+        """
         if not self.last_turn:
             call, circle = self.cantrip.records
             above = self.birth.turn_id if self.birth is not None else None
@@ -537,15 +557,15 @@ class Entity:
 
     @property
     def ends_when_cut(self) -> bool:
-        """Whether this entity ends where its running cast is cut off now: nothing of its medium's state is wanted then.
+        """Whether this entity ends if its running cast is cut off now. Its medium's state is not needed then.
 
-        So it is with a child that is cast once, and with any child that is cut off from above.
+        This is true for a child that is cast once, and for any child that is cut off by an entity above it.
         """
         return self.once or (self.birth is not None and self._scope is not None and not self._scope.cancel_called)
 
     @property
     def children(self) -> Children:
-        """The account of the entities below this one."""
+        """Tracks the entities below this one."""
         if self._children is None:
             from cantrip_acp.delegation.child_tracker import Children
 
@@ -553,12 +573,12 @@ class Entity:
         return self._children
 
     def printed(self) -> Output | None:
-        """What the program that runs has printed since this was last asked; None where none runs."""
+        """What the running program has printed since the last request. None if no program runs."""
         so_far = getattr(self._session, "so_far", None)
         return so_far() if so_far is not None else None
 
     async def close(self) -> None:
-        """End the entity: its running cast, and all that its medium started. Safe to call twice."""
+        """End the entity, its running cast, and everything that its medium started. Safe to call twice."""
         self.closed = True
         self.cancel()
         if self._warming is not None:
@@ -586,7 +606,7 @@ def _trace(trace_id: str | None, trace: telemetry.Trace | None) -> telemetry.Tra
 
 
 def check_new(loom: Loom, entity_id: str | None) -> None:
-    """Raise `EntityExists` where a loom has an entity of this id, `DefinitionError` for what is no id."""
+    """Raise `EntityExists` if the loom has an entity with this id, and `DefinitionError` if it is not a valid id."""
     if entity_id is None:
         return
     given: Any = entity_id

@@ -2,10 +2,10 @@
 
     CantripError
     ├── DefinitionError            a cantrip, recipe, gate or ward that is not valid (CANTRIP-1, CANTRIP-3)
-    │   ├── Immutable              somebody tried to change a call, a circle or a cantrip (CALL-1)
-    │   ├── RecipeError            a recipe file that is not valid; names every place
+    │   ├── Immutable              code tried to change a call, a circle or a cantrip (CALL-1)
+    │   ├── RecipeError            a recipe file that is not valid; lists every problem
     │   ├── UntrustedRecipe        a workspace's recipe asks for what only a trusted one may have
-    │   └── MissingKey             no crystal can be had: no provider key and nothing scripted
+    │   └── MissingKey             no crystal is available: no provider key and no script
     ├── IntentRequired             a cast without an intent (INTENT-1)
     ├── CrystalError               a query that failed (status, retryable, retry_after)
     │   ├── ContextLimitError      the messages do not fit the crystal's window (CRYSTAL-2)
@@ -15,20 +15,20 @@
     ├── GateError                  an expected failure of a gate; its text is what the entity sees (CIRCLE-5)
     ├── EntityError
     │   ├── EntityBusy             a second cast while one runs
-    │   ├── EntityExists           an entity of that id is there already
+    │   ├── EntityExists           an entity with that id exists already
     │   └── EntityClosed           a cast on an entity that has ended
     ├── SandboxError               a sandbox that failed
-    │   └── SandboxMissing         this machine cannot give one: the medium does not run
-    ├── GitError                   git, or a repository, that cannot be used for what was asked
-    ├── OutputError                a file that a user named and that is not or cannot be written
+    │   └── SandboxMissing         this machine cannot run a sandbox, so the medium does not run
+    ├── GitError                   git, or a repository, cannot do what was asked
+    ├── OutputError                a file that a user named was not written, or must not be
     └── LoomError                  a loom that cannot be read or written
         ├── LoomLocked             another process writes this loom
-        ├── LoomAppendOnly         somebody tried to change or delete what was written (LOOM-3)
+        ├── LoomAppendOnly         code tried to change or delete what was written (LOOM-3)
         ├── LoomWriteError         the record did not reach the disk
-        ├── LoomChanged            the file under a reader is not the one that was opened
-        └── TurnNotFound           no turn of that id
+        ├── LoomChanged            the file that a reader follows is not the one it opened
+        └── TurnNotFound           no turn has that id
 
-Texts are for the person who must act: what happened, where, what to do. They never hold a secret.
+Messages are for the person who must act: what happened, where, what to do. They never contain a secret.
 """
 
 from __future__ import annotations
@@ -42,15 +42,17 @@ if TYPE_CHECKING:
 
 
 class CantripError(Exception):
-    """Root of the tree; catch it to catch everything that this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class DefinitionError(CantripError):
     """A definition that is not valid.
 
-    ``where`` names the place: ``file:line:column`` for recipes, a dotted key for values, or None. ``rule`` is the id of the
-    rule that is broken: one of the specification (``CIRCLE-1``) or of `cantrip_acp/lsp/recipes/rules.md` (``unknown-key``).
-    ``place`` is the line and the column in a file, ``reason`` the message without the place, for who shows it there.
+    ``where`` names the place: ``file:line:column`` for recipes, a dotted key for values, or None.
+    ``rule`` is the id of the broken rule: one of the specification (``CIRCLE-1``) or of
+    `cantrip_acp/lsp/recipes/rules.md` (``unknown-key``).
+    ``place`` is the line and the column in a file. ``reason`` is the message without the place, for callers that show
+    the place themselves.
     """
 
     def __init__(
@@ -64,15 +66,18 @@ class DefinitionError(CantripError):
 
 
 class Immutable(DefinitionError, AttributeError):
-    """A call, a circle and a cantrip are fixed when they are made (CALL-1); ``replace`` makes a new one."""
+    """Code tried to change a call, a circle or a cantrip (CALL-1). ``replace`` makes a changed copy."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, rule="CALL-1")
 
 
 class RecipeError(DefinitionError):
-    """A recipe file that is not valid. ``places`` holds a line ``file:line:column: message`` for each problem, in order;
-    ``problems`` holds the same as data (`recipes.places.Problem`), each with its rule, where they were found in the file."""
+    """A recipe file that is not valid.
+
+    ``places`` has one line ``file:line:column: message`` for each problem, in order. ``problems`` has the same as
+    data (`recipes.parse.source_map.Problem`), each with its rule, where they are known.
+    """
 
     def __init__(self, places: Sequence[str] = (), *, problems: Sequence[Problem] = ()) -> None:
         self.problems = tuple(problems)
@@ -81,9 +86,9 @@ class RecipeError(DefinitionError):
 
 
 class UntrustedRecipe(RecipeError):
-    """A recipe that came with a workspace asks for what only a trusted one may have; ``folder`` is what to trust.
+    """A recipe that came with a workspace asks for what only a trusted one may have.
 
-    ``how`` says how to, where that is not by the command line.
+    ``folder`` is the folder to trust. ``how`` replaces the advice to use the command line.
     """
 
     def __init__(self, places: list[str], *, folder: str, how: str | None = None) -> None:
@@ -93,7 +98,7 @@ class UntrustedRecipe(RecipeError):
 
 
 class MissingKey(DefinitionError):
-    """No crystal can be had here: no recipe, environment or key names one."""
+    """No crystal is available: no recipe, environment variable or key names one."""
 
 
 class IntentRequired(CantripError):
@@ -103,8 +108,9 @@ class IntentRequired(CantripError):
 class CrystalError(CantripError):
     """A query that failed.
 
-    ``status`` is the HTTP status where there was one. ``retryable`` says whether asking again may help: by default for
-    429 and 5xx (PROD-2), never without a status; a crystal that knows better says so (a reset connection).
+    ``status`` is the HTTP status, if there was one. ``retryable`` says whether another attempt may help. By default
+    this holds for 429 and 5xx (PROD-2) and never without a status; a crystal that knows better sets it (for example
+    after a connection reset).
     ``retry_after`` is in seconds.
     """
 
@@ -122,7 +128,7 @@ class CrystalError(CantripError):
         super().__init__(message)
 
     def may_retry(self, statuses: frozenset[int] | None = None) -> bool:
-        """Whether to ask again; ``statuses`` replaces the default set of retryable ones."""
+        """Whether to try again. ``statuses`` replaces the default set of retryable statuses."""
         if self._retryable is not None:
             return self._retryable
         if self.status is None:
@@ -133,7 +139,7 @@ class CrystalError(CantripError):
 
 
 class ContextLimitError(CrystalError):
-    """The messages do not fit the crystal's window; nothing was cut off in silence (CRYSTAL-2)."""
+    """The messages do not fit the crystal's window. Nothing was cut off silently (CRYSTAL-2)."""
 
     def __init__(self, message: str, *, tokens: int | None = None, limit: int | None = None) -> None:
         self.tokens = tokens
@@ -142,7 +148,7 @@ class ContextLimitError(CrystalError):
 
 
 class ScriptExhausted(CrystalError):
-    """A scripted crystal was asked again after its last response."""
+    """A scripted crystal got a query after its last response."""
 
 
 class MalformedResponse(CrystalError):
@@ -153,13 +159,13 @@ class MalformedResponse(CrystalError):
 
 
 class VerdictError(CantripError):
-    """A verifier's cast did not end with a verdict, or with one out of bounds; the thread got no reward."""
+    """A verifier's cast ended without a verdict, or with one outside the allowed range. The thread got no reward."""
 
 
 class GateError(CantripError):
-    """An expected failure of a gate. The text is the observation that the entity sees (CIRCLE-5).
+    """An expected failure of a gate. Its text is the observation that the entity sees (CIRCLE-5).
 
-    ``advice`` says what the entity should do now; it ends that text. People are shown ``what`` happened, without it.
+    ``advice`` says what the entity should do now; it is the end of that text. Users see only ``what``.
 
     >>> error = GateError("the pattern is empty", "give a regular expression")
     >>> str(error), error.what
@@ -176,11 +182,11 @@ class EntityError(CantripError):
 
 
 class EntityBusy(EntityError):
-    """The entity is running a cast; it takes one at a time."""
+    """The entity is running a cast. It runs one at a time."""
 
 
 class EntityExists(EntityError):
-    """An entity of that id is in the loom already, or lives: ids are unique (ENTITY-6)."""
+    """An entity with that id is in the loom already, or is live. Ids are unique (ENTITY-6)."""
 
 
 class EntityClosed(EntityError):
@@ -188,11 +194,11 @@ class EntityClosed(EntityError):
 
 
 class SandboxError(CantripError):
-    """A sandbox that failed; nothing ran outside of it."""
+    """A sandbox failed. Nothing ran outside of it."""
 
 
 class SandboxMissing(SandboxError):
-    """This machine cannot give a sandbox, so the medium does not run. ``mend`` says what to do."""
+    """This machine cannot run a sandbox, so the medium does not run. ``mend`` says what to do."""
 
     def __init__(self, message: str, *, mend: str | None = None) -> None:
         self.mend = mend
@@ -200,11 +206,11 @@ class SandboxMissing(SandboxError):
 
 
 class GitError(CantripError):
-    """git, or a repository, that cannot be used for what was asked; the text says which and why."""
+    """git, or a repository, cannot do what was asked. The text says which and why."""
 
 
 class OutputError(CantripError):
-    """An output that a user named cannot be written, or must not be replaced (a loom, a link to a device, a folder)."""
+    """A file that a user named cannot be written, or must not be replaced (a loom, a link to a device, a folder)."""
 
 
 class LoomError(CantripError):
@@ -212,11 +218,11 @@ class LoomError(CantripError):
 
 
 class LoomDamaged(LoomError):
-    """One record cannot be read; others can."""
+    """One record cannot be read; other records can."""
 
 
 class LoomLocked(LoomError):
-    """Another process writes this loom; a loom has one writer at a time."""
+    """Another process writes this loom. A loom has one writer at a time."""
 
 
 class LoomAppendOnly(LoomError):
@@ -224,22 +230,22 @@ class LoomAppendOnly(LoomError):
 
 
 class LoomWriteError(LoomError):
-    """A record did not reach the store; what was written before it is whole."""
+    """A record did not reach the store. Earlier records are complete."""
 
 
 class LoomChanged(LoomError):
-    """The file that a reader follows was replaced, removed, cut or written over: open it again."""
+    """The file that a reader follows was replaced, removed, shortened or overwritten. Open it again."""
 
 
 class TurnNotFound(LoomError):
-    """No turn of that id in this loom."""
+    """No turn in this loom has that id."""
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether an exception that came out of a third party's code must be raised on.
+    """Whether an exception from third-party code must be raised again.
 
-    That holds for a cancellation of this task, for an interrupt of the process and for a loom that cannot be written.
-    Everything else is that code's own failure: a `SystemExit` and a cancellation of some other task among it.
+    True for a cancellation of this task, an interrupt of the process, and a loom that cannot be written. Everything
+    else is a failure of that code, also a `SystemExit` or the cancellation of another task.
     """
     if isinstance(error, BaseExceptionGroup):
         return any(map(interrupts, error.exceptions))
@@ -256,7 +262,9 @@ def interrupts(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line for whoever must act on it: the text of ours, type and text of others, a group's parts."""
+    """An exception in one line, for the person who must act: the text of a `GateError`, type and text of others, all
+    parts of a group.
+    """
     if isinstance(error, BaseExceptionGroup):
         shown = [describe(each) for each in error.exceptions[:_MOST_DESCRIBED]]
         more = len(error.exceptions) - len(shown)

@@ -1,11 +1,11 @@
-"""What happens in an entity, as a stream with back-pressure.
+"""Events: what happens in an entity, as a stream with back-pressure.
 
 Events report and never steer (§7.4). A reader subscribes to an `EventHub` in one of two ways:
 
 - **blocking** (the default): a bounded stream. A reader that stops reading stops the entity at its next event.
-- **lossy**, by declaration: when its buffer is full, events are dropped and counted in `Subscription.dropped`.
+- **lossy**: when its buffer is full, events are dropped and counted in `Subscription.dropped`.
 
-Without a reader nothing is built and nothing is sent.
+Without a reader no event is built or sent.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from cantrip_acp.core.loop import CastRun
 
 
-# --- Where a child comes from.
+# --- The link from a child to its parent.
 
 
 @dataclass(slots=True)
 class Birth:
     """A child's place in its tree.
 
-    ``run`` is the parent's cast that it works for, ``turn_id`` the turn that spawned it, ``call_id`` the gate call among
-    events, ``index`` its place in a batch. ``number`` counts its parent's children from 0, in the order of their birth. A
-    child that is asked again later (one that was summoned) works for the cast that asks: run, turn and call are then set anew.
+    ``run`` is the parent's cast that the child works for, ``turn_id`` the turn that spawned it, ``call_id`` the gate
+    call in events, ``index`` its place in a batch. ``number`` counts the parent's children from 0, in order of
+    creation.
+    A persistent child that is cast again works for the cast that asks: run, turn and call are then replaced.
     """
 
     run: CastRun
@@ -51,11 +52,11 @@ class Birth:
 
 
 BUFFER = 64
-"""Events that may wait for a blocking reader before the entity waits for it."""
+"""Number of events that may wait for a blocking reader. When it is reached, the entity waits."""
 
 
 class Diff(msgspec.Struct, frozen=True):
-    """A change of one file. ``old_text`` is None where the file is new."""
+    """A change of one file. ``old_text`` is None if the file is new."""
 
     path: str
     old_text: str | None
@@ -63,8 +64,9 @@ class Diff(msgspec.Struct, frozen=True):
 
 
 class PlanEntry(msgspec.Struct, frozen=True):
-    """One step of a plan, with the words of ACP: ``priority`` high | medium | low, ``status`` pending | in_progress |
-    completed."""
+    """One step of a plan, with ACP's values: ``priority`` high | medium | low, ``status`` pending | in_progress |
+    completed.
+    """
 
     content: str
     priority: str = "medium"
@@ -72,7 +74,7 @@ class PlanEntry(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
-    """What every event carries: whose it is, and in which cast. ``depth`` is 0 for the root entity of a tree."""
+    """Fields of every event: its entity and its cast. ``depth`` is 0 for the root entity of a tree."""
 
     entity_id: str
     cast_id: str
@@ -85,14 +87,14 @@ class CastStarted(Event, frozen=True, kw_only=True, tag="cast"):
 
 
 class QueryStarted(Event, frozen=True, kw_only=True, tag="query"):
-    """A query is sent; ``message_id`` marks the pieces that will come of it. ``attempt`` counts from 1."""
+    """A query was sent. ``message_id`` marks the pieces of its answer. ``attempt`` counts from 1."""
 
     message_id: str
     attempt: int = 1
 
 
 class Text(Event, frozen=True, kw_only=True, tag="text"):
-    """A piece of the entity's words. Pieces with one ``message_id`` belong together."""
+    """A piece of the entity's text. Pieces with the same ``message_id`` belong together."""
 
     delta: str
     message_id: str
@@ -106,7 +108,7 @@ class Thought(Event, frozen=True, kw_only=True, tag="thought"):
 
 
 class GateCalled(Event, frozen=True, kw_only=True, tag="gate_call"):
-    """A gate was asked for. ``via`` is the id of the command or cell that asked, None for a direct call."""
+    """A gate call was made. ``via`` is the id of the command or cell that made it, None for a direct call."""
 
     call_id: str
     gate: str
@@ -118,7 +120,7 @@ class GateCalled(Event, frozen=True, kw_only=True, tag="gate_call"):
 
 
 class GateStarted(Event, frozen=True, kw_only=True, tag="gate_start"):
-    """The gate is running: it was allowed, and its arguments fit."""
+    """The gate is running: the call was allowed, and its arguments are valid."""
 
     call_id: str
     gate: str
@@ -140,13 +142,13 @@ class GateFinished(Event, frozen=True, kw_only=True, tag="gate_result"):
 
 
 class PlanChanged(Event, frozen=True, kw_only=True, tag="plan"):
-    """What the entity means to do: the whole list, which replaces the one before."""
+    """The entity's plan. The whole list replaces the one before."""
 
     entries: tuple[PlanEntry, ...]
 
 
 class CommandStarted(Event, frozen=True, kw_only=True, tag="command"):
-    """The medium runs a command or a cell; ``tool`` is bash or python."""
+    """The medium runs a command or a cell. ``tool`` is bash or python."""
 
     call_id: str
     command: str
@@ -155,9 +157,9 @@ class CommandStarted(Event, frozen=True, kw_only=True, tag="command"):
 
 
 class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
-    """A piece of output, cleaned for an editor: valid text without terminal control sequences.
+    """A piece of output, cleaned for display: valid text without terminal control sequences.
 
-    The value of a cell's last expression comes as a last line that begins with ``=>``.
+    The value of a cell's last expression is a last line that begins with ``=>``.
     """
 
     call_id: str
@@ -166,7 +168,9 @@ class CommandOutput(Event, frozen=True, kw_only=True, tag="command_output"):
 
 
 class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
-    """It has ended. ``exit_code`` of a cell is 0, or 1 where it failed. ``annotations`` are those of its output."""
+    """A command or cell has ended. ``exit_code`` of a cell is 0, or 1 if it failed. ``annotations`` are those of its
+    output.
+    """
 
     call_id: str
     exit_code: int | None
@@ -178,7 +182,9 @@ class CommandFinished(Event, frozen=True, kw_only=True, tag="command_result"):
 
 
 class UsageReported(Event, frozen=True, kw_only=True, tag="usage"):
-    """After a query: its usage, the entity's so far, and how full the crystal's window is (``size`` None: not known)."""
+    """After a query: its usage, the entity's usage so far, and how full the crystal's window is (``size`` None: not
+    known).
+    """
 
     usage: Mapping[str, Any]
     cumulative: Mapping[str, Any]
@@ -187,7 +193,7 @@ class UsageReported(Event, frozen=True, kw_only=True, tag="usage"):
 
 
 def seconds_words(seconds: float) -> str:
-    """A wait as people read it: ``1.5 s``, ``42 s``, ``3 min 20 s``."""
+    """A duration for people: ``1.5 s``, ``42 s``, ``3 min 20 s``."""
     if seconds < 10:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
@@ -198,10 +204,11 @@ def seconds_words(seconds: float) -> str:
 
 
 class Voided(Event, frozen=True, kw_only=True, tag="void"):
-    """What was streamed of an attempt is void: it broke off, or its answer could not be used. The next attempt has another id.
+    """The streamed pieces of an attempt are void: it broke off, or its answer could not be used.
 
-    ``message_id`` names the pieces, text and thinking. A reader that showed them removes or marks them. An attempt that streamed
-    nothing has no such event. A `RetryScheduled` says when the model is asked again.
+    ``message_id`` names the pieces, text and thinking. A reader that showed them removes or marks them. The next
+    attempt has another id. An attempt that streamed nothing has no such event. A `RetryScheduled` says when the model
+    is asked again.
     """
 
     message_id: str
@@ -210,7 +217,7 @@ class Voided(Event, frozen=True, kw_only=True, tag="void"):
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
-    """A query failed and will be asked again; the pieces of ``message_id`` are void (D-006)."""
+    """A query failed and will be repeated. The pieces of ``message_id`` are void (D-006)."""
 
     message_id: str
     attempt: int
@@ -225,13 +232,13 @@ class RetryScheduled(Event, frozen=True, kw_only=True, tag="retry"):
 
 
 class Noticed(Event, frozen=True, kw_only=True, tag="notice"):
-    """Something for the user that stops nothing, such as a server that could not be reached."""
+    """A message for the user about something that stops nothing, such as a server that could not be reached."""
 
     text: str
 
 
 class Folded(Event, frozen=True, kw_only=True, tag="fold"):
-    """Earlier turns were replaced by a summary in what the crystal sees; ``turn_id`` is the turn that tells of it."""
+    """A summary replaced earlier turns in what the crystal sees. ``turn_id`` is the turn that records it."""
 
     first: int
     last: int
@@ -240,11 +247,11 @@ class Folded(Event, frozen=True, kw_only=True, tag="fold"):
 
 
 class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):
-    """An event of a child, as a reader of an entity above it hears it.
+    """An event of a child, as readers of an entity above it get it.
 
-    ``entity_id``, ``cast_id`` and ``depth`` are the child's. ``path`` are the ids of the entities that lead to it, from the
-    reader's own child down to the child itself, and ``calls`` the ids of the gate calls that spawned each of them, so
-    that ``calls[0]`` is a call of the reader's entity. ``index`` is the child's place in a batch, None outside of one.
+    ``entity_id``, ``cast_id`` and ``depth`` are the child's. ``path`` has the ids of the entities from the reader's
+    own child down to the child itself. ``calls`` has the ids of the gate calls that spawned each of them, so
+    ``calls[0]`` is a call of the reader's entity. ``index`` is the child's place in a batch, None outside of one.
     """
 
     path: tuple[str, ...]
@@ -259,10 +266,10 @@ class ChildEvent(Event, frozen=True, kw_only=True, tag="child"):
 
 
 class ChildRejected(Event, frozen=True, kw_only=True, tag="child_rejected"):
-    """A child was asked for that may not be; nothing was spent on it, nor on any other of its batch.
+    """A request for a child was refused. Nothing was spent on it, nor on any other child of its batch.
 
-    ``call_id`` is the gate call that asked, ``ward`` what refused it (a ward, or gate, medium, crystal, circle, call), ``index``
-    its place in a batch, None outside of one or where no single place is to blame.
+    ``call_id`` is the gate call, ``ward`` what refused it (a ward, or gate, medium, crystal, circle, call). ``index``
+    is its place in a batch, None outside of one or where the fault is not in one place.
     """
 
     call_id: str
@@ -272,13 +279,13 @@ class ChildRejected(Event, frozen=True, kw_only=True, tag="child_rejected"):
 
 
 class TurnEnded(Event, frozen=True, kw_only=True, tag="turn"):
-    """A turn stands in the loom."""
+    """A turn was written to the loom."""
 
     turn: Turn
 
 
 class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
-    """The last event of a cast. ``warnings`` say which wards could not be enforced, or not exactly, and why."""
+    """The last event of a cast. ``warnings`` name the wards that could not be enforced, or not exactly, and say why."""
 
     result: Any
     terminated: bool
@@ -293,7 +300,7 @@ class CastEnded(Event, frozen=True, kw_only=True, tag="result"):
 
 
 def as_json(event: Event) -> dict[str, Any]:
-    """An event as plain data, as ``cantrip cast --json`` prints it: a turn's record stands flat beside ``event``."""
+    """An event as plain data, as ``cantrip cast --json`` prints it. A turn's record is merged with ``event``."""
     if isinstance(event, TurnEnded):
         record = msgspec.to_builtins(event.turn)
         record.pop("type", None)
@@ -307,7 +314,9 @@ def as_json(event: Event) -> dict[str, Any]:
 
 
 class Subscription:
-    """One reader's end. Iterate it; close it (or leave its ``with``) to stop reading without hurting the entity."""
+    """One reader's end of the stream. Iterate it. Closing it (or leaving its ``with``) stops reading; the entity goes
+    on.
+    """
 
     def __init__(self, hub: EventHub, buffer: float, lossy: bool) -> None:
         self._hub = hub
@@ -321,8 +330,9 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        # What waits is handed on without a trip through the event loop for each: streams of small pieces are several times
-        # faster so, and readers can send them on together. No generator, which would outlive a reader that was cancelled.
+        # Waiting events are returned without a switch through the event loop for each. Streams of small pieces are
+        # several times faster this way, and readers can send them on together. This is no generator: a generator would
+        # outlive a cancelled reader.
         try:
             return self._receive.receive_nowait()
         except anyio.WouldBlock:
@@ -339,13 +349,13 @@ class Subscription:
         return await self._receive.receive()
 
     def close(self) -> None:
-        """Stop reading. An entity that waits for this reader goes on."""
+        """Stop reading. An entity that waits for this reader continues."""
         self._hub._drop(self)
         self._receive.close()
         self._send.close()
 
     def finish(self) -> None:
-        """No more events will come; what waits can still be read."""
+        """End the stream for the reader; waiting events can still be read."""
         self._hub._drop(self)
         self._send.close()
 
@@ -357,17 +367,17 @@ class Subscription:
 
 
 class EventHub:
-    """Where an entity's events go out. Sending waits for every blocking reader."""
+    """Sends an entity's events to its readers. Sending waits for every blocking reader."""
 
     __slots__ = ("_subscriptions", "active")
 
     def __init__(self) -> None:
         self._subscriptions: tuple[Subscription, ...] = ()
         self.active = False
-        """Whether anybody listens: who builds events asks this first."""
+        """Whether there is any reader. Code that builds events checks this first."""
 
     def subscribe(self, *, lossy: bool = False, buffer: int = BUFFER) -> Subscription:
-        """A new reader; with ``lossy`` it never slows the entity and may miss events."""
+        """Add a reader. With ``lossy`` it never slows the entity and may miss events."""
         subscription = Subscription(self, buffer, lossy)
         self._subscriptions = (*self._subscriptions, subscription)
         self.active = True
@@ -378,9 +388,11 @@ class EventHub:
         self.active = bool(self._subscriptions)
 
     async def send(self, event: Event) -> None:
-        """Hand an event to every reader; returns when each blocking one has room for it. No reader can change it."""
+        """Send an event to every reader. Returns when each blocking reader has room for it. Readers cannot change the
+        event.
+        """
         if type(event) is not TurnEnded:
-            # A turn cannot be changed from the start (`turnstate`).
+            # A turn is already immutable (`turn_builder`).
             event = freeze_record(event)
         for subscription in self._subscriptions:
             try:
@@ -398,7 +410,7 @@ class EventHub:
 
     @contextmanager
     def listening(self, *, lossy: bool = False, buffer: int = BUFFER) -> Iterator[Subscription]:
-        """A subscription for the length of a ``with`` block."""
+        """A subscription for the duration of a ``with`` block."""
         subscription = self.subscribe(lossy=lossy, buffer=buffer)
         try:
             yield subscription
@@ -407,9 +419,9 @@ class EventHub:
 
 
 class ChildHub(EventHub):
-    """A child's hub: what goes out of it reaches the readers of all entities above, marked with its place in the tree.
+    """A child's hub: its events also go to the readers of all entities above, marked with its place in the tree.
 
-    A parent's slow reader slows the child as it slows the parent.
+    A slow reader of the parent slows the child too.
     """
 
     __slots__ = ("_above", "_birth", "_entity_id")
@@ -426,7 +438,7 @@ class ChildHub(EventHub):
 
     @active.setter
     def active(self, value: bool) -> None:
-        """It follows from who listens, here and above."""
+        """Ignored: the value depends on the readers here and above."""
 
     async def send(self, event: Event) -> None:
         if self._subscriptions:

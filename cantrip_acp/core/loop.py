@@ -1,8 +1,9 @@
-"""The loop: query, classify, execute, record; then terminate, truncate or go on (chapter 1).
+"""The loop: runs one cast of an entity, turn by turn (chapter 1).
 
-One `CastRun` is one cast of one entity. The order inside a turn is what everything else rests on: the crystal is asked,
-its calls are run one after the other, the turn is written to the loom (LOOM-1), the messages grow by it, and only then is
-it told to readers and the next one begun.
+A turn is: query, classify, execute, record. Then the cast terminates, is truncated or continues.
+One `CastRun` is one cast. The order inside a turn is fixed, because everything else depends on it: query the crystal,
+run its calls one after the other, write the turn to the loom (LOOM-1), add it to the messages, and only then report
+it to readers and start the next turn.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _ENDED = {
     "refusal": "The crystal refused",
     "error": "Failed",
 }
-"""How a truncation is told that no ward made."""
+"""Words for truncations that no ward caused."""
 
 
 def _many(queries: int) -> str:
@@ -71,13 +72,13 @@ def _many(queries: int) -> str:
 
 
 _KEPT_WITHIN = 1.0
-"""Seconds that the snapshot of the last turn may still take where a cast is stopped."""
+"""Seconds that the snapshot of the last turn may still take if the cast is stopped."""
 _NOT_TAKEN = frozenset({400, 413, 415, 422})
-"""Statuses by which a provider says that what it was sent is not to be taken."""
+"""HTTP statuses by which a provider says that it does not accept the request's content."""
 
 
 class CastRun:
-    """One cast from its intent to its end."""
+    """One cast, from its intent to its end."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class CastRun:
         blocks: Sequence[ContextBlock],
         resumed: Point | None = None,
     ) -> None:
-        """``resumed`` is where another cast is gone on with; ``intent`` and ``blocks`` are then that one's."""
+        """``resumed`` is the place where another cast is continued; ``intent`` and ``blocks`` are then of that cast."""
         self.entity = entity
         self.id = new_id("c")
         self.intent = intent
@@ -98,31 +99,31 @@ class CastRun:
         call = entity.call
         asked = RequestParameters(call.temperature, call.top_p, call.seed, call.max_tokens)
         self.asked = asked if asked != RequestParameters() else None
-        """The call's parameters, if it has any."""
+        """The call's parameters, or None if it sets none."""
         self.usage = Usage()
-        """What this cast has used, with all children of it."""
+        """The usage of this cast, including all its children."""
         self.below: Usage | None = None
-        """What children have used of that; None where there were none."""
+        """The children's part of that usage; None if there were no children."""
         self.estimated = 0
-        """Tokens by estimate of the queries whose usage is unknown, children's too: wards on tokens hold all the same."""
+        """Estimated tokens of queries whose usage is unknown, including children's. Wards on tokens count them too."""
         self.beside = NO_USAGE
-        """What the running query has used beside its response: failed attempts, answers that broke the contract."""
+        """Usage of the running query besides its response: failed attempts, and answers that broke the contract."""
         self.voided: list[VoidedAttempt] = []
-        """What attempts of the running query had streamed when they broke off."""
+        """What attempts of the running query had streamed before they broke off."""
         self.unpriced: dict[str, None] = {}
-        """The models that gave no cost."""
+        """The models that reported no cost."""
         self.queries = (
             resumed.spent if resumed is not None and resumed.spent < (entity.circle.wards.max_turns or 1) else 0
         )
         self.turns = 0
         self._withdrawn = False
         self.stop_reason: str | None = None
-        """Why the scope was cancelled, where it was; set before cancelling."""
+        """Why the scope was cancelled, if it was. Set it before cancelling."""
         self._turn: TurnState | None = None
         self._sink: Sink | None = None
-        """Where the query that is under way streams to; None between queries."""
+        """Receives the stream of the current query; None between queries."""
         self._ended = False
-        """Whether the last turn, or what stands in its place, has ended the cast."""
+        """Whether the last turn, or the partial answer written instead of one, has ended the cast."""
         self._scope: anyio.CancelScope | None = None
         self._began = 0.0
         self._latest = math.inf
@@ -136,14 +137,16 @@ class CastRun:
     # The whole cast
 
     async def run(self, scope: anyio.CancelScope) -> CastResult:
-        """Run to the end. Raises `CrystalError` where a query failed for good; whatever happens is in the loom before."""
+        """Run the cast to its end. Raises `CrystalError` where a query failed and is not retried; the loom is
+        complete before that.
+        """
         await self._begin()
         reason, error = "error", None
         try:
             with scope:
                 self._scope, self._latest, self._began = scope, scope.deadline, anyio.current_time()
                 self.hold_to(self.entity.circle.wards)
-                # Its start is in the loom: whatever stops it from here on, so is its end.
+                # The cast's start is in the loom. Whatever stops it from here on, its end is written too.
                 await self._tell_start()
                 with spans.invoke_agent(self.entity, self.trace, self.id, self.intent) as span:
                     reason = await self._turns()
@@ -158,7 +161,7 @@ class CastRun:
                 else:
                     self._write_partial(reason)
         except anyio.get_cancelled_exc_class():
-            # Whoever started this entity is gone. What happened until now is kept all the same (COMP-9).
+            # The task that started this entity was cancelled. What happened until now is written all the same (COMP-9).
             reason = self.stop_reason or ("parent_terminated" if self.entity.depth else "cancelled")
             if self._turn is None:
                 self._write_partial(reason)
@@ -173,7 +176,8 @@ class CastRun:
             if not self._withdrawn:
                 self._write_partial(reason)
         except BaseException as caught:
-            # A loom that cannot be written is the likeliest cause; its first error is the one to tell.
+            # The most likely cause is a loom that cannot be written. Report the first error, not those that follow from
+            # it.
             with contextlib.suppress(LoomError):
                 if self._turn is not None:
                     self._write(self._turn, "error")
@@ -190,7 +194,7 @@ class CastRun:
         return result
 
     def hold_to(self, wards: Wards) -> None:
-        """Keep to the time limit that is in force from now on; it counts from the cast's begin."""
+        """Apply the time limit that is in force now. It counts from the start of the cast."""
         if self._scope is not None and self.stop_reason is None:
             limit = math.inf if wards.max_seconds is None else self._began + wards.max_seconds
             self._scope.deadline = min(self._latest, limit)
@@ -247,7 +251,7 @@ class CastRun:
         if where is None or where.begins:
             entity.context.begin(self.intent, self.blocks)
         else:
-            # The same query is asked again: what it had begun to answer is not in its way.
+            # The same query is sent again, so its unfinished answer must go.
             entity.context.forget_partial()
         entity.begun = self.id
 
@@ -259,11 +263,11 @@ class CastRun:
                 await self.entity.hub.send(events.Noticed(**self._ids, text=problem))
 
     async def _turns(self) -> str:
-        """Turn by turn until something ends it; the reason."""
+        """Run turn after turn until one ends the cast. Returns the reason."""
         try:
             return await self._one_by_one()
         except BaseException:
-            # What stopped the cast is the thing to tell.
+            # Raise what stopped the cast, not an error from the snapshot.
             with anyio.CancelScope(shield=True), contextlib.suppress(CantripError):
                 await self.entity.state_kept(patience=0 if self.entity.ends_when_cut else _KEPT_WITHIN)
             raise
@@ -291,7 +295,7 @@ class CastRun:
                 turn.outputs.append(Output(error=response.problem))
                 if self.entity.hub.active:
                     await self.entity.hub.send(events.Noticed(**self._ids, text=response.problem))
-            # Nothing of the entity's may run beside what is done now, and a cell begins with the state that was kept.
+            # None of the entity's code may run during this step, and a cell must start from the state of the snapshot.
             await self.entity.state_kept()
             await self._act(turn)
             reason = self._verdict(turn)
@@ -305,7 +309,7 @@ class CastRun:
             if self.entity.hub.active:
                 await self._tell_turn(record, response if not turn.parts else None)
             if self.entity.birth is not None:
-                # Also where this cast has ended: what its parents may spend is what all of them spend.
+                # Also if this cast has ended: the limits of the casts above apply to what all their children spend.
                 self._stop_overspent(used)
             if reason is not None:
                 await self.entity.state_kept()
@@ -320,14 +324,14 @@ class CastRun:
         if response.refused:
             return "refusal"
         if not response.tool_calls and response.stop_reason == "length":
-            # Cut at the crystal's own limit: half an answer is none.
+            # Cut at the crystal's own limit: half an answer is not a result.
             return "max_tokens"
         if not response.tool_calls and response.problem is None and not self.entity.require_done:
             return "text"
         if wards.max_total_tokens is not None and self.tokens >= wards.max_total_tokens:
             return "max_tokens"
         if wards.max_cost_usd is not None:
-            # A limit that nobody can keep count of is reached at once.
+            # A cost limit that cannot be measured counts as reached at once.
             if turn.used.queries_without_cost or (self.usage.cost or 0.0) >= wards.max_cost_usd:
                 return "max_cost"
         if self.queries >= (wards.max_turns or 1):
@@ -337,12 +341,13 @@ class CastRun:
     # One turn
 
     async def _answered(self, turn_id: str) -> Response:
-        """A response to all that the entity knows; folds first where it has become too much (PROD-4)."""
+        """Query the crystal. Fold first if the context has become too large (PROD-4)."""
         await make_room(self)
         try:
             return await self._ask(turn_id)
         except ContextLimitError as refusal:
-            # The provider counts otherwise than we do. Once more with less; where nothing can go, the error stands.
+            # The provider counts tokens differently. Try once more with a smaller context; if it cannot shrink, raise
+            # the error.
             if not await make_more_room(self, refusal):
                 raise
             if self._sink is not None:
@@ -370,7 +375,7 @@ class CastRun:
             emit = sink.emit if span is None else span.emit
 
             def read(response: Response) -> Response:
-                # Only now is it known if this crystal writes its calls as text: a recorded one did so in some turns.
+                # Decided only now, because a recorded crystal writes its calls as text in some turns only.
                 programs = TextPrograms.of(entity.circle.medium, entity.crystal, call.tool_choice, f"text_{turn_id}")
                 return response if programs is None else programs.read(response)
 
@@ -383,7 +388,9 @@ class CastRun:
             return response
 
     def _with_patience(self, response: Response) -> Response:
-        """The response. Where nobody insists on done, a program that stays unclear counts as words, which end the cast."""
+        """The response. If prose may end the cast, a program that stays unclear counts as prose after `MOST_PROBLEMS`
+        tries.
+        """
         self._unclear += 1
         if self._unclear > MOST_PROBLEMS and not self.entity.require_done:
             return msgspec.structs.replace(response, problem=None)
@@ -395,9 +402,9 @@ class CastRun:
         medium = entity.circle.medium
         for index, call in enumerate(turn.response.tool_calls):
             if medium.tool is not None and call.gate == medium.tool:
-                # The crystal's ids may come again in a later turn; ids of events must not.
+                # The crystal may repeat its ids in later turns, but event ids must be unique.
                 output = await self._program(turn, index, call)
-                # A delegation has begun another part of the turn meanwhile, with outputs of its own.
+                # Append only now: a delegation may have started another part of the turn, with its own outputs.
                 turn.outputs.append(output)
             else:
                 name = entity.circle.tool_names.get(call.gate, call.gate)
@@ -406,7 +413,7 @@ class CastRun:
                 break
 
     async def _program(self, turn: TurnState, index: int, call: ToolCall) -> Output:
-        """One program of the medium, where nobody who is asked refuses it."""
+        """Run one program of the medium, unless an interceptor refuses it."""
         own = turn.program = ToolCall(f"{turn.id}.{index}", call.gate, call.args)
         entity = self.entity
         output = await entity.refused(own, self.id)
@@ -423,9 +430,9 @@ class CastRun:
             return output
 
     def _keep_word(self, turn: TurnState) -> None:
-        """Write what was said before anything is done about it: the process may end, and nothing is to be done twice.
+        """Write the utterance before acting on it: if the process ends, nothing must be done twice.
 
-        A loom in memory ends with the process.
+        Not needed for a loom in memory, which ends with the process.
         """
         entity = self.entity
         if entity.loom.location is not None and turn.acts:
@@ -434,7 +441,7 @@ class CastRun:
     def _write(self, turn: TurnState, reason: str | None) -> Turn:
         entity = self.entity
         record = self._append(turn.close(reason=reason, parent_id=entity.last_turn, sequence=entity.sequence + 1))
-        # The crystal spoke once, so it sees one observation, whatever was delegated meanwhile.
+        # The crystal spoke once, so it sees one observation, even if delegations split the turn.
         entity.context.add(record if not turn.parts else joined((*turn.parts, record)))
         if turn.response.content:
             self._words = turn.response.content
@@ -450,10 +457,10 @@ class CastRun:
         return record
 
     async def close_part(self, turn: TurnState) -> None:
-        """Write a turn up to the delegation that it has come to, and tell of it."""
+        """Write a turn up to the delegation that it has reached, and report it."""
         entity = self.entity
         first = not turn.parts
-        # Nothing is waited for until it stands in the loom: a second delegation beside this one hangs on it.
+        # No await before this is in the loom: a second, concurrent delegation hangs on this record.
         record = self._append(
             turn.close_part(parent_id=entity.last_turn, sequence=entity.sequence + 1, output=entity.printed())
         )
@@ -467,10 +474,10 @@ class CastRun:
         return (self.usage.total_tokens or 0) + self.estimated
 
     def spend(self, usage: Usage, *, said: int = 0, model: str | None = None) -> None:
-        """Count what a query took: for this cast, and for every one above it, which pay for their children.
+        """Add a query's usage to this cast and to every cast above it, because parents pay for their children.
 
-        ``said`` are the characters of its response, for an estimate where its usage is unknown; ``model`` is the one that was
-        asked, where it is not the entity's.
+        ``said`` is the number of characters of its response, for an estimate where its usage is unknown. ``model`` is
+        the model that was queried, if it is not the entity's.
         """
         estimated = 0
         if usage.queries_without_usage:
@@ -494,7 +501,7 @@ class CastRun:
         self.spend(usage)
 
     def _known_unenforceable(self) -> list[str]:
-        """What is known at the start of wards that cannot be enforced."""
+        """Problems with wards that are known at the start of the cast."""
         entity = self.entity
         if entity.circle.wards.max_cost_usd is None or getattr(entity.crystal, "priced", None) is not False:
             return []
@@ -522,7 +529,9 @@ class CastRun:
         return tuple(self.entity.redactor.text(each) for each in found)
 
     def _stop_overspent(self, usage: Usage) -> None:
-        """Cut off the highest cast above this one that has spent what it may; all below it ends with it (COMP-9)."""
+        """Stop the highest cast above this one that has reached its token or cost limit. All casts below it end too
+        (COMP-9).
+        """
         over: tuple[CastRun, str] | None = None
         birth = self.entity.birth
         while birth is not None:
@@ -540,7 +549,7 @@ class CastRun:
             run.entity.cancel(reason)
 
     async def _close_cut_turn(self, reason: str) -> None:
-        """Write the turn that a cancel or a time limit fell into, with what had happened in it."""
+        """Write the turn that a cancel or a time limit interrupted, with everything that happened in it."""
         turn, self._turn = self._turn, None
         if turn is not None:
             self._ended = True
@@ -548,9 +557,10 @@ class CastRun:
             await self.entity.keep_files(record)
 
     def _write_partial(self, reason: str) -> None:
-        """Keep what was streamed of an answer that will not be finished. It is no turn; the next query goes on from it.
+        """Write what was streamed of an answer that will not be finished. It is not a turn; the next query continues
+        from it.
 
-        It is written without a text too: the crystal sees that its user's last message had no answer.
+        It is written without text too, so that the crystal sees that its user's last message had no answer.
         """
         sink, self._sink = self._sink, None
         if self._ended:
@@ -577,7 +587,7 @@ class CastRun:
             self._words = record.utterance.content
 
     async def _tell_cut_calls(self, turn: TurnState) -> None:
-        """The end of each call and of the program that were cancelled, as their records have it."""
+        """Send the end events of calls and of the program that were cancelled, as their records have them."""
         if not self.entity.hub.active:
             return
         for call in turn.cut:
@@ -605,7 +615,7 @@ class CastRun:
         warnings = self._warnings()
         summary = None if terminated else self._digest(reason, warnings)
         result = CastResult(
-            # The record's own data stay as they are whatever the caller does with the result.
+            # A copy, so that callers who change the result do not change the record.
             thaw(self._result) if terminated else None,
             terminated,
             not terminated,
@@ -643,7 +653,7 @@ class CastRun:
         return result
 
     def _digest(self, reason: str, warnings: Sequence[str]) -> str:
-        """What was done until the cast was cut off, by rule and without a query (LOOP-4)."""
+        """A summary of what was done before the cast was cut off, made by rule and without a query (LOOP-4)."""
         how = _ENDED.get(reason, f"Stopped by {reason}")
         parts = [f"{how} after {self.turns} turn{'s' if self.turns != 1 else ''}.", *warnings]
         if self._gates:
@@ -660,7 +670,7 @@ class CastRun:
         await hub.send(events.TurnEnded(**self._ids, turn=record))
 
     async def _tell_usage(self, usage: Usage, used: int | None = None) -> None:
-        """``used`` is how full the window is by the provider's count; where it gives none, an estimate is told."""
+        """``used`` is how full the window is by the provider's count. If it is None, an estimate is sent."""
         await self.entity.hub.send(
             events.UsageReported(
                 **self._ids,
@@ -675,7 +685,7 @@ class CastRun:
         if not self.entity.hub.active:
             return
         if self.beside != NO_USAGE:
-            # A query that failed or was cut off wrote no turn, and is billed all the same.
+            # A query that failed or was cut off wrote no turn, but it is billed all the same.
             await self._tell_usage(self.beside)
         await self.entity.hub.send(
             events.CastEnded(

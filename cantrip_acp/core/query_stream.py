@@ -1,4 +1,4 @@
-"""A response's pieces and retries as events."""
+"""Query stream: turns the pieces and the retries of a model response into events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VOID_LIMIT = 4000
 
 
 class Sink:
-    """Where a query's pieces and retries go; made anew for each query."""
+    """Receives the pieces and retries of one query. Each query has a new one."""
 
     __slots__ = ("_kind", "_masked", "_run", "_streamed", "attempt", "message_id")
 
@@ -28,7 +28,7 @@ class Sink:
         self.message_id = new_id("m")
         self._kind = "text"
         self._streamed: dict[str, list[str]] = {}
-        # A secret may come in pieces that are none.
+        # A secret may be split over several pieces.
         self._masked = Pieces(run.entity.redactor)
 
     async def emit(self, delta: Delta) -> None:
@@ -43,13 +43,13 @@ class Sink:
         await self._send(self._masked.feed(delta.text))
 
     def streamed(self) -> Utterance:
-        """The text and the thinking that came until now, with secrets masked."""
+        """The text and the thinking received so far, with secrets masked."""
         mask = self._run.entity.redactor.text
         said = {kind: mask("".join(pieces)) for kind, pieces in self._streamed.items()}
         return Utterance(said.get("text"), said.get("thought"))
 
     async def finish(self) -> None:
-        """No more comes of this response, or of this kind."""
+        """Send the rest: no more pieces of this response, or of this kind, will follow."""
         await self._send(self._masked.end())
 
     async def _send(self, text: str) -> None:
@@ -59,7 +59,9 @@ class Sink:
             await run.entity.hub.send(kind(**run._ids, delta=text, message_id=self.message_id))
 
     async def void(self, error: CrystalError) -> str:
-        """Keep what came of this attempt as void, and tell readers; the error's text, masked."""
+        """Record what was streamed of this attempt as void, and report it to readers. Returns the error's text with
+        secrets masked.
+        """
         run = self._run
         said = self.streamed()
         self._masked.end()
@@ -75,7 +77,7 @@ class Sink:
         return message
 
     async def notice(self, delay_s: float, error: CrystalError) -> None:
-        """The attempt is void, and there will be another."""
+        """Mark the attempt as void and announce the next one."""
         run = self._run
         message = await self.void(error)
         if run.entity.hub.active:

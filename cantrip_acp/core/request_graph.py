@@ -1,8 +1,8 @@
-"""How the model requests of a tree of entities follow from each other, for a trainer that saw each of them by itself.
+"""Request graph: how the model requests of a tree of entities follow from each other.
 
-A harness between us and a model sees requests one by one. Which of them go on with which conversation, which began a child's
-and which took its answer up, only the tree knows. `Lineage` keeps that as edges between request ids
-(`Query.request_id`): an entity has one, and all of a tree write into one list.
+A trainer between this package and a model sees single requests. It cannot tell which request continues a
+conversation, which starts a child's conversation, and which contains a child's answer. `Lineage` records this as
+edges between request ids (`Query.request_id`). Each entity has one; all entities of a tree write into one list.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ EdgeType = Literal["continuation", "compaction_attempt", "compaction", "subagent
 class Edge(msgspec.Struct, frozen=True):
     """One request led to another.
 
-    continuation: the same conversation, longer. compaction: the same one, with a summary for what was before; where a model
-    wrote the summary, its request stands between (compaction_attempt leads to it). subagent_call: the request whose answer
-    asked for a child, and the child's first. subagent_return: a child's last request, and the one that was told its answer.
+    continuation: the same conversation, longer. compaction: the same conversation, with a summary of its earlier
+    part; if a model wrote the summary, its request is in between (compaction_attempt leads to it). subagent_call:
+    from the request whose answer asked for a child to the child's first request. subagent_return: from a child's last
+    request to the request that contains its answer.
     """
 
     source_request_id: str
@@ -28,7 +29,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class Lineage:
-    """One entity's requests. Only those that were answered count: of others, nobody kept anything."""
+    """The requests of one entity. Only answered requests count: of others nothing is recorded."""
 
     __slots__ = ("_causes", "_edges", "_last", "_type")
 
@@ -39,7 +40,7 @@ class Lineage:
         self._causes: list[tuple[str, EdgeType]] = []
 
     def answered(self, request_id: str) -> None:
-        """A request was answered; an empty id is none."""
+        """Record that a request was answered. An empty id is ignored."""
         if not request_id:
             return
         if self._last:
@@ -49,25 +50,27 @@ class Lineage:
         self._last, self._type, self._causes = request_id, "continuation", []
 
     def folded(self, request_id: str = "") -> None:
-        """What was before went into a summary; ``request_id`` is the one that a model answered with it."""
+        """Record that a summary replaced earlier turns. ``request_id`` is the request that a model answered with the
+        summary.
+        """
         if self._last and request_id:
             self._edges.append(Edge(self._last, request_id, "compaction_attempt"))
             self._last = request_id
         self._type = "compaction"
 
     def called(self, parent: Lineage) -> None:
-        """A cast begins that an entity's last answer asked for."""
+        """Record the start of a cast that the parent's last answer asked for."""
         if parent._last:
             self._causes.append((parent._last, "subagent_call"))
 
     def returned(self, parent: Lineage) -> None:
-        """It has ended, and that entity's next request tells of it."""
+        """Record the end of that cast. The parent's next request contains its answer."""
         cause: tuple[str, EdgeType] = (self._last, "subagent_return")
         if self._last and cause not in parent._causes:
             parent._causes.append(cause)
 
     def take(self) -> list[Edge]:
-        """The edges of the whole tree since the last time."""
+        """Remove and return the edges of the whole tree since the last call."""
         edges = self._edges.copy()
         self._edges.clear()
         return edges

@@ -1,4 +1,4 @@
-"""What a cast gives back."""
+"""Cast results: how a cast ended, and the stream of its events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 class CastResult:
     """How a cast ended.
 
-    ``result`` is what ``done`` was given, or the last words (LOOP-6); None where a ward or a cancel cut it off.
-    ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated, refusal, error.
-    ``summary`` says what had been done until a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
-    ``usage`` is with all children; ``children_usage`` is theirs, None where there were none. Both count every billed query:
-    failed and repeated attempts, cancelled streams as far as their provider reported, summaries of folding.
-    ``warnings`` say which wards could not be enforced, or not exactly, and why.
+    ``result`` is the argument of ``done``, or the last text (LOOP-6); None if a ward or a cancel cut the cast off.
+    ``reason`` is one of done, text, max_turns, max_seconds, max_tokens, max_cost, cancelled, parent_terminated,
+    refusal, error.
+    ``summary`` says what was done before a truncation (LOOP-4). ``loom`` is where the trace is, None in memory.
+    ``usage`` includes all children; ``children_usage`` is their part, None if there were none. Both count every
+    billed query: failed and repeated attempts, cancelled streams as far as their provider reported, summaries of
+    folding.
+    ``warnings`` name the wards that could not be enforced, or not exactly, and say why.
     """
 
     result: Any
@@ -46,7 +48,7 @@ class CastResult:
         return self.usage if self.children_usage is None else self.usage - self.children_usage
 
     def record(self) -> dict[str, Any]:
-        """As ``cantrip cast --json`` ends with."""
+        """The result as data, as the last line of ``cantrip cast --json`` has it."""
         return {
             "result": self.result,
             "terminated": self.terminated,
@@ -63,11 +65,11 @@ class CastResult:
         }
 
 
-# --- A cast as a stream of events, and its result behind the last one.
+# --- A cast as a stream of events, with its result after the last one.
 
 
 class CastStream:
-    """The events of one cast; iterate it. ``result`` is there after the last event."""
+    """The events of one cast; iterate it. ``result`` is available after the last event."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -78,7 +80,7 @@ class CastStream:
         self._left = False
 
     def _leave(self, entity: Entity) -> None:
-        """The reader is gone: a cast that still runs is cancelled, one that has not begun never will."""
+        """The reader left: cancel the cast if it runs; if it has not begun, it never will."""
         self._left = True
         if self._running:
             entity.cancel()
@@ -91,7 +93,7 @@ class CastStream:
         try:
             self._result = await (entity.resume(**options) if intent is None else entity.cast(intent, **options))
         except CantripError as error:
-            # Kept for whoever reads `result`: raised from here it would come as a group.
+            # Kept for `result`: raised from here it would come as an ExceptionGroup.
             self._error = error
         finally:
             self._running = False

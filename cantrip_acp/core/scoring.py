@@ -1,8 +1,8 @@
-"""Shaped rewards: a scoring function that is part of the circle, the rubric as part of the environment (§6.4).
+"""Shaped rewards: calls a scoring function that belongs to the circle (§6.4).
 
-It is the host's own code and sees what the loom has. What it answers becomes a `RewardRecord` of the kind ``shaped``, ``by``
-its name. It can slow a cast and nothing else: one that raises, answers no number or takes too long leaves a record
-without a reward that says so, and the cast goes on.
+The function is the host's own code and sees what the loom has. Its answer becomes a `RewardRecord` of the kind
+``shaped``, ``by`` its name. It can slow a cast but not stop it: if it raises, answers no number or takes too long, a
+record without a reward says so, and the cast continues.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class Scorer:
 
     @classmethod
     def of(cls, score: Scorer | Callable[[Any], Any] | None) -> Scorer | None:
-        """A scorer, or a plain function that is asked after each turn. Raises `DefinitionError` for what is neither."""
+        """Make a scorer; a plain function is called after each turn. Raises `DefinitionError` for anything else."""
         return score if score is None or isinstance(score, Scorer) else cls(score)
 
     def record(self) -> dict[str, Any]:
-        """What the loom keeps of it, as a part of the circle."""
+        """The scorer as the loom stores it, as part of the circle."""
         return {"name": self.name, "at": self.at}
 
 
 class Scoring:
-    """The scoring of one cast. After the scorer has once taken too long, it is asked no more in that cast."""
+    """The scoring of one cast. After one timeout the scorer is not called again in that cast."""
 
     def __init__(self, entity: Entity) -> None:
         self._entity = entity
@@ -84,7 +84,7 @@ class Scoring:
             await self._score(turn, turn.id, grade=False)
 
     async def end(self, turns: int) -> None:
-        """Score the cast, now that it has ended, or the turn that its end cut off before it could be scored."""
+        """Score the cast that has ended, or its last turn if the end came before that turn was scored."""
         leaf, loom = self._entity.last_turn, self._entity.loom
         if self._scorer is None or not turns:
             return
@@ -109,7 +109,7 @@ class Scoring:
             note = f"took longer than {scorer.timeout_s:g} s, and is asked no more in this cast"
             self._scorer = None
         except BaseException as error:
-            # Somebody's own function may raise anything; the work that it was to judge is done all the same.
+            # The host's function may raise anything; the cast that it scores must not fail because of it.
             if interrupts(error):
                 raise
             note = describe(error)
@@ -130,11 +130,11 @@ async def _asked(scorer: Scorer, subject: Turn | Thread) -> Any:
 
 
 def _read(answer: Any) -> tuple[float, str | None]:
-    """A reward and its note from a scorer's answer. Raises ValueError."""
+    """The reward and the note in a scorer's answer. Raises ValueError."""
     note = None
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], str | None):
         answer, note = answer
-    # A number of another kind (a NumPy scalar, a Fraction) says so by __float__; a text or a truth is none.
+    # Other number types (a NumPy scalar, a Fraction) have __float__. Texts and booleans are refused.
     if isinstance(answer, bool | str | bytes) or not hasattr(answer, "__float__"):
         raise ValueError(f"a scorer answers a number, not {type(answer).__name__}")
     reward = float(answer)
@@ -144,7 +144,7 @@ def _read(answer: Any) -> tuple[float, str | None]:
 
 
 def own_thread(loom: Loom, leaf_id: str) -> Thread:
-    """The thread that ends in a turn, of a child's without what its parents lived through."""
+    """The thread that ends in a turn. For a child it leaves out its parents' turns."""
     path = loom.path(leaf_id)
     first = max((n for n, i in enumerate(path) if loom.places[i].role == "call"), default=0)
     turns = tuple(loom.bodies(path[first:]))

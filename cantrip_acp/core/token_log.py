@@ -1,6 +1,7 @@
-"""The tokens of an entity's turns on their way into the loom: each turn keeps what it adds, and no secret as tokens.
+"""Token log: reduces the tokens of each turn to what the turn adds, and removes tokens that contain a secret.
 
-A prompt holds all that was before it. Kept whole with every turn, it would make a loom grow with the square of its turns.
+Each prompt contains the whole conversation before it. If every turn stored its whole prompt, the loom would grow with
+the square of the number of turns.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TokenTrail:
-    """What is needed of one entity's last turn. ``kept`` is asked once for each turn whose response told its tokens."""
+    """The state for one entity's turns. Call ``kept`` once for each turn whose response reported its tokens."""
 
     def __init__(self) -> None:
         self._sequence: tuple[int, ...] = ()
@@ -29,10 +30,11 @@ class TokenTrail:
     def kept(
         self, sampled: Sampled, messages: Sequence[Message], folded: int, redactor: Redactor, *, masked: bool
     ) -> Sampled | None:
-        """What the turn's record gets; ``messages`` are those of its query, ``folded`` how many turns a summary stood for.
+        """The tokens to store in the turn's record.
 
-        Tokens are text in another spelling: where the words were ``masked``, nothing of the response's tokens is kept, and
-        where a message holds a secret, nothing of the prompt's.
+        ``messages`` are those of its query; ``folded`` is the number of turns that a summary replaced. Tokens can be
+        decoded to text. So if words were ``masked``, the response's tokens are not stored, and if a message holds a
+        secret, the prompt's tokens are not stored.
         """
         whole = sampled.prompt_ids + sampled.ids
         secret = self._holds_secret(messages, folded, redactor)
@@ -47,7 +49,7 @@ class TokenTrail:
         return msgspec.structs.replace(sampled, prompt_ids=sampled.prompt_ids[shared:], prompt_from=shared)
 
     def _holds_secret(self, messages: Sequence[Message], folded: int, redactor: Redactor) -> bool:
-        """Whether any message has one; only those that are new are looked at."""
+        """Whether any message has a secret. Only new messages are checked."""
         if folded != self._folded or len(messages) < self._checked:
             self._checked, self._folded, self._secret = 0, folded, False
         if redactor.active and not self._secret:

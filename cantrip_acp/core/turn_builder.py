@@ -1,4 +1,4 @@
-"""A turn while it happens: what mediums see of it, and the record that it becomes (`mediums.contract.TurnContext`)."""
+"""Turn builder: collects one turn while it runs, and makes its record (`mediums.contract.TurnContext`)."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 UNFINISHED = "interrupted: the command that made this call ended first; the call may have had its effect"
-"""The result of a call that has none."""
+"""The result of a call that a program made and that has no result."""
 
 STOPPED = "interrupted: the cast was stopped during this call, which may have had its effect"
-"""The result of a call that the crystal made itself, and that a cancel or a time limit fell into."""
+"""The result of a call that the crystal made directly, if a cancel or a time limit interrupted it."""
 
 CUT_OFF = "interrupted: the cast was stopped while the child was at work; what it had done is in the loom"
 """The result of a delegation whose parent was stopped."""
@@ -56,7 +56,7 @@ _NO_RESPONSE = Response()
 
 
 class TurnState:
-    """One turn while it happens; what mediums see of it is `mediums.contract.TurnContext`."""
+    """One turn while it runs. Mediums see it as `mediums.contract.TurnContext`."""
 
     __slots__ = (
         "_children",
@@ -85,23 +85,23 @@ class TurnState:
         self.started = started
         self.response = _NO_RESPONSE
         self.used = NO_USAGE
-        """What the response used, with what is unknown of it counted."""
+        """The usage of the response, with its unknown parts counted."""
         self.beside = NO_USAGE
-        """What its query used beside the response (`retry.Spend`)."""
+        """The usage of its query besides the response (`retry.Spend`)."""
         self.voided: tuple[VoidedAttempt, ...] = ()
         self.results: list[GateRecord] = []
         self.outputs: list[Output] = []
         self.gate_calls: list[str] = []
         self.cut: list[GateRecord] = []
-        """The calls that were cancelled: readers have heard of no end of theirs."""
+        """The calls that were cancelled. Readers have not received end events for them."""
         self.cut_output: Output | None = None
-        """What the program left that was cancelled; readers have heard of no end of it."""
+        """The output of the program that was cancelled. Readers have not received its end event."""
         self.program: ToolCall | None = None
-        """The program that was started last, with its id among events."""
+        """The program that was started last, with its event id."""
         self.finished = False
         self.answer: Any = None
         self.parts: Sequence[Turn] = ()
-        """What stands in the loom already of this utterance: a delegation closes a part (`spawning`)."""
+        """The parts of this utterance that the loom already has. Each delegation closes a part (`spawning`)."""
         self._children = 0
         self._said: tuple[Utterance, bool] | None = None
 
@@ -123,7 +123,7 @@ class TurnState:
 
     @property
     def traceparent(self) -> str:
-        """W3C trace context for a process that the turn starts."""
+        """W3C trace context for processes that the turn starts."""
         return telemetry.traceparent(self._run.trace)
 
     @property
@@ -144,7 +144,7 @@ class TurnState:
 
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
         entity = self._run.entity
-        # An utterance that has delegated is in the loom already up to there, and is none of those behind it.
+        # An utterance that has delegated is already in the loom up to there, but it is not part of the history.
         behind = self.parts[0].parent_id if self.parts else entity.last_turn
         path = entity.loom.acted(behind) if behind else []
         return len(path), [msgspec.to_builtins(entity.loom.said(ids)) for ids in path[start : start + count]]
@@ -159,17 +159,17 @@ class TurnState:
 
     @property
     def entity(self) -> Entity:
-        """Whose turn it is."""
+        """The entity whose turn it is."""
         return self._run.entity
 
     @property
     def run(self) -> CastRun:
-        """The cast that it belongs to."""
+        """The cast that the turn belongs to."""
         return self._run
 
     @property
     def once(self) -> bool:
-        """Whether the entity ends with this cast, so that nothing of its medium's state is wanted after it."""
+        """Whether the entity ends with this cast, so that its medium's state is not needed afterwards."""
         return self._run.entity.ends_when_cut
 
     @asynccontextmanager
@@ -190,7 +190,7 @@ class TurnState:
                 self.started = time.perf_counter()
 
     def close_part(self, *, parent_id: str, sequence: int, output: Output | None) -> Turn:
-        """The record of what happened until now; from here on this is the turn that continues it."""
+        """The record of the turn so far. From here on this object is the turn that continues it."""
         if output is not None:
             self.outputs.append(output)
         record = self.close(reason=None, parent_id=parent_id, sequence=sequence)
@@ -219,7 +219,7 @@ class TurnState:
                 turn=self,
             )
         except anyio.get_cancelled_exc_class():
-            # What a call had done by then stays done, so the record has it.
+            # What a call had done before the cancel stays done, so the record must have it.
             why = STOPPED if via is None else UNFINISHED
             if (name in DELEGATION or name in CONSTRUCTED) and self.parts:
                 why = CUT_OFF
@@ -235,7 +235,7 @@ class TurnState:
         return record
 
     def _of_program(self, record: GateRecord, via: str | None) -> GateRecord:
-        """A program's call with that program's place, where the utterance has several."""
+        """Add the program's place to the record, if the utterance has several programs."""
         if via is None or len(self.response.tool_calls) < 2:
             return record
         tool = self._run.entity.circle.medium.tool
@@ -246,11 +246,13 @@ class TurnState:
 
     @property
     def acts(self) -> bool:
-        """Whether anything may happen beside the loom because of what was said."""
+        """Whether the utterance may have effects outside the loom."""
         return any(call.gate != "done" for call in self.response.tool_calls)
 
     def word(self, *, parent_id: str, sequence: int) -> UtteranceRecord:
-        """What was said, or that more of it is still to come, as the loom keeps it before anything comes of it."""
+        """The utterance as the loom stores it before anything is executed. After a delegation, a record that more of
+        it follows.
+        """
         entity = self._run.entity
         response, circle = self.response, entity.circle
         names = [circle.tool_names.get(call.gate, call.gate) for call in response.tool_calls]
@@ -274,7 +276,7 @@ class TurnState:
         )
 
     def _utterance(self) -> tuple[Utterance, bool]:
-        """What was said as the loom keeps it, and whether a secret was masked in it."""
+        """The utterance as the loom stores it, and whether a secret was masked in it."""
         if self._said is not None:
             return self._said
         run, response = self._run, self.response
@@ -292,13 +294,14 @@ class TurnState:
             said, utterance = utterance, _redacted(utterance, run.entity.redactor.text)
             masked = said != utterance
             if provider is not msgspec.UNSET and run.entity.redactor.data(provider) != provider:
-                # What is signed cannot be masked and stay valid: the crystal gets its words back as plain ones.
+                # Signed data cannot be masked and stay valid. Without them the crystal gets its words back as plain
+                # text.
                 utterance = msgspec.structs.replace(utterance, provider=msgspec.UNSET)
         self._said = utterance, masked
         return self._said
 
     def _request(self) -> RequestParameters | None:
-        """The parameters as they were sent; those of the call, if it has any, where the crystal does not say."""
+        """The parameters as they were sent. If the crystal does not report them, those of the call."""
         return self.response.request or self._run.asked
 
     def _metadata(self, sampled: Sampled | msgspec.UnsetType = msgspec.UNSET) -> TurnMetadata:
@@ -323,7 +326,7 @@ class TurnState:
         )
 
     def close(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
-        """The record of what happened, as it will stand in the loom."""
+        """The turn's record for the loom."""
         run = self._run
         if self.parts:
             return self._rest(reason=reason, parent_id=parent_id, sequence=sequence)
@@ -347,7 +350,7 @@ class TurnState:
         )
 
     def _rest(self, *, reason: str | None, parent_id: str, sequence: int) -> Turn:
-        """The record of what an utterance did after a delegation: it was said and paid for in its first part."""
+        """The record of what an utterance did after a delegation. Its text and usage are in the first part."""
         run = self._run
         redactor = run.entity.redactor
         outputs = [_redacted(o, redactor.text) for o in self.outputs] if redactor.active else self.outputs
@@ -373,7 +376,7 @@ class TurnState:
         )
 
     def _sampled(self, *, masked: bool) -> Sampled | msgspec.UnsetType:
-        """The response's tokens as the record keeps them; absent nearly always."""
+        """The response's tokens as the record stores them; usually absent."""
         if self.response.sampled is None:
             return msgspec.UNSET
         entity = self._run.entity
@@ -388,7 +391,7 @@ _Said = TypeVar("_Said", Utterance, Output)
 
 
 def _redacted(said: _Said, redact: Callable[[str], str]) -> _Said:
-    """The same with every secret masked; gate records were masked by the executor."""
+    """A copy with every secret masked. Gate records need no masking: the executor has masked them."""
     changes: dict[str, Any] = {}
     for name in said.__struct_fields__:
         value = getattr(said, name)

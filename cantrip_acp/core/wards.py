@@ -1,8 +1,7 @@
-"""Wards: what the circle takes away, and how two sets of them compose (§4.4, WARD-1, D-009).
+"""Wards: limits that a circle sets, and how two sets of them combine (§4.4, WARD-1, D-009).
 
-A ward can only restrict. `Wards` holds the value in force of every ward there is, defaults included; `compose` makes the
-wards of a child's circle from its parent's and its own, and the outcome is never looser than either in any field.
-Everything here is a pure function of its arguments.
+A ward can only restrict. `Wards` holds the value in force of every ward, including defaults. `compose` combines a
+parent's wards with its child's; no field of the result is looser than in either. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Wards:
     child_max_depth_ceiling: int | None = _ward(None, "min", meaning="a child declares max_depth at or below this")
 
     bash_home: Literal["private", "persistent"] = _ward("private", "home", kind="home", meaning="private or persistent")
-    # Where none of these four is given, nothing may be compiled; where some are, a module must pass each of them.
+    # If none of these four is given, nothing may be compiled. A module must pass each one that is given.
     allow_compile_modules: tuple[str, ...] | None = _ward(
         None, "allow", kind="names", meaning="names of modules that compile_and_load may take"
     )
@@ -96,10 +95,11 @@ class Wards:
     def of(
         cls, wards: Wards | Mapping[str, Any] | Iterable[Mapping[str, Any]] | None, *, base: Path | None = None
     ) -> Wards:
-        """Wards from a mapping, or a list of mappings as recipes write them; one named twice composes with itself.
+        """Make wards from a mapping, or from a list of mappings as recipes write them. A ward that is named twice is
+        combined with itself.
 
-        Relative paths are taken from ``base`` (the session's folder), and the word ``workspace`` is ``base`` itself.
-        Raises `DefinitionError` for an unknown name (with the nearest known one) and for a value that does not fit.
+        Relative paths start from ``base`` (the session's folder); the word ``workspace`` means ``base`` itself.
+        Raises `DefinitionError` for an unknown name (with the nearest known one) and for an invalid value.
         """
         if isinstance(wards, Wards):
             return wards
@@ -124,7 +124,7 @@ class Wards:
         return any(getattr(self, name) is not None for name in COMPILE)
 
     def moved(self, there: Callable[[str], str]) -> Wards:
-        """The same wards with every path given to ``there``, for a circle that moves."""
+        """A copy with ``there`` applied to every path, for a circle that moves to another folder."""
         named = [name for name, about in WARDS.items() if about["rule"] == "paths" and getattr(self, name) is not None]
         paths: dict[str, Any] = {name: tuple(map(there, getattr(self, name))) for name in named}
         return replace(self, **paths)
@@ -140,21 +140,21 @@ class Wards:
 
 
 COMPILE = ("allow_compile_modules", "allow_compile_paths", "allow_compile_sha256", "allow_compile_signers")
-"""The wards of ``compile_and_load``."""
+"""The wards that control ``compile_and_load``."""
 
 WARDS: dict[str, Mapping[str, Any]] = {f.name: {**f.metadata, "default": f.default} for f in fields(Wards)}
-"""Name of each ward: its composition rule, kind, lower bound, default and meaning."""
+"""Maps each ward's name to its composition rule, kind, lower bound, default and meaning."""
 
 
 def compose(parent: Wards, child: Wards) -> Wards:
-    """The wards of a child's circle: the stricter of the two in every field (WARD-1, D-009).
+    """The wards of a child's circle: the stricter value of the two in every field (WARD-1, D-009).
 
-    Numbers take the minimum, restrictions the logical or, permissions the and (host lists intersect), allow lists the
-    intersection (for paths, a child's path inside a parent's counts), deny lists the union.
+    Numbers take the minimum, restrictions the logical or, permissions the logical and (host lists intersect). Allow
+    lists take the intersection (a child's path inside a parent's path counts), deny lists the union.
     """
     values = {name: _combine(spec["rule"], getattr(parent, name), getattr(child, name)) for name, spec in WARDS.items()}
     if not (parent.compiles and child.compiles):
-        # To one of them nothing may be compiled: what the other one allows must not open that.
+        # One of them forbids all compiling. The other one's permissions must not open that.
         values.update(dict.fromkeys(COMPILE, ()) if parent.compiles or child.compiles else {})
     return Wards(**values)
 
@@ -240,6 +240,6 @@ def _absolute(path: str, base: Path | None) -> str:
     if os.path.isabs(path):
         return os.path.normpath(path)
     if base is None:
-        # Without a session's folder there is nothing to be relative to; kept as it is until there is one.
+        # Relative to nothing yet: the path is kept as it is until there is a session's folder.
         return os.path.normpath(path)
     return os.path.normpath(os.path.join(base, path))

@@ -470,7 +470,7 @@ class CastRun:
 
     @property
     def tokens(self) -> int:
-        """What `max_total_tokens` is compared with: what providers reported, and an estimate of what they did not."""
+        """The count for `max_total_tokens`: tokens that providers reported, plus an estimate for the others."""
         return (self.usage.total_tokens or 0) + self.estimated
 
     def spend(self, usage: Usage, *, said: int = 0, model: str | None = None) -> None:

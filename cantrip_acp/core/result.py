@@ -44,7 +44,7 @@ class CastResult:
 
     @property
     def own_usage(self) -> Usage:
-        """``usage`` without what children used."""
+        """``usage`` without the children's part."""
         return self.usage if self.children_usage is None else self.usage - self.children_usage
 
     def record(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class CastStream:
 
     @property
     def result(self) -> CastResult:
-        """How the cast ended; raises what it failed with. Read it after the last event."""
+        """How the cast ended. Raises the error that the cast failed with. Read it after the last event."""
         if self._error is not None:
             self._raised = True
             raise self._error

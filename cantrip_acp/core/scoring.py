@@ -34,13 +34,14 @@ _NOTE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A scoring function and when it is asked.
+    """A scoring function and when it is called.
 
-    ``at="turn"``: ``function(turn)`` after each `Turn`, as a reward of that turn. ``at="cast"``: ``function(thread)`` once a cast
-    has ended, as a grade of the `Thread` up to its last turn. It answers a finite number, ``(number, note)``, or None for no
-    reward; it may be a coroutine function, and one that is not runs in a thread. ``timeout_s``: seconds that it may take.
+    ``at="turn"``: ``function(turn)`` after each `Turn`; the answer rewards that turn. ``at="cast"``:
+    ``function(thread)`` after a cast has ended; the answer grades the `Thread` up to its last turn.
+    It returns a finite number, ``(number, note)``, or None for no reward. It may be a coroutine function; other
+    functions run in a thread. ``timeout_s`` is its time limit in seconds.
 
-    A cast that an outer cancellation ends is not scored any more.
+    A cast that an outer cancellation ends is not scored.
     """
 
     function: Callable[[Any], Any]

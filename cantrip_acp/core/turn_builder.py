@@ -174,10 +174,10 @@ class TurnState:
 
     @asynccontextmanager
     async def spawning(self) -> AsyncIterator[str]:
-        """The length of a child's life within this utterance; gives the id of the turn that the child hangs on (COMP-5).
+        """A context manager around a child's run. Yields the id of the turn that the child hangs on (COMP-5).
 
-        What happened until now is written first, so that nothing in the loom ever names a turn that is not there (LOOM-1).
-        Children that overlap hang on the turn that the first of them closed; what comes after the last is the next turn.
+        The turn so far is written first, so that the loom never names a turn that is not in it (LOOM-1). Overlapping
+        children hang on the turn that the first of them closed. What follows the last child is the next turn.
         """
         self._children += 1
         try:

@@ -25,7 +25,7 @@ def _ward(default: Any, rule: Rule, *, low: int = 0, kind: str = "integer", mean
 
 @dataclass(frozen=True, slots=True)
 class Wards:
-    """Every ward's value in force. None means: not limited (numbers), not restricted (allow lists).
+    """The value in force of every ward. None means not limited (numbers) or not restricted (allow lists).
 
     Make one with `Wards.of`, which checks names and values.
     """
@@ -120,7 +120,7 @@ class Wards:
 
     @property
     def compiles(self) -> bool:
-        """Whether any ward says what ``compile_and_load`` may compile."""
+        """Whether any ward allows ``compile_and_load`` to compile something."""
         return any(getattr(self, name) is not None for name in COMPILE)
 
     def moved(self, there: Callable[[str], str]) -> Wards:

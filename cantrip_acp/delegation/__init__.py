@@ -1,5 +1,5 @@
-"""Delegation: entities that summon entities (chapter 5, COMP-1..9).
+"""Delegation: entities that start child entities (chapter 5, COMP-1..9).
 
-What a child may be is judged here, once for every medium and every way to ask for one; it lives in its parent's scope.
-Part of the core: no sandbox, no protocol, no recipe.
+All checks on what a child may be are here, the same for every medium and every way to ask for one. Imports core
+modules only: no sandbox, no protocol, no recipe. Start with `run_child.py` and `call_agent.py`.
 """

@@ -1,4 +1,4 @@
-"""The gates ``call_agent`` and ``call_agent_batch``: delegation as a call like any other (§5.1, §5.2, D-002)."""
+"""The gates ``call_agent`` and ``call_agent_batch`` (§5.1, §5.2, D-002)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cantrip_acp.core.wards import Wards
 
 MOST_IN_BATCH = 10_000
-"""Requests of one batch."""
+"""Maximum number of requests in one batch."""
 
 
 async def _call_agent(args: Mapping[str, Any], context: GateContext) -> Any:
@@ -41,7 +41,7 @@ async def _call_agent_batch(args: Mapping[str, Any], context: GateContext) -> An
 
 
 def turn_of(context: GateContext) -> TurnState:
-    """The turn that spawns. Raises `GateError` outside of one."""
+    """The turn that spawns the child. Raises `GateError` outside of a turn."""
     if context.turn is None:
         raise GateError("a child can be spawned within a turn alone; no turn is under way here")
     return context.turn
@@ -53,7 +53,7 @@ def refused(why: ChildRefused) -> GateReply:
 
 
 def preview(args: Mapping[str, Any], context: GateContext) -> GateReply:
-    """What an editor shows of a call."""
+    """The title of a call, for an editor."""
     if "requests" in args:
         return GateReply(None, title=f"{len(args['requests'])} children")
     return GateReply(None, title=f"Delegate {quoted(_line(args['intent']))}")
@@ -65,7 +65,7 @@ def _line(text: str) -> str:
 
 
 def recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Large data is the child's: the record of the call has its size, its hash and how it begins."""
+    """The arguments for the record of the call. Large data are replaced by their size, hash and first characters."""
     if "requests" in args:
         requests = args["requests"]
         if isinstance(requests, list):
@@ -75,7 +75,7 @@ def recorded(args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _warded(gate: Gate, wards: Wards) -> Gate:
-    """What a parent should know before it asks: how far it can go."""
+    """The gate with the limits for children in its description, so that the parent knows them before it asks."""
     facts = [f"Children may nest {wards.max_depth} deep" if wards.max_depth > 1 else "Children cannot spawn their own"]
     if gate.name == "call_agent_batch":
         facts.append(f"{wards.max_concurrent_children} run at once")

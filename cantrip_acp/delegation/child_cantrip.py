@@ -1,4 +1,4 @@
-"""A child's cantrip: crystal, call and circle, from its parent's and what was asked for (COMP-1, COMP-7)."""
+"""Makes a child's cantrip from its parent's and from the request: crystal, call and circle (COMP-1, COMP-7)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ class Judged:
 
 
 def judge(parent: Entity, request: Request, alike: dict[str, Circle]) -> Judged:
-    """Raises `ChildRefused` for what the parent's circle does not admit, or a crystal that the recipe does not name.
+    """Check a request. Raises `ChildRefused` for what the parent's circle does not allow, or for an unknown crystal
+    name.
 
-    ``alike`` holds the circles of a batch by what was asked of them: most of its children differ in what they work on alone.
+    ``alike`` caches the circles of a batch by what was asked of them, because most children of a batch differ only in
+    their data.
     """
     of = parent.cantrip
     call = _call(of.call, request)
@@ -56,12 +58,14 @@ def _call(own: Call, request: Request) -> Call:
         made = Call.of(asked)
     except (DefinitionError, TypeError) as error:
         raise ChildRefused("call", f"the child cannot have this call: {error}") from None
-    # A restriction, which is never loosened.
+    # A restriction of the parent is never loosened.
     return replace(made, require_done_tool=bool(made.require_done_tool) or own.require_done_tool)
 
 
 def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
-    """The cantrip of the parent's child of that number, from 0. Raises `ChildRefused` where its crystal cannot be had."""
+    """The cantrip of the parent's child with that number, from 0. Raises `ChildRefused` if its crystal is not
+    available.
+    """
     from cantrip_acp.core.cantrip import Cantrip
 
     of = parent.cantrip
@@ -73,7 +77,7 @@ def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
             judged.circle,
             loom=parent.loom,
             retry=of.retry,
-            # What asks before a gate acts asks for children too; what is pinned for a cast is no child's (COMP-4).
+            # Interceptors apply to children too. Contributors do not: context for a cast is not a child's (COMP-4).
             interceptors=of.interceptors,
             name=of.name,
             loom_settings=of.loom_settings,
@@ -85,12 +89,12 @@ def cantrip_of(parent: Entity, judged: Judged, number: int) -> Cantrip:
 
 
 def crystal_of(parent: Entity, request: Request, number: int) -> Crystal:
-    """The crystal of the parent's child of that number. Raises `ChildRefused` where it cannot be had."""
+    """The crystal of the parent's child with that number. Raises `ChildRefused` if it is not available."""
     of = parent.cantrip
     try:
         if request.crystal is not None:
             return of.crystals[request.crystal]
-        # A script knows its children; every other crystal is its children's too.
+        # A scripted crystal has scripts for its children; any other crystal is used for the children too.
         heir = getattr(parent.crystal, "child", None)
         found: Crystal = parent.crystal if heir is None else heir(number, parent.depth + 1)
         return found

@@ -1,4 +1,4 @@
-"""The circle of a child: its parent's, with less (COMP-1, COMP-6, COMP-7)."""
+"""Makes the circle of a child: never more than its parent's (COMP-1, COMP-6, COMP-7)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cantrip_acp.mediums import registry as mediums
 from cantrip_acp.mediums.contract import Medium
 
 _GIVEN = "read_context"
-"""The gate that comes with data and goes with it; nobody passes it on."""
+"""The gate that is added with data and removed with it. A parent cannot pass it on."""
 
 
 def circle_for(parent: Circle, request: Request) -> Circle:
-    """The child's circle, without data. Raises `ChildRefused` for what the parent lacks or its wards do not admit."""
+    """The child's circle, without data. Raises `ChildRefused` for what the parent lacks or its wards forbid."""
     medium = _medium(parent, request)
     wards, declared = wards_for(parent.wards, request, parent.workspace)
     gates = _gates(parent, request)
@@ -36,7 +36,7 @@ def circle_for(parent: Circle, request: Request) -> Circle:
             workspace=seen,
             folders=parent.folders if seen is not None else (),
         )
-        # Built when they are first asked for; what is wrong with them is this call's error.
+        # Gates are computed on first use. Do it now, so that an error in them is an error of this call.
         _ = circle.gates
     except DefinitionError as error:
         raise ChildRefused("circle", f"the child's circle is not valid: {error}") from None
@@ -49,7 +49,7 @@ def _medium(parent: Circle, request: Request) -> Medium:
         return parent.medium
     known = request.medium in mediums.BUILT_IN or request.medium in (parent.wards.child_medium_allowlist or ())
     if not known and request.medium in mediums.names():
-        # Nobody here knows what such a medium lets its entity do.
+        # It is not known here what a medium from another package lets its entity do.
         raise ChildRefused(
             "medium",
             f"cannot grant medium {request.medium!r}: it comes from another package and is not this circle's own; "
@@ -83,12 +83,12 @@ def _gates(parent: Circle, request: Request) -> list[Gate]:
 
 
 def _narrowed(gate: Gate, spec: Mapping[str, Any], parent: Circle) -> Gate:
-    """The parent's gate with what was asked of it: a folder below its own, results that do not stay."""
+    """The parent's gate with what the request changes: a folder below its own root, or results that do not stay."""
     for key, value in spec.items():
         if key == "root":
             gate = _below(gate, value, parent)
         elif key == "ephemeral" and (isinstance(value, bool) or value == "after_use"):
-            # A restriction: a child's gate shows no more than its parent's.
+            # A restriction: a child's gate may only keep less visible than its parent's.
             gate = replace(gate, ephemeral=True if True in (gate.ephemeral, value) else gate.ephemeral or value)
         elif key != "name":
             raise ChildRefused(
@@ -119,7 +119,7 @@ def _within(path: str, root: str) -> bool:
 
 
 def _reads_workspace(parent: Circle) -> bool:
-    """Whether the parent can read all of its workspace, which a shell shows to whoever works in it."""
+    """Whether the parent can read all of its workspace. A shell lets its user read all of it."""
     workspace = parent.workspace
     if workspace is None:
         return False
@@ -134,7 +134,7 @@ def _reads_workspace(parent: Circle) -> bool:
 
 
 def _check_declaration(wards: Wards, child: Circle, declared: Mapping[str, Any]) -> None:
-    """The wards on what children may be declared as. They refuse and never rewrite."""
+    """Check the wards on what a child may declare. They refuse and never change a declaration."""
     allowed = wards.child_medium_allowlist
     if allowed is not None and child.medium.name not in allowed:
         raise ChildRefused(
@@ -163,7 +163,7 @@ def _check_declaration(wards: Wards, child: Circle, declared: Mapping[str, Any])
         ("max_turns", wards.child_max_turns_ceiling),
         ("max_depth", wards.child_max_depth_ceiling),
     ):
-        # What was declared counts, not what composition makes of it; where nothing was, what it has from its parent.
+        # The declared value counts, not the composed one. Without a declaration, the value from the parent counts.
         value = declared.get(ward, getattr(child.wards, ward))
         if ceiling is not None and (value is None or value > ceiling):
             said = f"{ward} {value}" if ward in declared else f"no {ward} of its own (it would have {value})"

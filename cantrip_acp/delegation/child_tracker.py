@@ -1,4 +1,4 @@
-"""An entity's children: how many there were, and how many run at once."""
+"""Child tracker: counts an entity's children, and limits how many run at once."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ if TYPE_CHECKING:
 
 
 class Children:
-    """One entity's account. ``born`` counts its own children, ``below`` all that came of it, children's children too."""
+    """The children of one entity. ``born`` counts its own children, ``below`` all its descendants."""
 
     def __init__(self, entity: Entity) -> None:
         self._entity = entity
         self.born = 0
         self.below = 0
         self.living: dict[str, Entity] = {}
-        """Children that were summoned and have not been dismissed, by id."""
+        """Persistent children that have not been dismissed, by id."""
         self.at_work: set[Entity] = set()
         """Children that were called and have not answered."""
         self._at_once: anyio.CapacityLimiter | None = None
 
     @property
     def at_once(self) -> anyio.CapacityLimiter:
-        """What a child holds while it runs (``max_concurrent_children``)."""
+        """The limiter that each running child holds a place of (``max_concurrent_children``)."""
         if self._at_once is None:
             self._at_once = anyio.CapacityLimiter(self._entity.circle.wards.max_concurrent_children)
         return self._at_once
 
     def hold_to(self, wards: Wards) -> None:
-        """What tightens for an entity while it lives tightens for all below it at once."""
+        """Apply new wards to running children at once: what restricts an entity restricts all below it."""
         if self._at_once is not None:
             self._at_once.total_tokens = wards.max_concurrent_children
         for child in (*self.living.values(), *self.at_work):
             child.hold_to(wards)
 
     async def dismiss(self, child_id: str) -> None:
-        """End a child that was summoned; nothing where there is none of that id."""
+        """End a persistent child. Does nothing if there is none with that id."""
         child = self.living.pop(child_id, None)
         if child is not None:
             await child.close()
 
     async def end(self) -> None:
-        """End all that were summoned, beside each other."""
+        """End all persistent children concurrently."""
         children, self.living = list(self.living.values()), {}
         if children:
             with anyio.CancelScope(shield=True):
@@ -56,11 +56,12 @@ class Children:
                         group.start_soon(child.close)
 
     def admit(self, count: int, *, again: bool = False) -> int:
-        """Count so many more children, for this entity and all above it; the number of the first of them, from 0.
+        """Count more children, for this entity and all above it. Returns the number of the first new child, from 0.
 
-        ``again``: one more cast of a child that was born before.
+        ``again``: it is one more cast of an existing child.
 
-        Raises `ChildRefused` where one of them may not have as many (``max_children_total``); then nothing is counted.
+        Raises `ChildRefused`, and counts nothing, if one of these entities reaches its limit
+        (``max_children_total``).
         """
         line = self.check(count)
         for entity in line:
@@ -69,7 +70,7 @@ class Children:
         return first
 
     def check(self, count: int) -> list[Entity]:
-        """This entity and all above it. Raises `ChildRefused` where one of them may not have so many children more."""
+        """This entity and all above it. Raises `ChildRefused` if one of them may not have that many more children."""
         line = [self._entity]
         while (birth := line[-1].birth) is not None:
             line.append(birth.run.entity)

@@ -1,7 +1,7 @@
-"""Children from values: what the code medium's `Cantrip(...)`, `cast`, `cast_batch`, `summon` and `send` come to on the host.
+"""Children from values: host side of the code medium's `Cantrip(...)`, `cast`, `cast_batch`, `summon` and `send`.
 
-They are calls of the executor as gates are, and pass the same checks as ``call_agent``. No circle declares them and no
-crystal is shown them as tools: whoever has ``call_agent`` in a medium that has values has them.
+The executor calls them like gates, with the same checks as ``call_agent``. No circle declares them and no crystal
+sees them as tools. An entity has them if it has ``call_agent`` and its medium has values.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VALUE: Mapping[str, Any] = {
         "additionalProperties": False,
     },
 }
-"""What a child may be made of."""
+"""The properties of a child, as JSON Schema."""
 
 
 def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
@@ -50,7 +50,7 @@ def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
 
 
 def told(result: CastResult) -> dict[str, Any]:
-    """How a child's cast ended, as its parent's code has it. Raises `ChildFailed` where it was cut off (COMP-8)."""
+    """How a child's cast ended, as data for its parent's code. Raises `ChildFailed` if it was cut off (COMP-8)."""
     answer = run_child.answer_of(result)
     return {"result": answer, **run_child.account(result)}
 
@@ -123,15 +123,15 @@ CONSTRUCTION: Mapping[str, Gate] = {
         _gate("dismiss", _schema(_CHILD_ID, "child"), _dismiss, preview=_titled),
     )
 }
-"""The calls, by the names that the loom has of them."""
+"""The calls, by the names that they have in the loom."""
 
 
 def construction_of(circle: Circle) -> Mapping[str, Gate]:
-    """What of it a circle has: nothing without ``call_agent``, no batches without ``call_agent_batch``."""
+    """The calls that a circle has: none without ``call_agent``, no batches without ``call_agent_batch``."""
     if not getattr(circle.medium, "has_values", False) or "call_agent" not in circle.gates:
         return {}
     if CONSTRUCTION.keys() & circle.gates.keys():
-        # A gate of somebody's own has such a name; nothing of ours may be taken for it, or it for ours.
+        # A user's own gate has one of these names. The two must not be confused, so ours are left out.
         return {}
     taken = set(circle.wards.remove_gate)
     if "call_agent_batch" not in circle.gates:

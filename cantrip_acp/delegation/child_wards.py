@@ -1,7 +1,8 @@
-"""The wards of a child's circle: its parent's, and tighter where the child declares so (WARD-1, D-009).
+"""Computes the wards of a child's circle: its parent's, or tighter if the child declares so (WARD-1, D-009).
 
-Numbers and restrictions compose without a word. What would open something that the parent has closed (a path, the network,
-a kept home, modules to compile) is refused instead: a child that counted on it would fail in a way that is hard to see.
+Numbers and restrictions are combined silently. A declared ward that would open something that is closed for the
+parent (a path, the network, a kept home, modules to compile) is refused instead. Otherwise a child that relied on it
+would fail in a way that is hard to see.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _OPENING = (
     "allow_protected",
     *COMPILE,
 )
-"""Wards whose values open something."""
+"""Wards whose values give a permission."""
 
 
 def wards_for(parent: Wards, request: Request, workspace: Path | None) -> tuple[Wards, Mapping[str, Any]]:
-    """The wards in force for a child, and what it declared of them itself, by name.
+    """The wards in force for a child, and by name the wards that it declared itself.
 
-    Raises `ChildRefused` for a ward that is looser than the parent's where that opens something, and for no ward at all.
+    Raises `ChildRefused` for a permission that is wider than the parent's, and for an invalid ward.
     """
     declared = _declared(request, workspace)
     for name in _OPENING:
@@ -76,7 +77,7 @@ def _wider(name: str, parent: Any, child: Any) -> bool:
 
 
 def _inside(path: str, roots: tuple[str, ...]) -> bool:
-    """By name, and where links lead: a link below a root that leads out of it is no place below it."""
+    """Check the path as written and with links resolved: a link inside a root may lead out of it."""
     from os.path import realpath
 
     return any(p == r or p.startswith(r.rstrip("/") + "/") for r, p in ((root, path) for root in roots)) and any(

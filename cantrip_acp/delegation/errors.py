@@ -1,4 +1,4 @@
-"""A child that may not be: the error that its parent sees, and the event that an operator sees (D-011)."""
+"""Refused children: the error for the parent, and the event for an operator (D-011)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _log = logging.getLogger(__name__)
 
 
 class ChildRefused(GateError):
-    """A child that its parent's circle does not admit. ``ward`` names what refused it: a ward, or gate, medium, crystal;
-    ``index`` is its place in a batch."""
+    """A child that its parent's circle does not allow.
+
+    ``ward`` names what refused it: a ward, or gate, medium, crystal, circle, call. ``index`` is its place in a batch.
+    """
 
     def __init__(self, ward: str, message: str, index: int | None = None) -> None:
         self.ward = ward
@@ -28,7 +30,7 @@ class ChildRefused(GateError):
 
 
 async def report(refused: ChildRefused, turn: TurnState, call_id: str) -> None:
-    """Tell whoever watches: an event for readers, a log line, and an event on the gate call's span."""
+    """Report a refusal: an event for readers, a log line, and an event on the gate call's span."""
     entity_id, depth = turn.entity_id, turn.depth
     _log.info("child of %s refused by %s: %s", entity_id, refused.ward, refused)
     telemetry.note(

@@ -1,7 +1,7 @@
-"""A child that was summoned: it keeps its state from one intent to the next, and ends with its parent at the latest.
+"""Persistent children: a child that keeps its state from one intent to the next, at most until its parent ends.
 
-It is cast in the task of the call that sends it something, as every child is. A call that is cut off ends its child, and a
-cast of the parent that is cut off ends all of them (COMP-9).
+It is cast in the task of the call that sends it an intent. A cancelled call ends its child, and a cancelled cast of
+the parent ends all its children (COMP-9).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
-    """A child that waits for its first intent; nothing of it is in the loom before. Raises `ChildRefused`."""
+    """Make a child that waits for its first intent. Until then it is not in the loom. Raises `ChildRefused`."""
     from cantrip_acp.core.entity import Entity
 
     parent = turn.entity
     living = parent.children.living
     most = parent.circle.wards.max_concurrent_children
     if len(living) >= most:
-        # Each may keep a process and its memory.
+        # Each one may hold a process and its memory.
         full = ChildRefused(
             "max_concurrent_children",
             f"child refused by max_concurrent_children: {len(living)} summoned children live already, and {most} may; "
@@ -47,8 +47,10 @@ async def summon(turn: TurnState, request: Request, call_id: str) -> Entity:
 
 
 async def send(turn: TurnState, child_id: str, intent: str, call_id: str) -> CastResult:
-    """One more cast of a child that lives. Raises `GateError` for one that does not, or that is busy or has failed, and
-    `ChildRefused` where ``max_children_total`` is spent: each cast of a child counts."""
+    """Cast a persistent child once more. Raises `GateError` if it does not exist, is busy or has failed.
+
+    Raises `ChildRefused` if ``max_children_total`` is used up: each cast of a child counts.
+    """
     parent = turn.entity
     child = parent.children.living.get(child_id)
     if child is None:

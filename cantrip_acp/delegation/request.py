@@ -1,4 +1,4 @@
-"""What a parent asks for: one child, as its arguments say (§5.1)."""
+"""A request for one child: its arguments and their schema (§5.1)."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ ONE: Mapping[str, Any] = {
 
 
 LARGEST_WORDS = 1_000_000
-"""Characters of an intent or a system prompt."""
+"""Maximum number of characters of an intent or a system prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One child. None leaves what the parent has; ``context`` is `NOTHING` where none was given."""
+    """One child. None means the parent's own value; ``context`` is `NOTHING` if there is none."""
 
     intent: str
     context: Any = NOTHING
@@ -64,7 +64,7 @@ class Request:
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Request:
-        """From arguments that fit `ONE`. Raises `GateError` for an intent that says nothing (INTENT-1)."""
+        """Make a request from arguments that fit `ONE`. Raises `GateError` for a blank intent (INTENT-1)."""
         intent = args["intent"]
         if not intent.strip():
             raise GateError("intent is required", "say what the child is to do (INTENT-1)")

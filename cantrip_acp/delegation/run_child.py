@@ -1,7 +1,7 @@
-"""A child's life inside its parent's gate call: born, cast once, ended (COMP-2, COMP-3, COMP-8, COMP-9).
+"""Runs a child inside its parent's gate call: make it, cast it once, close it (COMP-2, COMP-3, COMP-8, COMP-9).
 
-The child runs in the task of the call, so whatever stops the parent stops the child first, and the child's turns up to then
-are in the loom before the parent's are. What a child fails with is its parent's to see, never its parent's end.
+The child runs in the task of the call. So whatever stops the parent stops the child first, and the child's turns are
+in the loom before the parent's. A child's failure becomes an error that the parent sees; it never ends the parent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 _BETWEEN = 16
-"""Children that are judged before others have their turn on the event loop."""
+"""Number of children that are checked before other tasks may run on the event loop."""
 
 
 class ChildFailed(GateError):
-    """A child that was cut off. ``account`` is what its cast came to, for a parent that asks for more than the answer."""
+    """A child that was cut off. ``account`` has the data on its cast, for a parent that wants more than the answer."""
 
     def __init__(self, message: str, account: Mapping[str, Any]) -> None:
         self.account = account
@@ -39,8 +39,10 @@ class ChildFailed(GateError):
 
 
 class Planned:
-    """A child that was admitted and has not begun. ``number`` counts its parent's children from 0; it was judged under ``wards``,
-    its parent's."""
+    """A child that was admitted and has not begun. ``number`` counts its parent's children from 0.
+
+    ``wards`` are the parent's wards at the time of the check.
+    """
 
     __slots__ = ("judged", "number", "wards")
 
@@ -51,9 +53,9 @@ class Planned:
 
 
 async def plan(turn: TurnState, requests: Sequence[Request], call_id: str) -> list[Planned]:
-    """Judge children before any of them begins: all of them, or none.
+    """Check all children before any of them begins. Either all are admitted or none.
 
-    Raises `ChildRefused` for the first that is not admitted; its place in a batch is in the message.
+    Raises `ChildRefused` for the first that is not admitted; the message has its place in a batch.
     """
     parent = turn.entity
     judged: list[Judged] = []
@@ -73,7 +75,7 @@ async def plan(turn: TurnState, requests: Sequence[Request], call_id: str) -> li
         first = parent.children.born
         made: set[int] = set()
         for number, each in enumerate(judged, first):
-            # Nothing is left to find out once the first of them has begun: a crystal that is not there, above all.
+            # Make each one now to find every error before the first child begins, above all a missing crystal.
             try:
                 if id(each.circle) in made:
                     crystal_of(parent, each.request, number)
@@ -93,14 +95,14 @@ async def plan(turn: TurnState, requests: Sequence[Request], call_id: str) -> li
 
 
 def answer_of(result: CastResult) -> Any:
-    """A child's answer. Raises `ChildFailed` where it was cut off before it had one (COMP-8)."""
+    """A child's answer. Raises `ChildFailed` if it was cut off before it answered (COMP-8)."""
     if result.terminated:
         return result.result
     raise ChildFailed(f"the child was cut off by {result.reason}. {result.summary or ''}".rstrip(), account(result))
 
 
 def account(result: CastResult) -> dict[str, Any]:
-    """How a child's cast ended beside its answer, as its parent's code has it."""
+    """Data on how a child's cast ended, without its answer, for its parent's code."""
     return {
         "reason": result.reason,
         "usage": result.usage.record(),
@@ -110,8 +112,10 @@ def account(result: CastResult) -> dict[str, Any]:
 
 
 async def run(turn: TurnState, planned: Planned, call_id: str, tell: Callable[[CastResult], Any] = answer_of) -> Any:
-    """One child to its end; its answer, or what ``tell`` makes of it. Raises `GateError` with what stopped it where it has
-    none (COMP-8)."""
+    """Run one child to its end. Returns its answer, or what ``tell`` makes of its result.
+
+    Raises `GateError` with what stopped it if there is no answer (COMP-8).
+    """
     async with turn.spawning() as turn_id:
         return tell(await _live(turn, planned, turn_id, call_id, None))
 
@@ -119,9 +123,10 @@ async def run(turn: TurnState, planned: Planned, call_id: str, tell: Callable[[C
 async def run_all(
     turn: TurnState, planned: Sequence[Planned], call_id: str, tell: Callable[[CastResult], Any] = answer_of
 ) -> list[Any]:
-    """Children beside each other, at most ``max_concurrent_children`` at once; answers in the order of the requests.
+    """Run children concurrently, at most ``max_concurrent_children`` at once. Answers are in the order of the
+    requests.
 
-    One that fails has ``{"is_error": true, "error": …}`` in its place (COMP-3, COMP-8).
+    A child that fails has ``{"is_error": true, "error": …}`` in its place (COMP-3, COMP-8).
     """
     if not planned:
         return []
@@ -143,7 +148,7 @@ async def run_all(
                 for _ in range(min(most, len(planned))):
                     group.start_soon(work, turn_id)
         except BaseExceptionGroup as failures:
-            # One failure of the loom or of the machine, as a rule: nobody outside knows that there is a group.
+            # Usually one failure of the loom or of the machine. Callers do not expect a group.
             first: BaseException = failures
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
@@ -160,7 +165,7 @@ async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, i
         child = Entity(cantrip_of(parent, planned.judged, planned.number), parent.loom, birth=birth)
         child.once = True
         if parent.circle.wards is not planned.wards:
-            # It has waited for its turn, and meanwhile others are in force.
+            # The wards changed while the child waited to start.
             child.hold_to(parent.circle.wards)
         parent.children.at_work.add(child)
         try:
@@ -171,11 +176,11 @@ async def _live(turn: TurnState, planned: Planned, turn_id: str, call_id: str, i
 
 
 async def cast(parent: Entity, child: Entity, intent: str, turn: TurnState) -> CastResult:
-    """A child's cast for its parent's turn; what it fails with is its parent's to see. Raises `GateError` (COMP-8)."""
+    """Cast a child for its parent's turn. Its failure becomes a `GateError` that the parent sees (COMP-8)."""
     try:
         return await child.cast(intent, trace=turn.run.trace)
     except LoomError:
-        # Nothing that is not kept may go on.
+        # Nothing may go on that is not recorded.
         raise
     except CantripError as error:
         raise GateError(f"the child failed: {parent.redactor.diagnostic(str(error))}") from None

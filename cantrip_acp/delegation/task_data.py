@@ -1,7 +1,7 @@
-"""The data that an entity is given with its task: never in its prompt, always where it works (§3.3, §5.1).
+"""Task data: gives an entity its data without putting them in its prompt (§3.3, §5.1).
 
-In code it is the variable ``context``, in bash the file that ``$CANTRIP_CONTEXT`` names, in conversation what the gate
-``read_context`` shows page by page.
+In code they are the variable ``context``, in bash the file that ``$CANTRIP_CONTEXT`` names, in conversation the pages
+of the gate ``read_context``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ import msgspec
 from cantrip_acp.gates.contract import Gate, GateContext
 
 LARGEST_KEPT = 64 * 1024
-"""Characters of data that a loom's record of a delegation holds; of more it has size, hash and beginning."""
+"""Maximum number of characters of data in a loom's record of a delegation. Larger data are recorded by size, hash and
+beginning.
+"""
 
 PAGE = 20_000
-"""Characters of a page, unless another number is asked for."""
+"""Default number of characters of a page."""
 _LARGEST_PAGE = 100_000
 
 
 def as_text(data: Any) -> str:
-    """The data as a reader of text has it: text as it is, other data as JSON of several lines."""
+    """The data as text: a text unchanged, other data as indented JSON."""
     if isinstance(data, str):
         return data
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
 
 
 def kept(data: Any) -> Any:
-    """What the loom has of it."""
+    """The data as the loom's record of the delegation has them."""
     if isinstance(data, str):
         text, size = data, len(data)
     elif isinstance(data, list | Mapping):
@@ -47,7 +49,7 @@ def kept(data: Any) -> Any:
 
 
 def read_context(data: Any) -> Gate:
-    """The gate that shows it."""
+    """The gate that shows the data."""
     return READ_CONTEXT.bind(data=_Held(data))
 
 
@@ -63,7 +65,7 @@ def _read(args: Mapping[str, Any], context: GateContext) -> Any:
 
 
 class _Held:
-    """Data with its text, which a page does not render anew. It goes with its circle."""
+    """Data and their text. The text is rendered once, not for every page."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -1,5 +1,6 @@
 """What `cantrip cast` and `cantrip repl` allow without asking, in a line; and `--ask`, in a real terminal."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,6 +243,17 @@ def test_a_command_is_asked_about_also_where_it_came_as_text(tmp_path: Path) -> 
         assert "touch refused" in terminal.wait_for("which? ")
         assert (tmp_path / "made").exists()
         terminal.type("no\r")
+        assert terminal.end() == 0
+    assert not (tmp_path / "refused").exists()
+
+
+@sandbox
+def test_a_refused_command_is_shown_as_one_that_did_not_run(tmp_path: Path) -> None:
+    asked = COMMANDS.replace('    - {content: "I make it.\\n```bash\\ntouch made\\n```"}\n', "")
+    with Terminal("cast", recipe(tmp_path, asked), "go", "--ask", cwd=tmp_path) as terminal:
+        assert "touch made" not in terminal.wait_for("which? ")
+        terminal.type("no\r")
+        assert re.search(r"execute\S*  not run", terminal.wait_for("turn 1"))
         assert terminal.end() == 0
     assert not (tmp_path / "refused").exists()
 

@@ -56,6 +56,7 @@ class TextFace:
         self._done: list[dict[str, Any]] = []
         # Commands that ended because the answer was given in them: stopped, and not failed.
         self._answered: set[str | None] = set()
+        self._started: set[str] = set()
         self._half_line = False
 
     def intent(self, words: str) -> None:
@@ -78,6 +79,10 @@ class TextFace:
                 self._half_line = not event.data.endswith("\n")
             elif isinstance(event, events.CommandStarted):
                 self._half_line = False
+                self._started.add(event.call_id)
+            elif isinstance(event, events.CommandFinished) and event.call_id not in self._started:
+                # It was refused, so it never began; the question above has its text.
+                self.transcript.update(_call("tool_call", event.call_id, {"title": "not run", "kind": "execute"}))
             elif isinstance(event, events.CommandFinished) and event.error and self._half_line:
                 update["_meta"]["terminal_output"]["data"] = f"\n{event.error}\n"
             self.transcript.update(update)

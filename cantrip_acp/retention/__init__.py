@@ -1,4 +1,5 @@
-"""What the state folder may let go of: old looms, and what crashes left behind. `cantrip gc` is its door.
+"""Retention: finds and deletes old looms and files that crashes left in the state folder (`cantrip gc`).
 
-A collector (`plan.COLLECTORS`) finds what might go; nothing is removed but by `sweep`. Only commands import this folder.
+A collector (`plan.COLLECTORS`) finds what may be deleted; only `delete.py` deletes. Only commands import this folder.
+Start with `rules.py` (ages and sizes), then `plan.py`.
 """

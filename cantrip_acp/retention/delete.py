@@ -1,6 +1,6 @@
-"""Carrying a plan out, one thing after the other; one sweep of a state folder at a time.
+"""Carries out a deletion plan, item by item. Only one such run at a time works on a state folder.
 
-Whatever ends it in the middle leaves every loom whole or gone, and the next sweep goes on.
+If a run is interrupted, every loom is either whole or gone, and the next run continues.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ LOCK = "gc.lock"
 
 
 class Sweeping(CantripError):
-    """Another sweep of this state folder is at work."""
+    """Another run is deleting in this state folder."""
 
 
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
-    """Keep other sweeps out; before the plan is made, so that it is not of a folder that another one is clearing."""
+    """Lock the state folder against other runs. Call it before the plan is made, or the plan may list what another run
+    deletes.
+    Raises `Sweeping` where another run has the lock.
+    """
     if not state.is_dir():
         yield
         return
@@ -40,7 +43,10 @@ def alone(state: Path) -> Iterator[None]:
 
 
 def sweep(plan: Plan) -> Iterator[tuple[Item, str | None, bool]]:
-    """Remove what goes: each item, why it was not removed or None, and whether that is a failure (not: it is in use)."""
+    """Delete the items of a plan. Yields each item, why it was not deleted (None where it was), and whether that is a
+    failure
+    (False where the item is in use).
+    """
     for item in plan.going:
         try:
             item.drop()

@@ -1,4 +1,4 @@
-"""A folder that is worked in by its descriptor: nothing outside of it is reached, and no link is followed."""
+"""Folder access by file descriptor: never reaches outside the folder and never follows a link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in a folder as it was when it was looked at; a link is itself, never what it leads to."""
+    """A name in a folder, as it was when it was read. For a link, this is the link itself, not its target."""
 
     name: str
     status: os.stat_result
@@ -32,12 +32,12 @@ class Entry:
 
     @property
     def changed(self) -> float:
-        """Seconds since the epoch."""
+        """Modification time in seconds since the epoch."""
         return self.status.st_mtime
 
 
 class Folder:
-    """An open folder. ``path`` is for people."""
+    """An open folder. ``path`` is for messages."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -45,14 +45,16 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path) -> Folder | None:
-        """The folder at a path that the user chose (links in the path are theirs); None where there is none."""
+        """Open the folder at a path that the user chose; links in that path are followed. None where there is no
+        folder.
+        """
         try:
             return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def sub(self, name: str) -> Folder | None:
-        """A folder in this one; None where there is none of that name, or a link."""
+        """Open a folder in this one; None where the name is missing, no folder or a link."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return Folder(self.path / name, os.open(name, flags, dir_fd=self.fd))
@@ -62,35 +64,35 @@ class Folder:
             raise
 
     def entry(self, name: str) -> Entry | None:
-        """One name, as it is now."""
+        """One name, as it is now; None where it is missing."""
         try:
             return Entry(name, os.stat(name, dir_fd=self.fd, follow_symlinks=False))
         except FileNotFoundError:
             return None
 
     def entries(self) -> Iterator[Entry]:
-        """Every name, sorted; what goes away meanwhile is passed over."""
+        """Yield every name, sorted. A name that disappears meanwhile is skipped."""
         for name in sorted(os.listdir(self.fd)):
             entry = self.entry(name)
             if entry is not None:
                 yield entry
 
     def unlink(self, name: str) -> None:
-        """Remove a file; it may be gone already."""
+        """Delete a file; it may already be gone."""
         try:
             os.unlink(name, dir_fd=self.fd)
         except FileNotFoundError:
             return
 
     def remove_tree(self, name: str) -> None:
-        """Remove a folder with all that is in it, links unfollowed; it may be gone already."""
+        """Delete a folder and everything in it, without following links; it may already be gone."""
         try:
             shutil.rmtree(name, dir_fd=self.fd)
         except FileNotFoundError:
             return
 
     def tree_size(self, name: str) -> int:
-        """Bytes of the files below a folder."""
+        """The size of all files below a folder, in bytes."""
         total = 0
         for _, _, files, fd in os.fwalk(name, dir_fd=self.fd, follow_symlinks=False):
             for file in files:
@@ -101,7 +103,9 @@ class Folder:
         return total
 
     def tree_changed(self, name: str) -> float:
-        """When anything below a folder was changed last, in seconds since the epoch; 0 where there is no such folder."""
+        """The latest modification time of anything below a folder, in seconds since the epoch; 0 where there is no such
+        folder.
+        """
         entry = self.entry(name)
         if entry is None or not entry.is_folder:
             return 0.0

@@ -1,5 +1,6 @@
-"""What crashes and time leave in the state folder beside looms: files of looms that are gone, empty looms, recipes as they
-were compiled long ago, and folders of stand-ins whose process was killed together with its sentinel."""
+"""Finds leftover files of the state folder: files beside looms that are gone, recipes that were compiled long ago, and
+folders of placeholders and temporary folders whose process was killed.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from cantrip_acp.retention.rules import DAY, Item, Rules, Stays
 _STANDINS = "cantrip-standins-"
 _COMPILED = re.compile(r"[0-9a-f]{64}\.json|\.[0-9a-f]{64}\.json\.\d+")
 _SETTLED = DAY
-"""Seconds after which what looks like a leftover is none of something that is just being made."""
+"""Minimum age in seconds. A younger file may belong to something that is just being created."""
 
 
 def beside(folder: Folder, orphans: list[Entry], where: str, now: float) -> list[Item]:
-    """Indexes, torn lines and marks of looms that are gone."""
+    """Indexes, torn lines and keep marks of looms that are gone."""
     return [
         Item("leftover", f"{where}/{each.name}", each.size, each.changed, "its loom is gone", _unlink(folder, each))
         for each in orphans
@@ -30,7 +31,7 @@ def beside(folder: Folder, orphans: list[Entry], where: str, now: float) -> list
 
 
 def compiled(recipes: Folder, rules: Rules, now: float) -> list[Item]:
-    """Recipes as they were compiled: what is not read for long is made again when it is."""
+    """Compiled recipes that were not read for long; they are compiled again when needed."""
     if rules.older_than is None:
         return []
     return [
@@ -41,7 +42,7 @@ def compiled(recipes: Folder, rules: Rules, now: float) -> list[Item]:
 
 
 def standins(folder: Folder, now: float) -> list[Item]:
-    """Pools of stand-ins (`sandbox.standins.Pool`) that no process holds any more."""
+    """Folders of placeholders (`sandbox.policy.placeholders.Pool`) that no process uses."""
     return [
         Item("stand-ins", e.name, 0, e.changed, "its process was killed", _pool(folder, e.name), _pool_state(folder, e.name))
         for e in folder.entries()
@@ -50,7 +51,7 @@ def standins(folder: Folder, now: float) -> list[Item]:
 
 
 def temporary_folders() -> list[Item]:
-    """Folders in the temporary folder whose process was killed."""
+    """Temporary folders whose process was killed."""
     items = []
     for path in temporary.leftovers():
         with contextlib.suppress(OSError):
@@ -111,7 +112,7 @@ def _pool(folder: Folder, name: str) -> Callable[[], None]:
             return
         try:
             for entry in pool.entries():
-                # Only what is empty goes.
+                # rmdir deletes only what is empty.
                 os.rmdir(entry.name, dir_fd=pool.fd)
         finally:
             pool.close()

@@ -1,7 +1,8 @@
-"""The looms of the state folder: which are old, which are too many, and how one is removed.
+"""Looms of the state folder: which are too old or too many, what they refer to, and how one is deleted.
 
-A loom that somebody writes is locked, one with a file ``NAME.keep`` beside it is kept on purpose (`mark`), and one that
-another loom goes on from is needed by it (`references`).
+A loom is not deleted while somebody writes it (it is locked), if a file ``NAME.keep`` is beside it (`marked`), or if
+another
+loom that stays continues from one of its turns (`needed`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ DATABASES = (".db", ".sqlite", ".sqlite3")
 KEEP = ".keep"
 LOCK = ".lock"
 _SESSION = (".session.json", LOCK)
-"""What a session keeps beside its loom ``ID.loom.jsonl``: ``ID.session.json``, which a loom can do without, and its lock."""
+"""The files that a session keeps beside its loom ``ID.loom.jsonl``: its lock, and ``ID.session.json``, which a loom may
+lack.
+"""
 _SQLITE = b"SQLite format 3\0"
 _BESIDE = re.compile(r"\.?(?P<loom>.+?)(\.index(\.part)?|\.torn-\d+|\.keep|-wal|-shm|-journal)")
 
@@ -35,7 +38,7 @@ MARKED = "marked to be kept"
 
 @dataclass(slots=True)
 class Shelved:
-    """A loom's file with what lies beside it for it: index, torn lines, a database's log, the mark that keeps it."""
+    """A loom's file and the files beside it that belong to it: index, torn lines, a database's log, the keep mark."""
 
     entry: Entry
     beside: list[Entry]
@@ -50,7 +53,7 @@ class Shelved:
 
     @property
     def changed(self) -> float:
-        # An empty one is what a reader leaves behind.
+        # Readers leave an empty WAL behind; it does not count.
         written = [e.changed for e in self.beside if e.name.endswith("-wal") and e.size]
         return max([self.entry.changed, *written])
 
@@ -60,7 +63,7 @@ class Shelved:
 
 
 def shelf(folder: Folder) -> tuple[list[Shelved], list[Entry]]:
-    """Every loom of the folder, the oldest first, and what lies beside looms that are not there. Links are none of both."""
+    """All looms of the folder, the oldest first, and the files of looms that are gone. Links are ignored."""
     files = [entry for entry in folder.entries() if entry.is_file]
     looms = {e.name: Shelved(e, []) for e in files if _is_loom(folder, e)}
     orphans = []
@@ -92,7 +95,7 @@ def _is_loom(folder: Folder, entry: Entry) -> bool:
 
 
 def head(folder: Folder, name: str, count: int) -> bytes:
-    """The first bytes of a file; none of what cannot be read."""
+    """The first bytes of a file; empty where it cannot be read."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder.fd)
     except OSError:
@@ -106,9 +109,10 @@ def head(folder: Folder, name: str, count: int) -> bytes:
 
 
 def over(looms: list[Shelved], rules: Rules, now: float, stays: Container[str]) -> dict[str, str]:
-    """The looms whose time is over, or that are more than there is room for, with the reason.
+    """The looms that are too old, or that exceed the size limit, each with the reason.
 
-    Those that stay are told where they are too old, and take the room of others otherwise.
+    A loom in ``stays`` is listed if it is too old. It is never chosen to save space, and its size counts against the
+    limit.
     """
     why: dict[str, str] = {}
     for each in looms:
@@ -126,30 +130,32 @@ def over(looms: list[Shelved], rules: Rules, now: float, stays: Container[str]) 
 
 
 def days(seconds: float) -> str:
-    """A span for people."""
+    """A time span for people."""
     count = int(seconds / DAY)
     return f"{count} day{'' if count == 1 else 's'}" if count else f"{max(0, int(seconds / 3600))} h"
 
 
 def held(folder: Folder, loom: Shelved) -> bool:
-    """Whether somebody works with it; of a database that is only known when it is removed."""
+    """Whether a process writes the loom or has its session open. For a database, this is only known when it is
+    deleted.
+    """
     locks = [e.name for e in loom.beside if e.name.endswith(LOCK)]
     return any(lock.written(name, folder.fd) for name in (loom.name, *locks) if not name.endswith(DATABASES))
 
 
 def item(folder: Folder, loom: Shelved, why: str, stays: str | None, before: Callable[[], None] = lambda: None) -> Item:
-    """The loom as something to remove; ``before`` removes what belongs to it elsewhere."""
+    """The loom as an item to delete; ``before`` deletes what belongs to it elsewhere."""
 
     def drop() -> None:
         if loom.name.endswith(DATABASES):
-            # Nobody can read it once it is held.
+            # Check the lock first; afterwards, nobody can read the loom.
             with alone(folder, loom):
                 loom.entry = folder.entry(loom.name) or loom.entry
             before()
         with alone(folder, loom):
             if not loom.name.endswith(DATABASES):
                 before()
-            # The loom itself goes last: whoever kills us in between leaves a loom that is whole, for the next run.
+            # Delete the loom itself last: if we are killed before, a whole loom is left for the next run.
             for entry in loom.beside:
                 folder.unlink(entry.name)
             folder.unlink(loom.name)
@@ -159,7 +165,7 @@ def item(folder: Folder, loom: Shelved, why: str, stays: str | None, before: Cal
 
 @contextmanager
 def alone(folder: Folder, loom: Shelved) -> Iterator[None]:
-    """Holds a loom against everybody else. Raises `Stays` where somebody has it, or where it is not as it was."""
+    """Lock a loom against every other process. Raises `Stays` where a process has it open, or where it changed."""
     _unchanged(folder, loom)
     with ExitStack() as held:
         try:
@@ -188,16 +194,17 @@ def _unchanged(folder: Folder, loom: Shelved) -> None:
         raise Stays(MARKED)
 
 
-# --- What looms name that goes with other looms: the turn that a fork or a child goes on from, and pinned files.
+# --- What a loom refers to in other looms: the turn that a fork or a child continues from, and pinned files.
 
 
 @dataclass(slots=True)
 class Named:
-    """The turns that a loom holds, those of other looms that it names, and the folders that its forks work in.
+    """The turns that a loom has, the turns of other looms that it names, and the working folders of its forks.
 
-    ``repositories`` are the folders whose files it pinned.
-    ``id`` is the loom's, ``pinned`` are those of the looms that pinned the files it tells of: a copy's pins are the original's.
-    ``known`` is False where it cannot be read.
+    ``repositories`` are the folders whose files it pinned. ``id`` is the loom's id. ``pinned`` are the ids of the looms
+    that
+    pinned the files in its records; in a copy, these are pins of the original. ``known`` is False where it cannot be
+    read.
     """
 
     holds: set[str] = field(default_factory=set)
@@ -210,7 +217,7 @@ class Named:
 
 
 def read(folder: Folder, loom: Shelved) -> Named:
-    """What a loom names; of a damaged one, what can still be read. Raises `LoomError`."""
+    """What a loom refers to; for a damaged loom, what can still be read. Raises `LoomError`."""
     with Loom.open(folder.path / loom.name, readonly=True) as opened:
         folders = {f.worktree for f in opened.forks() if isinstance(f.worktree, str)}
         pinned = {
@@ -222,7 +229,10 @@ def read(folder: Folder, loom: Shelved) -> Named:
 
 
 def needed(named: dict[str, Named], going: set[str]) -> dict[str, str]:
-    """The looms among ``going`` that one which stays needs, each with the name of one such; and what these need."""
+    """The looms in ``going`` that a staying loom needs, each with the name of that loom. A loom kept this way also
+    keeps the looms
+    that it needs.
+    """
     holder = {turn: name for name in sorted(going, reverse=True) for turn in named[name].holds}
     pinner = {named[name].id: name for name in sorted(going, reverse=True) if named[name].id is not None}
     stays: dict[str, str] = {}

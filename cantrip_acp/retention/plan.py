@@ -1,4 +1,4 @@
-"""What would go and what would stay, found without changing anything."""
+"""Plans a deletion: finds what would be deleted and what would stay, without changing anything."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cantrip_acp.retention.dir_handle import Folder
 from cantrip_acp.retention.rules import Item, Rules
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being read, how many of it have been, and how many there are."""
+"""Called with what is being read, how many of it were read, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a collector looks at: the open state folder, the rules, the time (seconds since the epoch)."""
+    """The input of a collector: the open state folder, the rules, the time (seconds since the epoch)."""
 
     state: Folder
     rules: Rules
@@ -30,7 +30,10 @@ class Look:
 
 @dataclass(slots=True)
 class Plan:
-    """``items`` go unless they say why they stay. ``held`` and ``freed`` are bytes of looms now, and of all that goes."""
+    """The result. An item is deleted unless it has a reason to stay. ``held`` is the size of all looms now, in bytes;
+    ``freed``
+    the size of everything that will be deleted.
+    """
 
     state: Path
     rules: Rules
@@ -41,7 +44,7 @@ class Plan:
     opened: list[Folder] = field(default_factory=list, repr=False)
 
     def close(self) -> None:
-        """Let go of the folders; nothing of the plan can be carried out any more."""
+        """Close the folders. The plan can then no longer be carried out."""
         while self.opened:
             self.opened.pop().close()
 
@@ -59,7 +62,7 @@ class Plan:
 
 
 def collect_looms(look: Look, plan: Plan) -> None:
-    """Looms by age and size, and what lies beside looms that are gone."""
+    """Find looms by age and size, and the files of looms that are gone."""
     folder = look.state.sub(looms.FOLDER)
     if folder is None:
         if look.state.entry(looms.FOLDER) is not None:
@@ -79,7 +82,7 @@ def collect_looms(look: Look, plan: Plan) -> None:
             found |= _worked_in(look.state, shelf, going - set(found), named)
         if not found:
             break
-        # What stays takes room, for which others may have to go.
+        # Looms that stay use space, so others may have to be deleted instead.
         stays |= found
     for each in shelf:
         if each.name in why:
@@ -97,7 +100,7 @@ def collect_looms(look: Look, plan: Plan) -> None:
 def collect_worktrees(
     look: Look, plan: Plan, folder: Folder, shelf: list[looms.Shelved], named: dict[str, references.Named]
 ) -> None:
-    """Forks' worktrees that no loom names any more, and those that were being made when their process ended."""
+    """Find forks' worktrees that no loom names, and worktrees whose creation was interrupted."""
     own = look.state.sub(worktrees.FOLDER)
     if own is not None:
         plan.opened.append(own)
@@ -144,7 +147,7 @@ def _needed(
     going: set[str],
     named: dict[str, references.Named],
 ) -> dict[str, str]:
-    """Those of ``going`` that must stay for what looms name."""
+    """The looms in ``going`` that must stay because other looms refer to them."""
     _read_all(look, plan, folder, shelf, named)
     unknown = next((name for name, each in named.items() if not each.known and name not in going), None)
     if unknown is not None:
@@ -155,7 +158,7 @@ def _needed(
 def _read_all(
     look: Look, plan: Plan, folder: Folder, shelf: list[looms.Shelved], named: dict[str, references.Named]
 ) -> None:
-    """What every loom names, read once."""
+    """Read what every loom refers to, once."""
     for number, each in enumerate(shelf if not named else ()):
         look.progress("looms", number + 1, len(shelf))
         try:
@@ -168,7 +171,7 @@ def _read_all(
 
 
 def collect_leftovers(look: Look, plan: Plan) -> None:
-    """What crashes and time left elsewhere in the state folder."""
+    """Find leftover files elsewhere in the state folder and in the temporary folder."""
     recipes = look.state.sub("recipes")
     if recipes is not None:
         plan.opened.append(recipes)
@@ -178,11 +181,11 @@ def collect_leftovers(look: Look, plan: Plan) -> None:
 
 
 COLLECTORS: tuple[Callable[[Look, Plan], None], ...] = (collect_looms, collect_leftovers)
-"""Who finds what may go. Another kind of state is a function and its name here."""
+"""The functions that find items. For another kind of state, write a function and add it here."""
 
 
 def make(state: Path, rules: Rules, *, progress: Progress | None = None, now: float | None = None) -> Plan:
-    """The plan for a state folder; an empty one where there is no such folder. Raises `OSError`."""
+    """Make the plan for a state folder; it is empty where there is no such folder. Raises `OSError`."""
     plan = Plan(state, rules)
     folder = Folder.open(state)
     if folder is not None:

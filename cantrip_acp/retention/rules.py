@@ -1,4 +1,4 @@
-"""How long and how much is kept: ages and sizes as people write them, from flags or from the user's settings."""
+"""Retention rules: maximum age and size, parsed from flags or from the user's settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from cantrip_acp.core.errors import DefinitionError
 
 FILE = "settings.toml"
-"""The user's settings, in the configuration folder; retention is its table ``gc``."""
+"""The user's settings in the configuration folder; the table ``gc`` has the retention rules."""
 
 DAY = 86_400.0
 DEFAULT_AGE = 90 * DAY
@@ -24,14 +24,14 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """``older_than`` in seconds since a loom was last written, ``max_size`` of all looms in bytes; None is no limit."""
+    """``older_than``: seconds since a loom was last written. ``max_size``: bytes of all looms. None means no limit."""
 
     older_than: float | None = DEFAULT_AGE
     max_size: int | None = None
 
 
 def age(text: str) -> float | None:
-    """Seconds in ``90d``, ``12h``, ``2w``, ``1y``, ``30min``; None for ``never``. Raises `ValueError`."""
+    """Parse an age in seconds: ``90d``, ``12h``, ``2w``, ``1y``, ``30min``; None for ``never``. Raises `ValueError`."""
     if text.strip().lower() == "never":
         return None
     found = _AGE.fullmatch(text.lower())
@@ -41,7 +41,7 @@ def age(text: str) -> float | None:
 
 
 def size(text: str) -> int | None:
-    """Bytes in ``2GB``, ``500MB``, ``1.5GiB``, ``4096``; None for ``unlimited``. Raises `ValueError`."""
+    """Parse a size in bytes: ``2GB``, ``500MB``, ``1.5GiB``, ``4096``; None for ``unlimited``. Raises `ValueError`."""
     if text.strip().lower() == "unlimited":
         return None
     found = _SIZE.fullmatch(text)
@@ -52,7 +52,9 @@ def size(text: str) -> int | None:
 
 
 def read(config: Path) -> Rules:
-    """The rules of the user's settings; the defaults where they say nothing. Raises `DefinitionError` with file and key."""
+    """Read the rules from the user's settings, with defaults for missing keys. Raises `DefinitionError` with file and
+    key.
+    """
     path = config / FILE
     try:
         data = tomllib.loads(path.read_text("utf-8"))
@@ -84,19 +86,20 @@ def _read(table: dict[str, Any], key: str, parse: Any, path: Path) -> Any:
         raise DefinitionError(f"gc.{key}: {error}", where=str(path)) from None
 
 
-# --- One thing of the state folder that may go, or that stays although its time is over.
+# --- One item of the state folder that may be deleted, or that stays although it is too old.
 
 
 class Stays(Exception):
-    """Raised by an item's ``drop`` where it turns out to be in use; the text says by what."""
+    """Raised by an item's ``drop`` where it is in use after all; the text says why."""
 
 
 @dataclass(slots=True)
 class Item:
     """``kind`` is a word for people (loom, index, torn line); ``name`` is relative to the state folder.
 
-    ``why`` says why it may go; ``stays`` why it does not all the same, None where it goes. ``drop`` removes it, and raises
-    `Stays` or `OSError`; run again after a crash it finishes what was begun.
+    ``why`` says why it may be deleted. ``stays`` says why it is kept nevertheless; None where it is deleted. ``drop``
+    deletes
+    it, and raises `Stays` or `OSError`. After a crash, ``drop`` can run again and finishes the deletion.
     """
 
     kind: str
@@ -107,4 +110,4 @@ class Item:
     drop: Callable[[], None] = field(repr=False)
     stays: str | None = None
     beside: int = 0
-    """Bytes that go with it and lie elsewhere (a fork's worktree)."""
+    """Bytes elsewhere that are deleted with it (a fork's worktree)."""

@@ -1,7 +1,9 @@
-"""What a loom keeps elsewhere: pins of files in the user's repositories, and forks' worktrees in the state folder.
+"""Deletes what a loom keeps elsewhere: pinned files in the user's repositories, and forks' worktrees in the state
+folder.
 
-Both go with the loom. A worktree that was made in another folder is the user's, and stays; so does a loom in whose worktree
-somebody worked after the loom was last written.
+Both are deleted with the loom. A worktree in another folder belongs to the user and stays. If somebody worked in a
+fork's
+worktree after the loom was last written, both the worktree and the loom stay.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from cantrip_acp.retention.rules import Item, Rules, Stays
 
 FOLDER = "worktrees"
 _MOMENT = 60.0
-"""Seconds between a fork's last change of a file and the record of it."""
+"""Seconds that may pass between a fork's last change of a file and the record of it."""
 
 
 def own(state: Folder, paths: Iterable[str]) -> list[str]:
-    """The names of those worktrees that lie in the state folder."""
+    """The names of those worktrees that are in the state folder."""
     base = os.path.realpath(state.path / FOLDER)
     names = (os.path.basename(path) for path in paths if os.path.dirname(os.path.realpath(path)) == base)
     return [name for name in names if name]
 
 
 def worked_in(state: Folder, loom: Shelved, names: Iterable[str]) -> str | None:
-    """The worktree of a loom that was changed after the loom; None where none was."""
+    """A worktree of a loom that was changed after the loom; None where there is none."""
     folder = state.sub(FOLDER)
     if folder is None:
         return None
@@ -44,7 +46,7 @@ def worked_in(state: Folder, loom: Shelved, names: Iterable[str]) -> str | None:
 
 
 def let_go(state: Folder, looms: Folder, loom: Shelved) -> Callable[[], None]:
-    """What removes pins and worktrees of a loom, read while it is still whole and nobody is kept from it."""
+    """Return a function that deletes a loom's pins and worktrees. Call it while the loom can still be read."""
 
     def drop() -> None:
         kept = Loom.memory()
@@ -57,7 +59,7 @@ def let_go(state: Folder, looms: Folder, loom: Shelved) -> Callable[[], None]:
                         if own(state, [record.worktree]):
                             kept.append(record)
         except LoomError:
-            # Nobody can read it any more, and nobody will.
+            # The loom cannot be read, now or later.
             return
         forget(kept)
 
@@ -65,7 +67,7 @@ def let_go(state: Folder, looms: Folder, loom: Shelved) -> Callable[[], None]:
 
 
 def half_made(own: Folder | None, repositories: Iterable[str], now: float) -> list[Item]:
-    """Worktrees that were being made when their process ended, wherever they lie: git names them for each repository."""
+    """Worktrees whose creation was interrupted, in any folder: git lists them for each repository."""
     found: dict[str, Repository] = {}
     places = [*repositories]
     if own is not None:
@@ -93,7 +95,7 @@ def _unmake(repository: Repository, folder: str) -> Callable[[], None]:
 
 
 def _elsewhere(folder: Folder, name: str) -> str | None:
-    """The loom outside of the state folder that a worktree belongs to, where that loom is there; it may also be a database."""
+    """The existing loom outside the state folder that a worktree belongs to, or None; it may also be a database."""
     loom = worktrees.loom_of(os.path.realpath(folder.path / name))
     if loom is None or os.path.dirname(loom) == os.path.realpath(folder.path.parent / "looms"):
         return None
@@ -102,7 +104,7 @@ def _elsewhere(folder: Folder, name: str) -> str | None:
 
 
 def left(folder: Folder, named: set[str], rules: Rules, now: float) -> list[Item]:
-    """Worktrees that no loom of the state folder names and in which nothing was changed for long."""
+    """Worktrees that no loom of the state folder names and that were not changed for long."""
     if rules.older_than is None:
         return []
     items = []
@@ -132,7 +134,7 @@ def _remover(folder: Folder, name: str, changed: float) -> Callable[[], None]:
             found = None
         if found is not None and found.top == where and found.git_dir != found.common_dir:
             worktrees.remove(found, where)
-        # Of a repository that is gone itself there is only the folder.
+        # If the repository itself is gone, only the folder is left.
         folder.remove_tree(name)
 
     return drop

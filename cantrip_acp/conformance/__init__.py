@@ -1,4 +1,5 @@
-"""Conformance: any suite in the format of ``tests.yaml`` is run against the real loop, loom and mediums.
+"""Conformance: runs suites in the format of ``tests.yaml`` against the real loop, loom and mediums.
 
-``suite`` reads cases, ``setup`` builds what a case names, ``actions`` does what it says, ``expect`` judges. For commands and tests.
+``suite`` reads the cases, ``setup`` builds what a case needs, ``actions`` carries it out, ``expect`` checks the result.
+Commands and tests use this folder. Start with `runner.py` and `case.py`.
 """

@@ -1,4 +1,4 @@
-"""Doing what a case says: making a cantrip, casting, invoking, and what comes after a cast."""
+"""Runs a case's actions: builds cantrips, invokes and casts them, and carries out the steps after a cast."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from cantrip_acp.loom.query.thread import Thread
 
 
 class Performance:
-    """A case's actions, done in order until one fails, and what came of them.
+    """Runs a case's actions in order until one fails, and keeps the results.
 
-    ``results`` are the finished casts', ``entities`` the ids of the entities made, in order, ``extracted`` the thread that was
-    taken out. ``error`` is the failure of the action at ``failed_at``, the case's path of it.
+    ``results`` are those of the finished casts, ``entities`` the ids of the created entities in order, ``extracted``
+    the thread
+    of ``extract_thread``. ``error`` is the failure of the action at the path ``failed_at`` in the case.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -33,12 +34,14 @@ class Performance:
         self.error: CantripError | None = None
         self.failed_at = ""
         self.entity: Entity | None = None
-        """The invoked entity that casts go to; None where each cast makes its own."""
+        """The invoked entity that casts go to; None where each cast creates its own."""
         self._invoked: list[Entity] = []
         self._cantrip: Cantrip | None = None
 
     async def run(self, case: Case) -> None:
-        """Do everything; a failure that the product means is kept in ``error``, any other is raised on."""
+        """Run everything. An expected kind of failure (`CantripError`) is kept in ``error``; any other exception is
+        raised.
+        """
         try:
             self.failed_at = "setup"
             self.scene.build()
@@ -106,7 +109,7 @@ class Performance:
             self.entities.extend(start.entity_id for start in started)
 
     async def _fork(self, given: Mapping[str, Any]) -> None:
-        """``from_turn: n`` keeps the first n turns; with an intent the fork is cast on it."""
+        """``from_turn: n`` keeps the first n turns; with an intent, the fork is cast on it."""
         kept = given.get("from_turn")
         if isinstance(kept, bool) or not isinstance(kept, int) or kept < 0:
             raise DefinitionError(f"from_turn is the number of turns that are kept, not {kept!r}")
@@ -133,7 +136,7 @@ class Performance:
 
 
 def _steps(action: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
-    """The steps of one mapping: what it makes, then its cast, then what comes after it."""
+    """The steps of one action: what it creates, then its cast, then what comes after the cast."""
     for key in ("construct_cantrip", "invoke", "cast"):
         if key not in action:
             continue

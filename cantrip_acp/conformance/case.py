@@ -1,4 +1,4 @@
-"""A case: a rule, what it shows, what to build, what to do, and what must hold."""
+"""A conformance case: its rule and name, its setup, its actions, and its expectations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def actions(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """The actions in order, each with its path in the case; one mapping counts as a list of one."""
+        """The actions in order, each with its path in the case; a single mapping counts as a list of one."""
         action = self.data.get("action")
         if action is None:
             return []
@@ -56,7 +56,7 @@ class Case:
         return [("action", action)]
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the case itself, before anything is run."""
+        """What is wrong with the case itself, before anything runs."""
         if self.problem is not None:
             return [self.problem]
         found = list(CASE.check(self.data, ""))

@@ -1,4 +1,4 @@
-"""What happened in a case, as plain data to match: turns, threads, casts and queries, read from the loom and the crystals."""
+"""The evidence of a case as plain data: turns, threads, casts and queries, read from the loom and the crystals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cantrip_acp.loom.records.turn import CastRecord, Output, Turn
 
 
 class Evidence:
-    """A view of a finished performance. The loom lists the crystal's turns alone; the ``call`` and folds are left out."""
+    """What a finished case left behind. It lists only the crystal's turns; the ``call`` turn and folds are left out."""
 
     def __init__(self, performance: Performance) -> None:
         self.performance = performance
@@ -28,12 +28,12 @@ class Evidence:
 
     @cached_property
     def turns(self) -> list[Turn]:
-        """The crystal's turns in order of writing, each with the crystal's turn above it as its parent."""
+        """The crystal's turns in the order of writing. The parent of each is the nearest crystal turn above it."""
         every = {turn.id: turn for turn in self.loom.turns()}
         last = {turn.cast_id: turn.id for turn in every.values() if turn.role == "crystal"}
         cut = {end.id: end for _, end in self.loom.casts() if end is not None and end.truncated}
         seen = [_visible(turn, every) for turn in every.values() if turn.role == "crystal"]
-        # A written turn never changes: that a cast was cut off between two of them stands in its end.
+        # A written turn never changes. If the cast was cut off after its last turn, only the cast's end says so.
         return [
             msgspec.structs.replace(turn, truncated=True, reason=cut[turn.cast_id or ""].reason)
             if turn.cast_id in cut and last[turn.cast_id] == turn.id and not (turn.terminated or turn.truncated)
@@ -43,11 +43,13 @@ class Evidence:
 
     @cached_property
     def threads(self) -> list[tuple[Turn, ...]]:
-        """The turns of each root-to-leaf path in which a crystal spoke, by when the leaf was written."""
+        """The turns of each path from root to leaf in which a crystal spoke, in the order in which the leaves were
+        written.
+        """
         return [turns for turns in map(self.seen, self.loom.threads()) if turns]
 
     def seen(self, thread: Thread | None) -> tuple[Turn, ...]:
-        """A thread's turns as this view has them."""
+        """A thread's turns, in the form of `turns`."""
         if thread is None:
             return ()
         mine = {turn.id: turn for turn in self.turns}
@@ -74,12 +76,12 @@ class Evidence:
 
     @property
     def last_turns(self) -> list[Turn]:
-        """The turns of the last cast alone."""
+        """The turns of the last cast only."""
         return [turn for turn in self.turns if self.casts and turn.cast_id == self.casts[-1][0].id]
 
     @cached_property
     def entities(self) -> list[str]:
-        """Every entity made, in order; children and forks after those that the case made itself."""
+        """All entities in order: first those that the case created, then children and forks."""
         made = list(self.performance.entities)
         known = set(made)
         for turn in self.turns:
@@ -89,7 +91,7 @@ class Evidence:
         return made
 
     def result_of(self, turns: Sequence[Turn]) -> Any:
-        """What a thread ended with."""
+        """The result of a thread."""
         leaf = self.loom.turn(turns[-1].id)
         ends = {end.id: end for _, end in self.loom.casts() if end is not None}
         end = ends.get(leaf.cast_id or "")
@@ -104,7 +106,7 @@ def _visible(turn: Turn, every: Mapping[str, Turn]) -> Turn:
 
 
 def turn_data(turn: Turn) -> dict[str, Any]:
-    """A turn as plain data; arguments of tool calls are shown as data where they are JSON."""
+    """A turn as plain data. Arguments of tool calls are decoded where they are JSON."""
     data: dict[str, Any] = msgspec.to_builtins(turn)
     data["utterance"]["tool_calls"] = [call_data(call) for call in turn.utterance.tool_calls] or None
     data["metadata"]["truncation_reason"] = turn.reason if turn.truncated else None
@@ -121,7 +123,7 @@ def call_data(call: ToolCall) -> dict[str, Any]:
 
 
 def observation_text(turn: Turn) -> str:
-    """All that the circle answered in a turn, as one text."""
+    """Everything that the circle answered in a turn, as one text."""
     parts = [as_text(record.result) for record in turn.observation.results]
     if turn.observation.output is not None:
         parts.append(output_text(turn.observation.output))
@@ -129,7 +131,7 @@ def observation_text(turn: Turn) -> str:
 
 
 def output_text(output: Output) -> str:
-    """What a command or cell left behind, as one text."""
+    """The output of a command or cell, as one text."""
     parts = [output.stdout, output.stderr, output.error or ""]
     if output.value is not None:
         parts.append(as_text(output.value))
@@ -137,7 +139,7 @@ def output_text(output: Output) -> str:
 
 
 def message_text(message: Message) -> str:
-    """All that a message holds: its words, and the arguments of its calls both as sent and as data."""
+    """Everything in a message: its text, and the arguments of its calls, both as sent and decoded."""
     parts = [message.content or ""]
     for call in message.tool_calls:
         parts.append(call.args)

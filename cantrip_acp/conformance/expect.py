@@ -1,7 +1,8 @@
-"""What must hold after a case: one function an ``expect`` key, each yielding what does not hold.
+"""Checks a case's expectations: one function for each ``expect`` key, which yields what does not hold.
 
-Lists under ``crystal_invocations``, ``messages`` and ``loom.turns`` match as prefixes, all others exactly. Of a mapping that
-describes a turn, a message or metadata only the given keys count; answers and gate results are compared as wholes.
+Lists under ``crystal_invocations``, ``messages`` and ``loom.turns`` match as prefixes; all other lists match exactly.
+For a
+turn, a message or metadata, only the given keys count. Answers and gate results are compared as a whole.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ Check = Callable[[Any, Evidence, str], Iterator[Problem]]
 
 
 def judge(case: Case, evidence: Evidence) -> Iterator[Problem]:
-    """Everything that does not hold.
+    """Yield everything that does not hold.
 
-    A failure that was not expected is reported alone, because nothing after it means much. A script that has run out is
-    different: what happened before is complete, so every other expectation is judged as well.
+    An unexpected failure is reported alone, because the rest then means little. A script without further responses is
+    an
+    exception: what happened before is complete, so all other expectations are checked too.
     """
     performance = evidence.performance
     if performance.error is not None and case.expect.get("error") is None:
@@ -111,7 +113,7 @@ def _usage(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:
 
 
 def _cumulative_usage(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:
-    """An invoked entity's own count over all its casts; the entity of a single cast has that cast's."""
+    """The usage of an invoked entity over all its casts; without one, the usage of the last cast."""
     entity = seen.performance.entity
     if entity is not None:
         yield from subset(expected or {}, entity.usage.record(), path, seen.scope)

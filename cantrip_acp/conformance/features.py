@@ -1,7 +1,8 @@
-"""What a case needs and this version may lack: one table, which shrinks as the product grows.
+"""Features that cases need and this version may lack.
 
-Each row says which cases need the feature and how the product shows that it has it. A case that needs an absent one is
-skipped with the row's words, never passed.
+Each row says which cases need the feature, and how to test whether it is present. A case that needs a missing feature
+is
+skipped with a message; it never counts as passed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cantrip_acp.conformance.case import Case
 
 @dataclass(frozen=True)
 class Feature:
-    """``name`` completes the sentence "needs …"; ``needed`` looks at the case, ``present`` at the product."""
+    """``name`` completes the sentence "needs …"; ``needed`` tests a case, ``present`` tests this version."""
 
     name: str
     needed: Callable[[Case], bool]
@@ -35,13 +36,13 @@ def lacking(case: Case) -> str | None:
 
 
 def medium_of(case: Case) -> str:
-    """The medium that the case's circle names; ``conversation`` where it names none."""
+    """The medium of the case's circle; ``conversation`` where it names none."""
     circle = case.setup.get("circle") or {}
     return str(circle.get("medium") or circle.get("type") or "conversation")
 
 
 def crystals_of(case: Case) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every crystal that the case sets up, by its key."""
+    """Yield every crystal that the case sets up, with its key."""
     for key, value in case.setup.items():
         if isinstance(value, Mapping) and re.fullmatch(r"crystal|child_crystal(_l\d+)?|\w+_crystal|crystal_\w+", key):
             yield key, value

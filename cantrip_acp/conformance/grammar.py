@@ -1,6 +1,6 @@
-"""Every key that a case may hold, and the shape of what stands under it.
+"""The grammar of cases: every key that a case may have, and the shape of its value.
 
-An expectation must never be passed over in silence: a key that stands nowhere below fails its case, with the key's path.
+No expectation may be ignored silently: an unknown key fails its case, and the message has the path of the key.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from cantrip_acp.core.wards import WARDS
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong with a case or its outcome: where in the case (``expect.loom.turns[0].id``, or empty), and what."""
+    """Something wrong with a case or its outcome: its path in the case (``expect.loom.turns[0].id``, or empty), and a
+    message.
+    """
 
     path: str
     message: str
     rule: str = "schema"
-    """Its name in `lsp/recipes/rules.md`, where the case itself is wrong."""
+    """The name of the rule in `lsp/recipes/rules.md`, where the case itself is wrong."""
     error: DefinitionError | None = None
-    """Why the text of the case cannot be read, with its place."""
+    """Why the text of the case cannot be parsed, with its position."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
@@ -32,11 +34,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Shape:
-    """What may stand at one place of a case.
+    """What one place of a case may contain.
 
-    ``keys`` are a mapping's known keys, ``patterns`` further ones as regular expressions, ``items`` the shape of a list's items.
-    Where ``keys`` is None a mapping is out of place there, where ``items`` is None a list is; ``scalar`` says whether a
-    text, number or boolean may stand there, ``null`` whether nothing may. ``free`` admits anything at all.
+    ``keys`` are the known keys of a mapping, ``patterns`` further keys as regular expressions, ``items`` the shape of a
+    list's
+    items. Where ``keys`` is None, no mapping may be here; where ``items`` is None, no list. ``scalar``: a text, number
+    or
+    boolean may be here. ``null``: null may be here. ``free``: anything may be here.
     """
 
     keys: Mapping[str, Shape] | None = None
@@ -84,13 +88,13 @@ class Shape:
 
 
 def _map(keys: Mapping[str, Shape] | str, *patterns: tuple[str, Shape]) -> Shape:
-    """A mapping of these keys; a text of names makes each of them plain."""
+    """A mapping with these keys; a string of names makes each of them plain."""
     named = dict.fromkeys(keys.split(), PLAIN) if isinstance(keys, str) else keys
     return Shape(named, tuple(patterns), scalar=False)
 
 
 def _stated(shape: Shape) -> Shape:
-    """The same, but not null: an expectation that holds of nothing would be passed over in silence."""
+    """The same shape, but not null: a null expectation would check nothing."""
     return replace(shape, null=False)
 
 
@@ -121,7 +125,7 @@ SCRIPT = {
     **dict.fromkeys(("record_inputs", "type", "stateless", "retry_behavior"), PLAIN),
     **dict.fromkeys(("provider", "name", "model", "context_window", "tools"), PLAIN),
 }
-# A child's script is a list of responses, or a mapping as a crystal's own.
+# A child's script is a list of responses, or a mapping like a crystal's own.
 CHILDREN = _list(Shape({**SCRIPT, "children": FREE}, items=RESPONSE, scalar=False))
 CRYSTAL = _map({**SCRIPT, "children": CHILDREN})
 GATE = Shape(

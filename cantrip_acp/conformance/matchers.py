@@ -1,7 +1,10 @@
-"""Matching one expected value with an actual one: equality, and the few texts that stand for more than themselves.
+"""Matches an expected value with an actual one: equality, and a few texts with a special meaning.
 
-``not_null`` · ``null`` · ``greater_than(x)`` · ``turns[i].id`` (that turn's id). ``parent`` and ``child`` as an entity's id bind
-to the entity that they first meet, and must stay that entity; two names never mean one entity.
+``not_null`` · ``null`` · ``greater_than(x)`` · ``turns[i].id`` (that turn's id). As an entity's id, a name like
+``parent`` or
+``child`` binds to the first entity that it is compared with, and must match that entity from then on. Two names never
+match
+the same entity.
 """
 
 from __future__ import annotations
@@ -27,14 +30,14 @@ _repr.maxlevel = 4
 
 @dataclass
 class Scope:
-    """What references mean in one case: the turns of the loom in order, and the entities that names are bound to."""
+    """What references mean in one case: the turns of the loom in order, and the entity that each name is bound to."""
 
     turns: Sequence[Any] = ()
     entities: dict[str, str] = field(default_factory=dict)
 
 
 def show(value: Any) -> str:
-    """A value in a report: JSON's words for null and booleans, one line, cut where it is long."""
+    """A value for a report: null and booleans as in JSON, on one line, cut where it is long."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -43,7 +46,7 @@ def show(value: Any) -> str:
 
 
 def equal(expected: Any, actual: Any, path: str, scope: Scope) -> Iterator[Problem]:
-    """Problems where the two differ; mappings and lists are compared as wholes, matchers hold at any depth."""
+    """Yield the differences. Mappings and lists are compared as a whole; special texts work at any depth."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         for key in expected:
             if key not in actual:
@@ -60,7 +63,7 @@ def equal(expected: Any, actual: Any, path: str, scope: Scope) -> Iterator[Probl
 
 
 def items(expected: Sequence[Any], actual: Sequence[Any], path: str, scope: Scope) -> Iterator[Problem]:
-    """Two lists, item by item and in length."""
+    """Compare two lists: each item and the length."""
     for number, (want, got) in enumerate(zip(expected, actual, strict=False)):
         yield from equal(want, got, f"{path}[{number}]", scope)
     if len(expected) != len(actual):
@@ -68,7 +71,7 @@ def items(expected: Sequence[Any], actual: Sequence[Any], path: str, scope: Scop
 
 
 def subset(expected: Any, actual: Any, path: str, scope: Scope) -> Iterator[Problem]:
-    """As `equal`, but of a mapping only the keys that are given count."""
+    """Like `equal`, but only the given keys of a mapping are compared."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         for key, want in expected.items():
             yield from subset(want, actual.get(key), f"{path}.{key}", scope)
@@ -100,7 +103,7 @@ def scalar(expected: Any, actual: Any, scope: Scope) -> bool:
 
 
 def entity(expected: Any, actual: str, path: str, scope: Scope) -> Iterator[Problem]:
-    """An entity's id: a name that binds, or any other matcher."""
+    """Compare an entity's id with a name that binds, or with any other matcher."""
     if not isinstance(expected, str) or not _ENTITY.match(expected):
         yield from equal(expected, actual, path, scope)
         return
@@ -114,14 +117,14 @@ def entity(expected: Any, actual: str, path: str, scope: Scope) -> Iterator[Prob
 
 
 def contains(expected: Any, text: str, path: str) -> Iterator[Problem]:
-    """One text, or every one of a list, in another."""
+    """Require that a text contains one text, or every text of a list."""
     for want in expected if _is_list(expected) else [expected]:
         if str(want) not in text:
             yield Problem(path, f"expected a text that holds {str(want)!r}, got {show(text)}")
 
 
 def lacks(expected: Any, text: str, path: str) -> Iterator[Problem]:
-    """One text, or every one of a list, nowhere in another."""
+    """Require that a text contains neither one text nor any text of a list."""
     for unwanted in expected if _is_list(expected) else [expected]:
         at = text.find(str(unwanted))
         if at >= 0:
@@ -131,7 +134,7 @@ def lacks(expected: Any, text: str, path: str) -> Iterator[Problem]:
 
 
 def sized(expected: Sequence[Any]) -> tuple[list[Any], Any]:
-    """A list's items, and the ``length`` that may stand before them (None where there is none)."""
+    """A list's items, and the ``length`` that may come before them (None where there is none)."""
     wanted = list(expected)
     if wanted and isinstance(wanted[0], Mapping) and set(wanted[0]) == {"length"}:
         return wanted[1:], wanted[0]["length"]

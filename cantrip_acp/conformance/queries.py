@@ -1,4 +1,4 @@
-"""What must hold of a crystal's queries: how many there were, and which messages and tools each one carried."""
+"""Checks a crystal's queries: how many there were, and the messages and tools of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def invocations(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:
     if crystal is None and key == "crystal":
         crystal = seen.scene.main
     if crystal is None:
-        # A cantrip without a crystal asks nobody.
+        # A cantrip without a crystal makes no queries.
         if key != "crystal" or not scalar(expected, 0, seen.scope):
             yield Problem(path, f"the case sets up no crystal {key!r}")
         return
@@ -64,7 +64,9 @@ def _invocation(want: Mapping[str, Any], query: Query, path: str, seen: Evidence
 
 
 def _messages(expected: Sequence[Any], messages: list[Message], path: str, seen: Evidence) -> Iterator[Problem]:
-    """A prefix of the messages. The circle's presentation is a message of its own in some mediums; a case may leave it out."""
+    """Compare a prefix of the messages. In some mediums the circle's presentation is its own message; a case may leave
+    it out.
+    """
 
     def compare(actual: list[Message]) -> list[Problem]:
         found: list[Problem] = []
@@ -110,7 +112,7 @@ def _tools(expected: Sequence[Any], tools: Sequence[ToolDefinition], path: str, 
 
 
 def _every_query(check: Callable[[Any, Query, str, Evidence], Iterator[Problem]]) -> Check:
-    """What must hold at every query of the case's crystal; the first query where it does not is told."""
+    """Make a check of every query of the case's crystal. Only the first query that fails is reported."""
 
     def checked(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:
         crystal = seen.scene.main

@@ -1,4 +1,4 @@
-"""A case's ``raw_response``: a provider's own answer, read by that provider's own normalisation (CRYSTAL-6)."""
+"""Raw provider responses in cases: decodes a ``raw_response`` with that provider's own code (CRYSTAL-6)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from cantrip_acp.core.errors import DefinitionError
 
 CHAT = ("openai", "openrouter", "ollama", "local")
-"""Providers whose answers have the shape of Chat Completions; a suite may put ``mock_`` before the name."""
+"""Providers whose answers have the form of Chat Completions; a suite may put ``mock_`` before the name."""
 
 
 def normalised(script: Mapping[str, Any]) -> dict[str, Any]:
-    """The raw answer as a scripted response. Raises `DefinitionError` for a provider that this runner cannot read."""
+    """Convert the raw answer to a scripted response. Raises `DefinitionError` for an unsupported provider."""
     provider = str(script.get("provider") or "openai").removeprefix("mock_")
     raw = script["raw_response"]
     if provider not in CHAT:

@@ -1,4 +1,4 @@
-"""Running cases: each in a folder of its own, against the real loop, and judged; one case's fate is no other's."""
+"""Runs cases, each in its own folder and against the real loop, and checks the result. No case affects another."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cantrip_acp.conformance.grammar import Problem
 from cantrip_acp.conformance.setup import Scene
 
 CASE_LIMIT_S = 180.0
-"""A case that takes longer than this fails; it is more than any default ward lets a turn take."""
+"""A case that takes more seconds than this fails. It is more than any default ward allows for a turn."""
 
 Status = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case. ``problems`` are why it failed, ``reason`` why it was skipped."""
+    """The outcome of a case. ``problems`` are why it failed, ``reason`` is why it was skipped."""
 
     case: Case
     status: Status
@@ -38,7 +38,7 @@ class Outcome:
 
 
 async def run_case(case: Case) -> Outcome:
-    """Run one case to its outcome. Raises nothing that belongs to the case."""
+    """Run one case and return its outcome. Failures of the case are part of the outcome and are never raised."""
     if case.problem is None and case.data.get("skip") in (True, "on"):
         return Outcome(case, "skipped", reason="the suite says to skip it")
     broken = case.problems()
@@ -67,12 +67,14 @@ async def _perform(case: Case) -> list[Problem]:
         except TimeoutError:
             return [Problem(performance.failed_at, f"did not end within {CASE_LIMIT_S:g} s")]
         except Exception as error:  # noqa: BLE001
-            # A fault of the product itself: the suite goes on, and this case says what broke.
+            # A bug of the product: the suite continues, and this case reports the error.
             return [Problem(performance.failed_at, f"crashed: {_told(error)}")]
 
 
 def _scratch() -> str:
-    """Where cases' folders are made: without links in the way, so that a path in a case is the path that is used."""
+    """The folder for cases' folders, without links in its path, so that a path in a case is exactly the path that is
+    used.
+    """
     return os.path.realpath(tempfile.gettempdir())
 
 
@@ -83,7 +85,7 @@ def _told(error: BaseException) -> str:
 
 
 def chosen(cases: Sequence[Case], rules: Sequence[str]) -> list[Case]:
-    """The cases of these rules: ``LOOP-3`` for one, ``LOOP`` for a family; all of them where none is named."""
+    """The cases of these rules: ``LOOP-3`` for one rule, ``LOOP`` for a family; all cases where no rule is given."""
     if not rules:
         return list(cases)
     wanted = {rule.upper().rstrip("*").rstrip("-") for rule in rules}

@@ -1,4 +1,4 @@
-"""What a case's ``setup`` names, as the product's own things: crystals, call, circle, loom, and files in place of ``/``."""
+"""Builds what a case's ``setup`` describes: crystals, call, circle, loom, and files in a folder that replaces ``/``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _SWITCH = {"on": True, "off": False}
 
 
 class Scene:
-    """One case's things. A case has one loom, and each of its crystals keeps its place in its script.
+    """The objects of one case. A case has one loom, and each crystal remembers its place in its script.
 
-    ``stand_in`` is an empty folder that takes the place of ``/``. Cantrips are made when an action asks for one, so that
-    what is wrong with a definition is the action's failure.
+    ``stand_in`` is an empty folder that replaces ``/``. A cantrip is built only when an action needs it, so an error in
+    its
+    definition is that action's failure.
     """
 
     def __init__(self, case: Case, stand_in: Path) -> None:
@@ -42,7 +43,7 @@ class Scene:
         self.retry = RetryPolicy(sleep=_instantly)
 
     def build(self) -> None:
-        """Lay out the files and load the scripts; raises `DefinitionError` for what is not valid."""
+        """Write the files and load the scripts. Raises `DefinitionError` for invalid ones."""
         _lay_out(self._setup.get("filesystem") or {}, self.stand_in)
         for key, script in crystals_of(self._case):
             self.crystals[key] = played = _crystal(script)
@@ -51,13 +52,13 @@ class Scene:
 
     @property
     def main(self) -> PlayedCrystal | None:
-        """The crystal of a cast that names none: ``crystal``, and where the case leaves that out, the first of the named."""
+        """The crystal of a cast that names none: ``crystal``, or without it the first that is not for children."""
         if "crystal" in self._setup:
             return self.crystals.get("crystal")
         return next((c for key, c in self.crystals.items() if not key.startswith("child_")), None)
 
     def named(self, key: str) -> PlayedCrystal:
-        """The crystal of that key; raises `DefinitionError` where the case sets up none."""
+        """The crystal with this key or name. Raises `DefinitionError` where the case sets up none."""
         found = self.crystals.get(key) or next((c for c in self.crystals.values() if c.name == key), None)
         if found is None:
             raise DefinitionError(f"the case sets up no crystal {key!r}; it has {', '.join(self.crystals) or 'none'}")
@@ -119,9 +120,9 @@ _UNNAMED = "scripted"
 
 
 class PlayedCrystal(ScriptedCrystal):
-    """A case's crystal. Its children play what the case sets up for their depth: ``child_crystal_l2``, else ``child_crystal``.
+    """A case's crystal. Its children use the crystal for their depth: ``child_crystal_l2``, else ``child_crystal``.
 
-    One script is shared by all children of a depth, so response *i* of it belongs to the *i*-th child of a batch.
+    All children of a depth share one script, so its response *i* belongs to child *i* of a batch.
     """
 
     heirs: Mapping[str, PlayedCrystal] = {}
@@ -140,7 +141,7 @@ def _crystal(script: Mapping[str, Any]) -> PlayedCrystal:
         responses,
         children=script.get("children") or (),
         usage=script.get("usage"),
-        # What a query received costs a test nothing to keep, and every expectation on it needs it.
+        # Recording the input of each query is cheap in a test, and every expectation about queries needs it.
         record_inputs=True,
         name=name,
         model=str(script.get("model") or "scripted"),
@@ -162,7 +163,7 @@ def _retry(given: Mapping[str, Any], policy: RetryPolicy) -> RetryPolicy:
 
 
 async def _instantly(seconds: float) -> None:
-    """A retry's wait: its length is tested with the retries themselves, a suite need not sit it out."""
+    """Replaces a retry's wait. The tests of retries check its length, so a suite need not wait."""
     await anyio.lowlevel.checkpoint()
 
 

@@ -1,7 +1,8 @@
-"""A suite as it lies on disk: a YAML list of cases, read case by case.
+"""Reads a suite from disk: a YAML list of cases, parsed case by case.
 
-Suites of this format are not always strict YAML, and one broken case must not take the others with it. So the file is cut
-into its list items first, and each is parsed alone; where that fails, two known liberties are mended and it is tried again:
+Suites are not always strict YAML, and one broken case must not make the others unreadable. So the file is first cut
+into
+its list items, and each is parsed alone. If that fails, two known deviations are repaired and the item is parsed again:
 an unquoted ``turns[0].id`` inside a flow mapping, and a ``length: n`` line before the items of a list.
 """
 
@@ -27,7 +28,7 @@ _BLOCK_SCALAR = re.compile(r"(?:\A|[:\-]\s+)(?:[&!]\S+\s+)*[|>][+\-0-9]*\s*(?:#.
 _LENGTH = re.compile(r"( *)length:\s*([^\s#]+)\s*(?:#.*)?\Z")
 _ANCHOR = re.compile(r"(?<!\S)&([\w\-]+)")
 _ALIAS = re.compile(r"(?<![^\s\[{,])\*([\w\-]+)")
-# Quoted texts and comments are passed over (first two groups of alternatives); what is left over is a bare reference.
+# The first two groups of alternatives skip quoted texts and comments; the rest matches an unquoted reference.
 _REFERENCE = re.compile(
     r"""(?P<skip>(?<![^\s\[{,:])"(?:[^"\\]|\\.)*"|(?<![^\s\[{,:])'(?:[^']|'')*'|(?:\A|(?<=\s))\#.*)"""
     r"""|(?<![^\s\[{,:])(?P<bare>turns\[\d+\]\.\w+)"""
@@ -47,9 +48,9 @@ class _Chunk:
 
 
 def read_suite(path: Path) -> list[Case]:
-    """All cases of a file, in order. A case that cannot be parsed carries its problem and fails alone.
+    """All cases of a file, in order. A case that cannot be parsed has a problem and fails alone.
 
-    Raises `DefinitionError` where the file cannot be read or holds no list of cases.
+    Raises `DefinitionError` where the file cannot be read or has no list of cases.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -61,7 +62,7 @@ def read_suite(path: Path) -> list[Case]:
 
 
 def cases_of(path: Path, text: str) -> list[Case]:
-    """As `read_suite`, of a text that is at hand; ``path`` is where it lies, or would."""
+    """Like `read_suite`, for a given text; ``path`` is its file, for messages."""
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if _significant(line)), None)
     if first is None:
@@ -85,7 +86,7 @@ def _significant(line: str) -> bool:
 
 
 def _chunks(lines: list[str]) -> Iterator[_Chunk]:
-    """Cut at every line that opens an item at the indentation of the first one; document marks end a chunk."""
+    """Cut before every line that starts an item at the indentation of the first one; document marks end a chunk."""
     indent: int | None = None
     start, held = 0, list[str]()
     for number, line in enumerate(lines, 1):
@@ -104,7 +105,9 @@ def _chunks(lines: list[str]) -> Iterator[_Chunk]:
 
 
 def _read_flow(path: Path, text: str, line: int) -> list[Case]:
-    """A whole file in flow style, as JSON is: nothing to cut, so one fault breaks it all."""
+    """Parse a whole file in flow style (such as JSON). It cannot be cut, so one error makes the whole file
+    unreadable.
+    """
     try:
         items = _plain(_load(text))
     except YAMLError as error:
@@ -153,7 +156,9 @@ def _load_chunk(chunks: list[_Chunk], number: int) -> Any:
 
 
 def _anchoring(chunks: list[_Chunk], number: int) -> list[_Chunk]:
-    """The earlier cases that a case's aliases lead to, in order: an alias means the nearest anchor of its name above it."""
+    """The earlier cases that a case's aliases need, in order. An alias means the nearest anchor of its name above
+    it.
+    """
     wanted = set(_ALIAS.findall(chunks[number].text))
     found: list[_Chunk] = []
     for chunk in reversed(chunks[:number]):
@@ -169,7 +174,7 @@ def _load(text: str) -> Any:
 
 
 def _mend(chunk: _Chunk) -> tuple[str, ...]:
-    """Quote bare references and turn ``length: n`` before items into an item; block scalars are left as they are."""
+    """Quote unquoted references, and turn ``length: n`` before items into an item. Block scalars are not changed."""
     out: list[str] = []
     scalar_indent: int | None = None
     for number, line in enumerate(chunk.lines):
@@ -181,7 +186,7 @@ def _mend(chunk: _Chunk) -> tuple[str, ...]:
                 continue
             scalar_indent = None
         if _BLOCK_SCALAR.search(line):
-            # The content of `- code: |` is deeper than `code`, not only than the dash.
+            # The content of `- code: |` is indented deeper than `code`, not only deeper than the dash.
             scalar_indent = indent
             rest = bare
             while rest.startswith("- "):
@@ -198,7 +203,7 @@ def _mend(chunk: _Chunk) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """YAML's data as JSON's: dates become the text they were written as, keys become text."""
+    """Convert YAML's data to JSON's: dates become the text that was written, keys become text."""
     if isinstance(value, dict):
         return {_key(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -217,7 +222,7 @@ def _key(key: Any) -> str:
 
 
 def _fault(error: YAMLError, path: Path, first_line: int) -> DefinitionError:
-    """A YAML error with its place, in the file's own line numbers."""
+    """A YAML error with its position in the line numbers of the file."""
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         what = " ".join(str(error.problem or error.context or error).split())
@@ -231,7 +236,7 @@ def _fault(error: YAMLError, path: Path, first_line: int) -> DefinitionError:
 
 
 def _peek(chunk: _Chunk, key: str) -> str | None:
-    """The value of ``rule`` or ``name`` in a case that does not parse, so that the report can name it."""
+    """The value of ``rule`` or ``name`` in a case that cannot be parsed, so that the report can name it."""
     for line in chunk.lines:
         found = re.match(rf"[\s\-]*{key}:\s*(.+?)\s*\Z", line)
         if found:

@@ -1,7 +1,7 @@
-"""The gates that every suite may use: the product's own, those that only tests need, and any that a case describes.
+"""Gates for suites: the product's own, those that only tests need, and gates that a case describes.
 
-``read(path)`` reads under its bound root, ``fetch(url)`` fetches nothing and says so the same way every time. A mapping that
-gives ``result``, ``error``, ``behavior`` or ``delay_ms`` is played as described. All of them run through the real executor.
+``read(path)`` reads a file under its root; ``fetch(url)`` fetches nothing and always gives the same answer. A gate with
+``result``, ``error``, ``behavior`` or ``delay_ms`` behaves as described. All of them run through the real executor.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _BEHAVIORS = ("throw", "delay")
 
 
 def make(spec: str | Mapping[str, Any], stand_in: Path) -> Gate:
-    """The gate that a case names or describes; ``stand_in`` is the folder that takes the place of ``/``.
+    """The gate that a case names or describes; ``stand_in`` is the folder that replaces ``/``.
 
-    Raises `DefinitionError` for a gate that nobody knows and that the case does not describe either.
+    Raises `DefinitionError` for an unknown gate that the case does not describe either.
     """
     described: Mapping[str, Any] = {"name": spec} if isinstance(spec, str) else spec
     name = described.get("name")
@@ -45,13 +45,13 @@ def make(spec: str | Mapping[str, Any], stand_in: Path) -> Gate:
     if root is not None:
         dependencies["root"] = within(stand_in, str(root))
     if dependencies:
-        # A suite may name what only its own runtime binds.
+        # A suite may name dependencies that only its own runtime knows.
         gate = replace(gate, dependencies={**gate.dependencies, **dependencies})
     return replace(gate, handler=_played(gate.handler, described))
 
 
 def within(stand_in: Path, path: str) -> Path:
-    """Where a path of the case lies below the folder that takes the place of ``/``."""
+    """A path of the case, below the folder that replaces ``/``."""
     return stand_in.joinpath(*(part for part in Path(path).parts if part not in ("/", "..", ".")))
 
 
@@ -71,7 +71,7 @@ def _known(name: str, described: Mapping[str, Any], stand_in: Path) -> Gate:
 
 
 def _played(handler: Handler, described: Mapping[str, Any]) -> Handler:
-    """The handler with what the case says of it: a wait, a failure, a fixed result."""
+    """The handler with the behavior that the case describes: a delay, a failure, a fixed result."""
     behavior = described.get("behavior")
     if behavior is not None and behavior not in _BEHAVIORS:
         raise DefinitionError(f"a gate's behavior is {' or '.join(_BEHAVIORS)}, not {behavior!r}")
@@ -96,7 +96,9 @@ def _played(handler: Handler, described: Mapping[str, Any]) -> Handler:
 
 
 def _checked(handler: Handler, required: tuple[str, ...]) -> Handler:
-    """A case's own schema may leave out what the handler needs; a missing argument stays the entity's error."""
+    """A case's own schema may not require what the handler needs. A missing argument must still be an error for the
+    entity.
+    """
 
     def checked(args: Mapping[str, Any], context: GateContext) -> Any:
         missing = [name for name in required if name not in args]

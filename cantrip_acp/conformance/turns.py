@@ -1,4 +1,4 @@
-"""What must hold of turns: one by one, as a thread, and in the loom as a whole."""
+"""Checks turns: single ones, threads, and the whole loom."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def turn_observation(expected: Any, seen: Evidence, path: str) -> Iterator[Probl
 
 
 def _first_result(turn: Turn) -> tuple[bool, Any]:
-    """A turn's first gate result; where no gate ran, what the medium's own tool left behind."""
+    """A turn's first gate result; where no gate ran, the output of the medium's own tool."""
     if turn.observation.results:
         record = turn.observation.results[0]
         return record.is_error, record.result
@@ -98,7 +98,7 @@ def loom(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:
 
 
 def _root_call(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:
-    """The call that stands at the root of the loom (CALL-4)."""
+    """Check the call at the root of the loom (CALL-4)."""
     root = next((turn for turn in seen.loom.turns() if turn.role == "call"), None)
     record = seen.loom.cantrip(root.cantrip_id) if root is not None else None
     if record is None:
@@ -106,7 +106,7 @@ def _root_call(expected: Any, seen: Evidence, path: str) -> Iterator[Problem]:
     elif expected is None or expected == "not_null":
         yield from equal(expected, record.call, path, seen.scope)
     else:
-        # The loom keeps what differs from a call's defaults.
+        # The loom stores only what differs from a call's defaults.
         kept = {**{f.name: f.default for f in fields(Call)}, **record.call}
         kept["require_done"] = kept["require_done_tool"]
         yield from subset(expected, kept, path, seen.scope)

@@ -1,3 +1,5 @@
-"""Folding: older turns are replaced in the context by a summary when the window needs room (§6.8).
+"""Folding: replaces older turns in the context with a summary when the window needs room (§6.8).
 
-`policy.py` decides when and what; `apply.py` does it for a running cast."""
+May import crystals, loom records and core. Start with `policy.py`, which decides when to fold and what; `apply.py`
+does it for a running cast.
+"""

@@ -1,7 +1,7 @@
-"""Making room before a query: the fold of a cast that runs, in its context, its loom and its events (§6.8, PROD-4).
+"""Applies folds before a query: in the context of a running cast, its loom and its events (§6.8, PROD-4).
 
-The policy is `folding.Folding`; this is what happens when it asks for a fold, or when a provider says that the messages
-do not fit after all.
+`make_room` runs when the policy (`folding.policy.Folding`) asks for a fold, `make_more_room` after a provider refused
+the messages as too long.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 VARIABLE = "folded_turns"
-"""Where a code circle finds the folded turns, each as it stands in the loom."""
+"""The variable with the folded turns in a code circle. Each turn is as the loom has it."""
 
 
 async def make_room(run: CastRun) -> None:
-    """Fold where the policy asks for it, then cut what still does not fit. Cheap where there is nothing to do."""
+    """Fold if the policy asks for it, then cut what still does not fit. Cheap if there is nothing to do."""
     entity = run.entity
     context, policy, window = entity.context, entity.folding, input_limit(entity.crystal)
     if policy.asks(context.unfolded, context.tokens, window):
@@ -43,7 +43,7 @@ async def make_room(run: CastRun) -> None:
 
 
 def _compact(run: CastRun, most: int) -> None:
-    """Cut, and put in the loom that it was done: what the crystal saw can be told from it later."""
+    """Cut, and record the cut in the loom, so that what the crystal saw can be rebuilt later."""
     entity = run.entity
     if entity.context.compact(most):
         cut = {"tokens": most, "after": entity.last_turn}
@@ -52,7 +52,7 @@ def _compact(run: CastRun, most: int) -> None:
 
 @dataclass
 class _Between:
-    """A fold between casts counts to the one before (`_fold` asks no more of a run than this)."""
+    """Stands in for a `CastRun` when a fold happens between two casts; it counts towards the cast before."""
 
     entity: Entity
     id: str
@@ -64,7 +64,10 @@ class _Between:
 
 
 async def fold_now(entity: Entity, keep: int | None = None) -> int:
-    """Fold between two casts, because somebody asked for it; how many turns went. ``keep`` is the policy's, at most all but one."""
+    """Fold between two casts on request. Returns how many turns were folded.
+
+    ``keep`` defaults to the policy's number, and is at most all turns but one.
+    """
     context = entity.context
     before = context.unfolded
     if before < 2 or entity.busy:
@@ -78,13 +81,15 @@ async def fold_now(entity: Entity, keep: int | None = None) -> int:
 
 
 async def make_more_room(run: CastRun, refusal: ContextLimitError) -> bool:
-    """After a provider refused the messages as too long: fold all but the last turn, and cut. False where nothing helps."""
+    """After a provider refused the messages as too long: fold all but the last turn, and cut. Returns False if that
+    freed nothing.
+    """
     context = run.entity.context
     before = context.tokens
     window = refusal.limit or input_limit(run.entity.crystal)
     if context.unfolded > 1:
         await _fold(run, 1)
-    # A window that nobody knows, or a count that was wrong: half of what was refused.
+    # If the window is unknown or the count was wrong, aim for half of what was refused.
     _compact(run, min(before // 2, largest(window) if window else before // 2))
     return context.tokens < before
 
@@ -137,13 +142,15 @@ async def _fold(run: CastRun | _Between, keep: int) -> None:
 
 
 def _ids(loom: Loom, turn: Turn) -> tuple[str, ...]:
-    """The turns of the loom that one utterance stands in."""
+    """The ids of the turns in the loom that belong to one utterance."""
     return (turn.id,) if turn.continues is None else loom.acted(turn.id)[-1]
 
 
 async def _summary(run: CastRun | _Between, keep: int) -> tuple[str | None, Usage]:
-    """What the summarizer makes of the turns that go, and what that took; None where there is none or it fails, and the digest
-    serves."""
+    """The summarizer's summary of the turns to fold, and its usage.
+
+    The summary is None if there is no summarizer or it fails; then the digest is used.
+    """
     entity = run.entity
     crystal = entity.folding.summarizer
     if crystal is None:
@@ -176,9 +183,9 @@ async def _summary(run: CastRun | _Between, keep: int) -> tuple[str | None, Usag
         entity.lineage.folded(query.request_id)
         return response.content, sum(used, NO_USAGE)
     finally:
-        # Cancelled or not.
+        # Also after a cancel: the usage counts all the same.
         run.spend(sum(used, NO_USAGE), said=0, model=crystal.model)
 
 
 async def _silently(delta: Delta) -> None:
-    """A summary is no message of the entity: nobody reads it as it comes."""
+    """Ignore the stream: a summary is not a message of the entity, so nobody reads it as it comes."""

@@ -1,7 +1,8 @@
-"""When earlier turns are folded, and what stands for them (§6.8, LOOM-5, LOOM-6, PROD-4, D-007).
+"""Folding policy: when earlier turns are folded, and which summary replaces them (§6.8, LOOM-5, LOOM-6, PROD-4,
+D-007).
 
-Folding changes what the crystal sees and nothing else: the turns stay in the loom. The summary is marked, so that the
-entity never takes it for what really was said, and is made by rule unless a summarizer is named.
+Folding changes only what the crystal sees; the turns stay in the loom. The summary is marked, so that the entity does
+not take it for a verbatim record. It is made by rule unless a summarizer is named.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from cantrip_acp.crystals.contract import Crystal, Message
 from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 CHARS_PER_TOKEN = 3
-"""Characters that are taken for one token where no provider counted: on the safe side for prose and code."""
+"""Characters per token for estimates, used where no provider has counted. A safe value for prose and code."""
 
 ATTACHMENT_TOKENS = 1_500
-"""Tokens that are taken for an image, a sound or a document where no provider counted."""
+"""Estimated tokens of an image, a sound or a document, used where no provider has counted."""
 
 KEEP_TURNS = 2
-"""Turns that stay verbatim where ``trigger_after_turns`` asks for a fold and ``keep_turns`` says nothing else."""
+"""Turns that a fold by ``trigger_after_turns`` leaves, if ``keep_turns`` is not set."""
 
 _KEEP_FRACTION = 0.3
-"""How much of the window the turns that stay may fill where tokens ask for a fold."""
+"""The part of the window that the remaining turns may fill after a fold by tokens."""
 
 _FULL_FRACTION = 0.9
-"""More of the window than this is never sent: what does not fit is cut, with a mark (compaction)."""
+"""The largest part of the window that is ever sent. What does not fit is cut and marked (compaction)."""
 
 _MARK = re.compile(r"\[Folded: turns (\d+)-(\d+)\]")
 _DIGEST_CHARS = 6_000
@@ -40,12 +41,14 @@ _LAST_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """The policy of a cantrip.
+    """The folding policy of a cantrip.
 
-    ``at_fraction`` of the crystal's window, by the provider's own count, asks for a fold; so do ``trigger_at_tokens`` and
-    ``trigger_after_turns`` (before query n + 1). Whichever holds first (D-007). ``keep_turns`` stay as they are: by default
-    `KEEP_TURNS` for the trigger by turns, and as many as fill 30 % of the window for tokens. ``summarizer`` is a crystal
-    that writes the summary; without it the summary is a digest by rule, which costs no query.
+    Three triggers ask for a fold, whichever comes first (D-007): ``at_fraction`` of the crystal's window by the
+    provider's own count, ``trigger_at_tokens``, and ``trigger_after_turns`` (before query n + 1).
+    ``keep_turns`` is the number of turns that stay. The default is `KEEP_TURNS` for the trigger by turns, and for
+    tokens as many as fill 30 % of the window.
+    ``summarizer`` is a crystal that writes the summary. Without it the summary is a digest by rule, which costs no
+    query.
     """
 
     at_fraction: float = 0.8
@@ -65,7 +68,7 @@ class Folding:
 
     @classmethod
     def of(cls, value: Folding | Mapping[str, Any] | None) -> Folding:
-        """A policy from its mapping; an unknown key is a `DefinitionError`."""
+        """Make a policy from a mapping. Raises `DefinitionError` for an unknown key."""
         if value is None:
             return cls()
         if isinstance(value, Folding):
@@ -74,21 +77,21 @@ class Folding:
         return cls(**value)
 
     def limit(self, window: int | None) -> int | None:
-        """Tokens of context from which on turns are folded; None where nothing says so."""
+        """The context size in tokens from which on turns are folded; None if no limit is known."""
         if window is None:
             return self.trigger_at_tokens
         limit = int(window * self.at_fraction)
         return limit if self.trigger_at_tokens is None else min(limit, self.trigger_at_tokens)
 
     def asks(self, turns: int, tokens: int, window: int | None) -> bool:
-        """Whether a context of so many unfolded turns and tokens is to be folded before the next query."""
+        """Whether a context with this many unfolded turns and tokens must be folded before the next query."""
         if self.trigger_after_turns is not None and turns >= self.trigger_after_turns:
             return True
         limit = self.limit(window)
         return limit is not None and tokens >= limit
 
     def kept(self, sizes: Sequence[int], tokens: int, window: int | None) -> int | None:
-        """How many of the unfolded turns stay, the last ones; None where nothing asks for a fold.
+        """How many of the last unfolded turns stay; None if no trigger asks for a fold.
 
         ``sizes`` are the unfolded turns' estimated tokens, in order; ``tokens`` is the size of the whole context.
         """
@@ -108,13 +111,13 @@ class Folding:
                 if room < 0:
                     break
                 fits += 1
-            # The last turn stays, however large: what it just learned is what an entity goes on with.
+            # The last turn stays, however large: the entity needs what it just learned to go on.
             choices.append(max(fits, 1) if self.keep_turns is None else min(self.keep_turns, turns - 1))
         return min(choices)
 
 
 def largest(window: int) -> int:
-    """Tokens beyond which a context is cut before it is sent."""
+    """The size in tokens above which a context is cut before it is sent."""
     return int(window * _FULL_FRACTION)
 
 
@@ -123,25 +126,25 @@ def tokens_of(message: Message) -> int:
     chars = len(message.content or "") + len(message.thinking or "") + 16
     for call in message.tool_calls:
         chars += len(call.args) + len(call.gate) + 16
-    # Scripts other than Latin take more tokens for a character.
+    # Scripts other than Latin need more tokens per character.
     if message.content and not message.content.isascii():
         chars += len(message.content.encode("utf-8", "replace")) - len(message.content)
     return chars // CHARS_PER_TOKEN + ATTACHMENT_TOKENS * len(message.attachments)
 
 
 def mark(first: int, last: int) -> str:
-    """The words by which an entity knows a summary from what was really said."""
+    """The mark that tells an entity that a text is a summary."""
     return f"[Folded: turns {first}-{last}]"
 
 
 def folded_through(text: str | None) -> int | None:
-    """The last turn that a fold's message stands for; None for what is no such message."""
+    """The number of the last turn that a fold message replaces; None if the text is not a fold message."""
     found = _MARK.match(text or "")
     return int(found[2]) if found else None
 
 
 def explained(first: int, last: int, summary: str, variable: str | None) -> str:
-    """The message that stands in the place of turns ``first`` to ``last``."""
+    """The message that replaces turns ``first`` to ``last``."""
     where = f" They are whole in the variable `{variable}`." if variable else ""
     return (
         f"{mark(first, last)}\nA summary stands here for these turns; it is no verbatim record.{where}\n\n"
@@ -150,7 +153,7 @@ def explained(first: int, last: int, summary: str, variable: str | None) -> str:
 
 
 class Digest:
-    """The rule-based summary of all that was folded so far; grows by each fold and stays small."""
+    """A summary by rule of everything folded so far. Each fold adds to it, but its size stays limited."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -160,7 +163,7 @@ class Digest:
         self._lines: list[str] = []
 
     def add(self, number: int, turn: Turn, intent: str | None) -> None:
-        """Take in turn ``number`` (from 1); ``intent`` where it is the first turn of its cast."""
+        """Add turn ``number`` (from 1); ``intent`` is set for the first turn of a cast."""
         self.turns += 1
         if intent:
             self._intents.append(_line(intent))
@@ -196,7 +199,7 @@ class Digest:
 
 
 def _told(turn: Turn) -> str:
-    """A turn in one line: what was said, what was done, what came of it."""
+    """A turn in one line: what was said, what was done, what the result was."""
     said, observation = turn.utterance, turn.observation
     parts = []
     if said.content:
@@ -221,7 +224,7 @@ def _told(turn: Turn) -> str:
 
 
 def _left_out(record: GateRecord) -> str:
-    """That images of a result are not in a summary."""
+    """A note that the images of a result are not in the summary."""
     count = len(record.attachments or ())
     return f" [{count} image{'s' if count > 1 else ''} left out]" if count else ""
 
@@ -237,11 +240,11 @@ REQUEST = (
     "(with exact names, paths and numbers), what was changed, what failed, and what is still to be done. Be brief. "
     "Answer with the summary alone."
 )
-"""What a summarizer is asked."""
+"""The prompt for a summarizer."""
 
 
 def transcript(turns: Iterable[tuple[int, Turn]], most: int) -> str:
-    """Turns as plain text for a summarizer, each cut so that all of them stay within ``most`` characters."""
+    """Turns as plain text for a summarizer. Each is shortened so that all of them fit in ``most`` characters."""
     listed = list(turns)
     share = max(200, most // max(1, len(listed)))
     parts = []

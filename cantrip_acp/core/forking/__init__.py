@@ -1,3 +1,4 @@
-"""Forking, resuming and replaying: a cast goes on from a recorded turn (LOOM-4).
+"""Forking, resuming and replaying: entities continue or repeat a cast from a recorded turn (LOOM-4).
 
-Start with `fork.py`."""
+May import the rest of core, loom, mediums' snapshots and git. Start with `fork.py`.
+"""

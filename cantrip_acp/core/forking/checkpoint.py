@@ -1,8 +1,9 @@
-"""Pinned files: after each turn that may have changed files, the workspace's are kept in its git repository (LOOM-4).
+"""Checkpoints: after each turn that may have changed files, stores the workspace's files in its git repository
+(LOOM-4).
 
-A recipe asks for it with ``loom: {files: true}``. It is off by default: a pin writes objects and a ref into a repository
-that is the user's, and nobody should find those there who did not ask. What is in a pin and what is not stands in
-`git.pins`. Whatever cannot be pinned is recorded as such and never fails a cast.
+A recipe turns this on with ``loom: {files: true}``. It is off by default, because it writes objects and a ref into
+the user's repository, which nobody should find there without having asked. `git.file_snapshots` says what a
+checkpoint contains. A failure is recorded and never fails a cast.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 _READS = frozenset({"read", "search", "think", "fetch"})
 _PATIENCE = 3
-"""Failures in a row after which it is not tried again: a repository too large for it would slow every turn."""
+"""Failures in a row after which it stops trying: a repository that is too large would slow every turn."""
 
 
 class Pinning:
-    """Pins the files of one entity's workspace, turn by turn."""
+    """Stores the files of one entity's workspace, turn by turn."""
 
     def __init__(self, entity: Entity) -> None:
         self._entity = entity
@@ -41,7 +42,7 @@ class Pinning:
         self._told: str | None = None
 
     async def keep(self, turn: Turn) -> None:
-        """Pin the files as that turn leaves them, where they are not as they were before; also while a cast is cancelled."""
+        """Store the files as a turn leaves them, if they changed. This also happens while a cast is being cancelled."""
         entity = self._entity
         if self._failed >= _PATIENCE or (self._begun and not _acted(turn, entity.circle.gates)):
             return
@@ -63,7 +64,7 @@ class Pinning:
             )  # fmt: skip
 
     async def close(self) -> None:
-        """Let go of what pinning needs; the pins stay. Safe to call twice."""
+        """Release temporary resources; the stored files stay. Safe to call twice."""
         pinner, self._pinner = self._pinner, None
         if pinner is not None:
             await anyio.to_thread.run_sync(pinner.close)
@@ -100,10 +101,10 @@ def _acted(turn: Turn, gates: Mapping[str, Gate]) -> bool:
 
 
 def forget(loom: Loom) -> list[str]:
-    """Drop every pin of a loom, and every worktree that its forks were given: lines that say what was removed.
+    """Delete every checkpoint of a loom, and every worktree of its forks. Returns a line for each thing removed.
 
-    For whoever removes the loom itself. Worktrees of forks that a crash kept from being made go as well. A repository that
-    is not there any more has nothing to drop. Blocking.
+    For callers that delete the loom itself. Worktrees of forks that a crash interrupted are deleted too. Repositories
+    that no longer exist are skipped. Blocking.
     """
     header = loom.header
     if header is None:

@@ -1,12 +1,13 @@
-"""Going on from a turn without a new message: the cast of that turn is continued, by the same entity or by forks of it.
+"""Finds the point where a cast continues from a turn without a new message, for the same entity or for forks.
 
-The first query then has the messages that the original entity sent after that turn, byte for byte. So forks that resume one
-turn are true samples of one state. What follows a turn is, in this order:
+The first query then has the messages that the original entity sent after that turn, byte for byte. So forks that
+resume one turn are true samples of one state. What follows a turn is, in this order:
 
-- a turn that is part of an utterance (a delegation closed it) stands for the whole utterance, and a turn that was folded
-  next stands for the fold;
-- after a turn that ended its cast, and after a ``call`` turn, comes the next cast: its intent and context are given again;
-- after any other turn comes the next query of its cast, and so it does after a cut one that nothing followed.
+- A turn that is part of an utterance (a delegation closed it) means the whole utterance. A turn that was folded next
+  means the fold.
+- After a turn that ended its cast, and after a ``call`` turn, the next cast follows; its intent and context are added
+  again.
+- After any other turn the next query of its cast follows. The same holds after a cut turn that nothing followed.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a cast is continued. ``turn_id`` is the turn that the next one hangs on, ``cast`` the start of the cast.
+    """Where a cast continues. ``turn_id`` is the parent of the next turn, ``cast`` the start record of the cast.
 
-    ``begins``: its intent does not stand in the context and is given again, with ``blocks``. ``spent``: how many queries it
-    has behind it on this path. ``taken``: the entity has not cast yet and takes its context from the loom.
+    ``begins``: its intent is not in the context and is added, with ``blocks``. ``spent``: the number of its queries
+    on this path. ``taken``: the entity has not cast yet and takes its context from the loom.
     """
 
     turn_id: str
@@ -41,9 +42,9 @@ class Point:
 
 
 def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
-    """Where a fork of a turn goes on without a new message; ``cast_id`` chooses where casts differ there.
+    """Where a fork of a turn continues without a new message. ``cast_id`` selects the cast if there are several.
 
-    Reads the outline of the loom. Raises `TurnNotFound`, `IntentRequired` where nothing can be gone on with.
+    Reads the outline of the loom. Raises `TurnNotFound`, and `IntentRequired` where there is nothing to continue.
     """
     if turn_id not in loom:
         raise TurnNotFound(f"no turn {turn_id!r} in this loom")
@@ -80,9 +81,11 @@ def point(loom: Loom, turn_id: str, cast_id: str | None = None) -> Point:
 
 
 def own_point(entity: Entity, begun: str | None) -> Point:
-    """Where an entity's own last cast goes on, that was cut; of a fork that has not cast yet, where its turn goes on.
+    """Where an entity's own interrupted last cast continues, or, for a fork that has not cast yet, where its turn
+    continues.
 
-    ``begun`` is the cast whose intent stands last in its context. Raises `IntentRequired` where there is nothing to go on with.
+    ``begun`` is the cast whose intent is the last one in its context. Raises `IntentRequired` where there is nothing
+    to continue.
     """
     from cantrip_acp.core.context import block_of
 
@@ -113,7 +116,9 @@ def own_point(entity: Entity, begun: str | None) -> Point:
 
 
 def take_context(entity: Entity, where: Point) -> Context:
-    """The context of an entity that goes on from a point as the original entity's was; of another cantrip, as a fork's."""
+    """The context for continuing from a point: the original entity's for the same cantrip, a fork's for another
+    cantrip.
+    """
     from cantrip_acp.core.context import Context, block_of
     from cantrip_acp.loom.query.history import lived
     from cantrip_acp.mediums.text_program import writes_calls
@@ -127,7 +132,7 @@ def take_context(entity: Entity, where: Point) -> Context:
     if loom.places[last].cantrip_id == entity.cantrip_id:
         seen = Seen(loom, Outline(loom))
         context = seen.context_after(last, entity.cantrip_id, empty)
-        # Casts that came to no turn: their intents stood in the context too, and what they had begun to say.
+        # Casts that reached no turn: their intents and unfinished answers were in the context too.
         before = seen.partials.get(loom.places[last].cast_id or "") if where.begins else None
         if before is not None and before.entity_id == where.cast.entity_id:
             context.interrupt(before)
@@ -142,7 +147,7 @@ def take_context(entity: Entity, where: Point) -> Context:
 
 
 def _whole(outline: Outline, turn_id: str) -> str:
-    """The last turn that belongs to what a turn is part of: the rest of its utterance, and a fold of the same cast."""
+    """The last turn that belongs with a turn: the rest of its utterance, and a fold of the same cast."""
     at = turn_id
     while True:
         here = outline.places[at]
@@ -159,7 +164,7 @@ def _whole(outline: Outline, turn_id: str) -> str:
 
 
 def _begun(outline: Outline, turn_id: str) -> dict[str, CastRecord]:
-    """The casts whose first turn hangs on a turn, without those that went on with another one."""
+    """The casts whose first turn follows a turn, without those that continue another cast."""
     own = outline.places[turn_id].cast_id
     found: dict[str, CastRecord] = {}
     for after in outline.next.get(turn_id, ()):
@@ -179,7 +184,7 @@ def _ended(loom: Loom, outline: Outline, turn_id: str) -> bool:
 
 
 def _one(loom: Loom, outline: Outline, turn_id: str, after: dict[str, CastRecord]) -> str:
-    """The cast that comes next: the same entity's, or the one that all which begin there are alike to."""
+    """The cast that comes next: the same entity's, or any of them if all that begin there are alike."""
     place = outline.places[turn_id]
     if place.role != "call":
         for start in after.values():
@@ -194,7 +199,7 @@ def _one(loom: Loom, outline: Outline, turn_id: str, after: dict[str, CastRecord
 
 
 def _spent(loom: Loom, outline: Outline, turn_id: str, cast_id: str) -> int:
-    """How many queries a cast has behind it on the way to a turn, with those of the casts that it goes on with."""
+    """How many queries a cast made on the path to a turn, including those of the casts that it continues."""
     path = loom.acted(turn_id)
     casts = {cast_id}
     start = outline.starts.get(cast_id)

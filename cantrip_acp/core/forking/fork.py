@@ -1,9 +1,9 @@
-"""Forks: a new entity that goes on from any turn of a loom (LOOM-4, §6.6).
+"""Forks: makes a new entity that continues from any turn of a loom (LOOM-4, §6.6).
 
-What was said comes from the loom. What a code medium held in its variables comes from a **snapshot** (of the living
-entity, or one that the loom has for that turn) or from **replay**: the entity's code run again in a fresh worker, each gate
-call answered with what was recorded, so that no gate acts twice. Cells that can write files run again in a copy of these, never
-in the files themselves. The fork's record says which, and what is missing.
+The messages come from the loom. The variables of a code medium come from a **snapshot** (of the live entity, or in
+the loom for that turn) or from **replay**: the entity's code runs again in a new worker, and each gate call gets its
+recorded answer, so that no gate acts twice. Cells that can write files run again on a copy of the files, never on the
+files themselves. The fork's record names the method, and what is missing.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.loom import Loom
 
 State = Literal["auto", "snapshot", "replay", "none"]
-"""How a fork's code state is to be had: a missing snapshot is an error, unless the caller asks for replay or auto."""
+"""How to restore a fork's code state. A missing snapshot is an error, unless the caller asks for replay or auto."""
 
 REPLAYED = "files: the cells ran again in a copy, which is gone; what they had written is as it is now"
-"""What a fork lacks whose cells could write and were run again."""
+"""What is missing in a fork whose cells could write and were run again."""
 
 _WAYS_OUT = (
     "Ask for state 'auto' (--state auto) to run the recorded cells again, in a copy of what they can write, or for 'none' "
@@ -50,7 +50,7 @@ _WAYS_OUT = (
 )
 
 _CUT_OFF = frozenset({"cancelled", "parent_terminated", "max_seconds", "error"})
-"""Why a turn ended that something may have cut short."""
+"""Reasons of turns whose last program may have been stopped while it ran."""
 
 
 async def fork(
@@ -65,14 +65,16 @@ async def fork(
     group: str | None = None,
     resume: bool | str = False,
 ) -> Entity:
-    """A new entity of ``cantrip`` that has lived through the path to ``turn_id``; the original thread stays as it is.
+    """Make an entity of ``cantrip`` with the history of the path to ``turn_id``. The original thread does not change.
 
-    ``live`` is the entity whose last turn that is, where it still lives: its state is then taken as it stands. ``worktree``
-    gives it a folder of its own with the files of then (`forkplace`); ``group`` is that of the forks it belongs to. With
-    ``resume`` it is to go on without a new intent (`resuming`): True, or the cast to go on with where several could be meant.
+    ``live`` is the entity whose last turn that is, if it still exists; its current state is then used. ``worktree``
+    gives the fork its own folder with the files of that turn (`forking.worktree`). ``group`` is the group of the
+    fork. With ``resume`` the fork will continue without a new intent (`forking.continuation`): True, or the cast to
+    continue if there are several.
 
-    Raises `TurnNotFound`; `LoomError` where the path is damaged; `SandboxError` where ``state`` asks for a snapshot that
-    cannot be had; `EntityBusy` where ``live`` is in the middle of a cast; `GitError` where no worktree can be had.
+    Raises `TurnNotFound`; `LoomError` where the path is damaged; `SandboxError` where ``state`` asks for a snapshot
+    that does not exist or cannot be opened; `EntityBusy` where ``live`` is in the middle of a cast; `GitError` where
+    no worktree can be made.
     """
     if state not in ("auto", "snapshot", "replay", "none"):
         raise DefinitionError(f"state is {state!r}; it is one of auto, snapshot, replay, none")
@@ -89,12 +91,12 @@ async def fork(
         cantrip = place.cantrip
     entity = Entity(cantrip, loom, entity_id=name)
     try:
-        # What ran then may have called what comes from elsewhere.
+        # The recorded code may have called gates from these sources.
         await entity.reach()
         entity.take_up(turn_id, parts)
         strategy, missing = await restore(entity, turn_id, parts, state, live)
         if place is not None and strategy == "replay":
-            # Code that ran again has written its files again, the earlier ones over the later ones.
+            # Code that ran again has also written its files again, older contents over newer ones.
             await anyio.to_thread.run_sync(place.worktree.settle)
         loom.append(
             ForkRecord(
@@ -123,12 +125,14 @@ async def fork(
 
 def _give_up(place: forkplace.Place) -> None:
     with suppress(GitError):
-        # What made the fork fail is the error to tell.
+        # Report the error that made the fork fail, not this one.
         place.worktree.remove()
 
 
 def _files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
-    """What a fork without a worktree lacks of the files of then: where the way there may have changed some."""
+    """Notes that files may differ from those of the turn, for a fork without a worktree: if the history may have
+    changed any.
+    """
     circle = entity.circle
     programs = circle.wards.bash_writable_paths if circle.medium.name == "bash" else circle.wards.code_writable_paths
     writers = {
@@ -145,7 +149,7 @@ def _files(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
 async def restore(
     entity: Entity, turn_id: str, parts: Sequence[CastPart], state: State, live: Entity | None
 ) -> tuple[str, list[str]]:
-    """Give the entity's medium the state of that moment: the strategy, and what could not be had."""
+    """Restore the medium's state. Returns the method, and what could not be restored."""
     medium = entity.circle.medium
     cells = [(part, turn) for part, turn in spoken(list(parts)) if _programs(turn, medium.tool)]
     keeps = getattr(medium, "keeps_state", False)
@@ -161,7 +165,8 @@ async def restore(
         except (SandboxError, LoomError) as error:
             if state == "snapshot":
                 raise SandboxError(f"{error}. {_WAYS_OUT}") from error
-            # A snapshot that cannot be opened (another Python, a lost piece): the code itself is still there.
+            # The snapshot cannot be opened (another Python, a lost piece). The code itself is still in the loom, so run
+            # it.
             await entity.discard_session()
             found = None
         if found is not None:
@@ -175,9 +180,9 @@ async def restore(
 
 
 async def _from_snapshot(entity: Entity, turn_id: str, last: str, live: Entity | None) -> list[str] | None:
-    """Restore a snapshot, the living entity's or the loom's; what it lacks, or None where there is none.
+    """Restore a snapshot, the live entity's or the loom's. Returns what it lacks, or None if there is no snapshot.
 
-    ``last`` is the last turn up to ``turn_id`` that ran code: the state of both is the same.
+    ``last`` is the last turn up to ``turn_id`` that ran code: the state of both turns is the same.
     """
     if live is not None and live.last_turn == turn_id and not live.closed:
         if live.busy:
@@ -198,11 +203,12 @@ async def _from_snapshot(entity: Entity, turn_id: str, last: str, live: Entity |
 
 
 async def _replay(entity: Entity, parts: Sequence[CastPart], tool: str) -> list[str]:
-    """Run the entity's code again, turn by turn; where it went another way than it had gone."""
+    """Run the entity's code again, turn by turn. Returns where it behaved differently."""
     session: Any = await entity.session()
     if not entity.circle.wards.code_writable_paths:
         return await _run_again(entity, session, parts, tool)
-    # What could write runs again in another session, which has copies of what is writable; its state is taken from there.
+    # Code that can write runs again in a second session with copies of the writable folders. Its state is moved from
+    # there.
     apart: Any = await entity.circle.medium.open(entity.circle, entity.id)
     try:
         if not await apart.write_to_copies():
@@ -227,7 +233,7 @@ async def _run_again(entity: Entity, session: Any, parts: Sequence[CastPart], to
         recorded = list(outputs) if isinstance(outputs, tuple) else [turn.observation.output]
         for index, call in enumerate(_programs(turn, tool)):
             if turn.reason in _CUT_OFF and index >= len(recorded) - 1:
-                # It may never end by itself: somebody had to stop it, or the process ended with it.
+                # It may never end by itself: it was stopped, or the process ended during it.
                 missing.append(f"turn {number}: what was stopped while it ran is not run again")
                 break
             output = await session.run(ToolCall(f"{turn.id}.replay{index}", call.gate, call.args), again)
@@ -241,7 +247,7 @@ async def _run_again(entity: Entity, session: Any, parts: Sequence[CastPart], to
 
 
 def divergence(was: Output, now_: Output) -> str | None:
-    """How a second run of a program differs from the first, in words; None where it does not."""
+    """How a second run of a program differs from the first, in words; None if it does not differ."""
     if (was.error is None) != (now_.error is None):
         return (
             f"it failed this time: {_short(now_.error)}"
@@ -271,9 +277,9 @@ def _programs(turn: Turn, tool: str | None) -> list[ToolCall]:
 
 
 class RecordedTurn:
-    """A turn that is lived again: its gates answer what they answered (`mediums.contract.TurnContext`).
+    """A turn that is run again: its gates return their recorded answers (`mediums.contract.TurnContext`).
 
-    ``problems`` are the calls that had not been made, or not in that order.
+    ``problems`` lists calls that were not made before, or not in that order.
     """
 
     listening = False
@@ -283,7 +289,7 @@ class RecordedTurn:
         self._entity = entity
         self._part = part
         self._turn = turn
-        # What the crystal called beside its code was no call of the code.
+        # Only calls of the code: what the crystal called directly is not part of it.
         self._results = [r for r in turn.observation.results if r.tool_call_id is None]
         output = turn.observation.output
         self._ends_there = output is not None and output.unfinished is True
@@ -329,10 +335,10 @@ class RecordedTurn:
         return len(path), [msgspec.to_builtins(loom.said(ids)) for ids in path[start : start + count]]
 
     async def emit(self, event: Event) -> None:
-        """Nobody is told of what happened long ago."""
+        """Ignored: the events of a rerun are not reported."""
 
     def interrupted(self, output: Output) -> None:
-        """What is lived again leaves no record."""
+        """Ignored: a rerun leaves no record."""
 
     async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
         for place, record in enumerate(self._results):
@@ -343,7 +349,7 @@ class RecordedTurn:
                 break
         else:
             if name in DELEGATION and self._ends_there:
-                # The turn closed with this call: its state is the one before a child had answered.
+                # The turn was closed at this call. Its state is the one before a child had answered.
                 self.finished = True
                 return GateRecord(name, args, "the turn ended here", True)
             self.problems.append(f"{name} was called, and had not been")

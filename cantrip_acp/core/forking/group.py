@@ -1,7 +1,7 @@
-"""A group: several forks of one turn, cast side by side, to be compared with each other (LOOM-4).
+"""Fork groups: several forks of one turn, cast concurrently, to compare their results (LOOM-4).
 
-Each fork is an entity of its own with a thread of its own; their records in the loom share a group's id, by which whatever
-compares, ranks or exports finds them. What goes wrong in one is that one's alone.
+Each fork is an entity with its own thread. Their records in the loom share a group id, so that programs that compare,
+rank or export can find them. A failure affects only its own fork.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ CONCURRENCY = 4
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One fork of a group: its place in it (from 0), its entity, how its cast ended or the error that it failed with, and the
-    worktree it was given. ``entity_id`` is in the loom where the fork itself could be made."""
+    """One fork of a group.
+
+    ``number`` is its place in the group (from 0), ``result`` how its cast ended, ``error`` what it failed with,
+    ``worktree`` its folder. ``entity_id`` is in the loom if the fork itself could be made.
+    """
 
     number: int
     entity_id: str
@@ -41,7 +44,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ForkGroup:
-    """Forks of the turn ``turn_id``; ``id`` is in each one's record, ``samples`` are in the order in which they were asked for."""
+    """Forks of the turn ``turn_id``. Each fork's record has ``id``; ``samples`` are in the order of the request."""
 
     id: str
     turn_id: str
@@ -61,11 +64,13 @@ async def fork_group(
     ended: Callable[[Sample], None] | None = None,
     resume: bool | str = False,
 ) -> ForkGroup:
-    """Fork a turn once for each of ``cantrips``, each cast on the intent of that place; at most ``concurrency`` at a time.
-    ``intents`` None resumes in each, without a new message; ``resume`` then may name the cast (`forking.fork`).
+    """Fork a turn once for each of ``cantrips`` and cast each fork on the intent at that place, at most
+    ``concurrency`` at once.
 
-    ``worktree`` gives each a worktree: True one in the state folder, a path a numbered folder in that one. ``ended`` is called
-    with each sample as it ends. Raises `TurnNotFound` and `LoomError` where the turn itself cannot be gone on from.
+    With ``intents`` None each fork resumes without a new message; ``resume`` may then name the cast (`forking.fork`).
+    ``worktree`` gives each fork a worktree: with True in the state folder, with a path in a numbered folder there.
+    ``ended`` is called with each sample as it ends.
+    Raises `TurnNotFound`, and `LoomError` where the turn itself cannot be continued.
     """
     from cantrip_acp.core.forking.continuation import point
     from cantrip_acp.core.forking.fork import fork
@@ -78,7 +83,7 @@ async def fork_group(
     if any(not isinstance(intent, str) or not intent.strip() for intent in intents or ()):
         raise IntentRequired("intent is required: say what each fork is to do (INTENT-1)")
     if intents is None:
-        # All of them hang on one turn, and what one of them does must not change which cast the next one goes on with.
+        # Decide on the cast now. Otherwise a turn of the first fork could change which cast the next fork continues.
         where = point(loom, turn_id, resume if isinstance(resume, str) else None)
         turn_id, resume = where.turn_id, where.cast.id
     lived(loom, turn_id)

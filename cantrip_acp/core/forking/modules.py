@@ -1,7 +1,7 @@
-"""Modules that an entity had loaded are loaded again where it goes on (`hotgates`): from what its loom recorded.
+"""Loads compiled modules again in an entity that continues, from what its loom recorded (`gates.loaded`).
 
-Each is admitted anew, by the wards and the interceptors of whoever goes on, and only if its source is the very one that was
-loaded then: the hash of the record is asked for. What a module kept in variables is not in any loom, and is gone.
+Each module is admitted again, by the wards and interceptors of the new entity, and only if its source has the
+recorded hash. What a module kept in variables is not in the loom and is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ GATE = "compile_and_load"
 
 
 def loaded(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
-    """The modules that were loaded on the way, by name, each by the call that loaded it last, in that order."""
+    """The modules that the history loaded, by name. Each maps to the call that loaded it last, in the order of these
+    calls.
+    """
     found: dict[str, GateRecord] = {}
     for _, turn in spoken(list(parts)):
         for record in turn.observation.results:
@@ -33,7 +35,7 @@ def loaded(parts: Sequence[CastPart]) -> dict[str, GateRecord]:
 
 
 async def load_again(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
-    """Load them into ``entity``; what could not be loaded, or is not as it was, in words."""
+    """Load the modules into ``entity``. Returns what could not be loaded, or differs, in words."""
     missing: list[str] = []
     for name, record in loaded(parts).items():
         if GATE not in entity.circle.gates:
@@ -57,5 +59,5 @@ async def load_again(entity: Entity, parts: Sequence[CastPart]) -> list[str]:
 
 
 def not_loaded(parts: Sequence[CastPart]) -> list[str]:
-    """What is missing where nothing is loaded again."""
+    """Notes about the modules, for a fork that loads none of them again."""
     return [f"module {name} and its gates: not loaded again" for name in loaded(parts)]

@@ -1,8 +1,8 @@
-"""Replay: a thread run again with the crystal's recorded words against the real circle, turn by turn (LOOM-10).
+"""Replay: runs a thread again with the crystal's recorded answers in the real circle, turn by turn (LOOM-10).
 
-It names the first turn whose observation differs. Cells, commands and gates that write files do so in a copy of what they could
-write, which is removed afterwards: no file of the user changes. Gates that write elsewhere, and children, answer what was
-recorded. With all gates' recorded answers it is deterministic as far as the code is.
+It reports the first turn whose observation differs. Cells, commands and gates that write files write to a copy, which
+is deleted afterwards: no file of the user changes. Gates that write elsewhere, and children, return their recorded
+answers. With recorded answers for all gates the replay is as deterministic as the code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ENDED = "the recording of this cast ends here"
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where a replay went another way: the turn's place in the thread (from 1) and id, and how, in words."""
+    """The first difference of a replay: the turn's place in the thread (from 1), its id, and what differs, in words."""
 
     number: int
     turn_id: str
@@ -50,19 +50,19 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of a replay: how many turns were lived again, and the first that differs, None where all are the same."""
+    """The result of a replay: how many turns ran again, and the first difference, None if there is none."""
 
     turns: int
     divergence: Divergence | None
 
 
 class RecordedCrystal:
-    """Says what was said, query by query, and fails where the recording ends."""
+    """Returns recorded responses, query by query. Raises `CrystalError` at the end of the recording."""
 
     name = "recording"
     context_window: int | None = None
     text_calls = False
-    """Of the last response: words that were text then are text now, whatever the crystal of today writes its calls in."""
+    """The mode of the last response: recorded text stays text, whatever mode the crystal has today."""
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         self._turns = iter(turns)
@@ -91,11 +91,13 @@ class RecordedCrystal:
 
 
 _IN_COPIES = ("write_file", "edit_file", MODULES)
-"""Gates that write, and act again: what they write goes to copies while these are in force."""
+"""Gates that write and really run: in a replay they write to copies."""
 
 
 class _RecordedGates:
-    """Answers gates with what they answered then (an interceptor): all but ``done``, or those that act outside of copies."""
+    """An interceptor that answers gate calls from the record: with ``every`` all but ``done``, otherwise those that
+    act outside of copies.
+    """
 
     def __init__(self, turns: Sequence[Turn], *, every: bool) -> None:
         self._left = [r for t in turns for r in t.observation.results if r.gate != "done"]
@@ -119,7 +121,9 @@ class _RecordedGates:
 
 
 class _Declared:
-    """Gates that came from elsewhere, as the loom has them: enough for calls that are answered from the record."""
+    """Gates that came from gate sources, as the loom describes them. Enough for calls that are answered from the
+    record.
+    """
 
     def __init__(self, loom: Loom, turns: Sequence[Turn]) -> None:
         self.problems: list[str] = []
@@ -146,19 +150,20 @@ def _unanswered(args: Any, context: Any) -> Any:
 
 
 async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: bool = False) -> Replay:
-    """Run the path to ``turn_id`` again in ``cantrip``'s circle; neither the loom nor a file of the workspace is written to.
+    """Run the path to ``turn_id`` again in ``cantrip``'s circle. Neither the loom nor a file of the workspace is
+    written.
 
-    What cells, commands, ``write_file`` and ``edit_file`` write goes to a copy of what the circle may write. Other gates that write
-    (``git_commit``, ``run_tests``, an editor's), and children, answer what was recorded. Gates that read are called for real, or,
-    with ``recorded_gates``, answer what was recorded, too.
+    What cells, commands, ``write_file`` and ``edit_file`` write goes to a copy of the folders that the circle may
+    write. Other gates that write (``git_commit``, ``run_tests``, an editor's), and children, return recorded answers.
+    Gates that read are really called, or with ``recorded_gates`` return recorded answers too.
 
-    Raises `TurnNotFound`, `LoomError` where the path is damaged, `SandboxError` where there can be no copy.
+    Raises `TurnNotFound`, `LoomError` where the path is damaged, `SandboxError` where no copy can be made.
     """
     parts = lived(loom, turn_id)
     turns = [t for part in parts for t in part.turns if t.role == "crystal"]
     if not turns:
         raise LoomError(f"turn {turn_id!r} has nothing above it that could be replayed")
-    # What the circle refused, or a ward cut off, comes to pass again by itself.
+    # Refusals of the circle and stops by wards are not replayed: they happen again by themselves.
     sources: Sequence[GateSource] = [_Declared(loom, turns)] if recorded_gates else cantrip.sources
     again = cantrip.replace(
         crystal=RecordedCrystal(turns),
@@ -173,7 +178,7 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
     async with _in_copies(again.circle, gates=not recorded_gates), again.invoke() as entity:
         cut, before = False, None
         for part in parts:
-            # The recording goes on by itself into a part that resumes, unless a ward ended the cast here too.
+            # The recording continues by itself into a part that resumes, unless a ward ended the cast here too.
             if not part.goes_on(before) or cut:
                 cut = await _cast(entity, part, resumed=part.goes_on(before))
             before = part.id
@@ -190,7 +195,7 @@ async def replay(cantrip: Cantrip, loom: Loom, turn_id: str, *, recorded_gates: 
 
 @asynccontextmanager
 async def _in_copies(circle: Circle, *, gates: bool) -> AsyncIterator[None]:
-    """Let everything that begins in this block write to copies, and remove these at its end."""
+    """Let everything in this block write to copies, and delete the copies at its end."""
     from cantrip_acp.files.scratch_copy import Copies, in_force
     from cantrip_acp.files.temporary import TemporaryFolder
 
@@ -226,7 +231,7 @@ def _writable(circle: Circle, *, gates: bool) -> list[str]:
 
 
 async def _cast(entity: Any, part: CastPart, *, resumed: bool) -> bool:
-    """One cast of the recording; whether a ward cut it."""
+    """Run one cast of the recording. Returns whether a ward cut it."""
     try:
         if resumed:
             result = await entity.resume()
@@ -241,7 +246,7 @@ async def _cast(entity: Any, part: CastPart, *, resumed: bool) -> bool:
 
 
 def compared(was: Turn, now: Turn) -> str | None:
-    """How what the circle answered differs between two turns of one utterance; None where it does not."""
+    """How two observations of one utterance differ; None if they do not."""
     if was.utterance.tool_calls != now.utterance.tool_calls:
         return "the crystal called something else: the replay is a turn off"
     before, after = was.observation.results, now.observation.results

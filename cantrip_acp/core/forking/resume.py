@@ -1,10 +1,12 @@
-"""An entity that lived before is taken up again from its loom, under its own id (§6.3; a session that is opened again).
+"""Reopens an entity from its loom, under its own id (§6.3), for example when a session is loaded again.
 
-What was said comes from the loom, whole. What a code medium held in its variables comes back where it can, at the first
-program and not before. Where the recipe keeps snapshots (``loom.snapshots``), the last **snapshot** is opened, and nothing is ever
-replayed in its place. Where it keeps none, the entity's cells are run again (**replay**), each gate call answered with what was
-recorded, but only if cells cannot write files. In all other cases the variables are **lost**, and the entity and the user
-are told so, and why.
+All messages come from the loom. A code medium's variables are restored at the first program, not earlier:
+
+- If the recipe keeps snapshots (``loom.snapshots``), the last **snapshot** is opened. If that fails, nothing is
+  replayed instead.
+- If it keeps none and cells cannot write files, the entity's cells run again (**replay**), and each gate call gets
+  its recorded answer.
+- In all other cases the variables are **lost**, and the entity and the user are told so, with the reason.
 """
 
 from __future__ import annotations
@@ -28,21 +30,21 @@ if TYPE_CHECKING:
     from cantrip_acp.loom.query.history import CastPart
 
 Kept = Literal["none", "snapshot", "replay", "lost"]
-"""How a code medium's variables come back; none where there were none to come back."""
+"""How a code medium's variables are restored; none if there were none."""
 
 TOLD: dict[Kept, str] = {
     "snapshot": "its variables are as they were after the last cell",
     "replay": "its variables were made again by running the earlier cells; gates answered as they had",
     "lost": "the variables, functions and imports of earlier cells are gone; files are as they are now",
 }
-"""What the entity is told of it."""
+"""What the entity reads about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """An entity that goes on, with how many turns it has behind it and how its variables come back.
+    """A reopened entity, the number of its earlier turns, and how its variables are restored.
 
-    ``parts`` is what it lived through, for whoever shows it next.
+    ``parts`` is its history, for a front end that shows it.
     """
 
     entity: Entity
@@ -52,17 +54,17 @@ class Reopened:
 
 
 def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) -> Reopened:
-    """The entity with this id, ready for its next intent; a new one under that id where the loom has no turn of it.
+    """The entity with this id, ready for its next intent. If the loom has no turn of it, a new entity with that id.
 
-    ``at`` is the turn from which it goes on, where that is not its own last one (a fork).
+    ``at`` is the turn to continue from, if that is not its own last one (a fork).
 
-    Reads the loom, so it belongs in a thread. Raises `LoomError` where the way to its last turn is damaged.
+    It reads the loom, so run it in a thread. Raises `LoomError` where the path to its last turn is damaged.
     """
     entity = Entity(cantrip, loom, entity_id=entity_id)
     settle(loom)
     last = at or loom.last_turn(entity_id)
     if last is None:
-        # Its casts so far were stopped before they came to a turn.
+        # Its casts so far were stopped before their first turn.
         last = next((each.parent_id for each in loom.partials() if each.entity_id == entity_id), None)
     if last is None:
         entity.usage = _without_turns(loom, entity_id, {})
@@ -82,8 +84,10 @@ def reopen(cantrip: Cantrip, loom: Loom, entity_id: str, at: str | None = None) 
 
 
 def _without_turns(loom: Loom, entity_id: str, turns: Mapping[str | None, Usage]) -> Usage:
-    """What queries of an entity used that wrote no turn: they failed for good, or were cancelled. ``turns`` is what the turns
-    of each cast used."""
+    """The usage of an entity's queries that wrote no turn, because they failed or were cancelled.
+
+    ``turns`` is the usage of the turns of each cast.
+    """
     total = NO_USAGE
     for start in loom.cast_starts().values():
         end = loom.cast_end(start.id) if start.entity_id == entity_id else None
@@ -95,9 +99,9 @@ def _without_turns(loom: Loom, entity_id: str, turns: Mapping[str | None, Usage]
 
 
 def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str | None, Usage]:
-    """Take up a history, what it used, and a script's place in it (a script goes on behind the queries of that path).
+    """Load a history with its usage, and move a scripted crystal behind the queries of that path.
 
-    Returns what the turns of each cast used.
+    Returns the usage of the turns of each cast.
     """
     if not entity.last_turn:
         entity.take_up(turn_id, parts)
@@ -110,7 +114,7 @@ def go_on(entity: Entity, turn_id: str, parts: Sequence[CastPart]) -> dict[str |
         end = entity.loom.cast_end(part.id) if part.id is not None else None
         below = end.usage.get("children") if end is not None else None
         if below is not None:
-            # The turns of children are on no path of this entity's.
+            # Children's turns are not on a path of this entity, so their usage is added here.
             entity.usage = entity.usage + Usage.of_record(below).counted()
     entity.usage = sum(used.values(), entity.usage)
     skip = getattr(entity.crystal, "skip", None)
@@ -132,7 +136,7 @@ def _kept(entity: Entity, parts: Sequence[CastPart], last: str) -> Kept:
 
 
 def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
-    """The last turn with a program, where the loom has a snapshot of it."""
+    """The last turn with a program, if the loom has a snapshot of it."""
     tool, pieces = entity.circle.medium.tool, LoomPieces(entity.loom)
     for _, turn in reversed(list(spoken(list(parts)))):
         if any(call.gate == tool for call in turn.utterance.tool_calls):
@@ -143,7 +147,7 @@ def _snapshotted(entity: Entity, parts: Sequence[CastPart]) -> str | None:
 
 
 def _reviver(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -> Any:
-    """What the entity does when its medium is opened for the first time."""
+    """The function that the entity calls when its medium is first opened."""
 
     async def revive() -> None:
         from cantrip_acp.core.forking.fork import restore
@@ -156,7 +160,7 @@ def _reviver(entity: Entity, parts: Sequence[CastPart], last: str, kept: Kept) -
             except SandboxMissing:
                 raise
             except (SandboxError, LoomError) as failure:
-                # Nothing is run in its place: what could not be had is gone, and everybody is told.
+                # Run nothing instead: the variables are lost, and the entity and the user are told.
                 await entity.discard_session()
                 problem = entity.redactor.diagnostic(str(failure.__cause__ or failure))
                 told = f"{TOLD['lost']} ({problem})"

@@ -1,8 +1,8 @@
-"""Where a fork works: in a worktree with the files as they stood at its turn, apart from the user and from other forks.
+"""Worktrees for forks: a fork works on the files of its turn, apart from the user and from other forks.
 
-The fork's circle is the same one moved there: its workspace, and every gate root and ward path that lay in the repository.
-A worktree stays when the fork has ended, since what was done in it is in no branch; whoever has looked at it removes it
-(``git worktree remove --force DIR``), or it goes with the fork's loom.
+The fork's circle is the original one, moved: its workspace, and every gate root and ward path inside the repository.
+A worktree stays when the fork has ended, because its changes are in no branch. Remove it with ``git worktree remove
+--force DIR``; it is also deleted with the fork's loom.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IGNORED = "files that git ignores: they are never pinned (an environment of Pyth
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A worktree, the cantrip that acts in it, and what of the files of then is not there."""
+    """A worktree, the cantrip that works in it, and which files of that turn are missing."""
 
     worktree: Worktree
     cantrip: Cantrip
@@ -37,9 +37,9 @@ class Place:
 
 
 def make(cantrip: Cantrip, loom: Loom, turn_id: str, where: bool | str | os.PathLike[str], entity_id: str) -> Place:
-    """A worktree with the files of a turn; ``where`` is its folder, or True for one of its own in the state folder.
+    """Make a worktree with the files of a turn. ``where`` is its folder, or True for one in the state folder.
 
-    Blocking. Raises `GitError` where the files of that turn were not pinned, or cannot be had any more.
+    Blocking. Raises `GitError` where the files of that turn were not stored, or no longer exist.
     """
     workspace = cantrip.circle.workspace
     if workspace is None:
@@ -67,9 +67,9 @@ def make(cantrip: Cantrip, loom: Loom, turn_id: str, where: bool | str | os.Path
 
 
 def moved(circle: Circle, old: str, new: str) -> Circle:
-    """The circle in another place: what lies in the folder ``old`` (a real path) is taken from ``new`` instead.
+    """The circle with everything inside the folder ``old`` (a real path) moved to ``new``.
 
-    That is the workspace, the roots that gates are bound to, and the paths of wards; all else stays where it is.
+    This changes the workspace, the further folders, the roots of gates, and the paths of wards.
     """
 
     def there(path: Any) -> Any:
@@ -94,7 +94,7 @@ def moved(circle: Circle, old: str, new: str) -> Circle:
 
 
 def making(loom_id: str, entity_id: str) -> str:
-    """Why a worktree is locked while its fork is being made, and by which process; a crash leaves it so."""
+    """The lock reason of a worktree whose fork is being made, with the process. A crash leaves the lock."""
     return worktrees.reason(f"cantrip {loom_id} {entity_id} is being made")
 
 

@@ -1,1 +1,4 @@
-"""Mediums: what an entity works in. One contract, one file a medium; a circle has exactly one (§4.1)."""
+"""Mediums: the environments that entities work in (§4.1). A circle has exactly one.
+
+A medium may import core, gates and the sandbox. Start with `contract.py`; then each file or folder is one medium.
+"""

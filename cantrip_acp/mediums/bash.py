@@ -1,8 +1,8 @@
-"""The bash medium: one shell command at a time, in a sandbox or not at all.
+"""The bash medium: runs one shell command at a time, always in a sandbox.
 
-Nothing of a command's process outlives it; files do, where ``bash_writable_paths`` admits them. Gates are commands at the
-front of PATH (`read_file notes.txt`), and each command's name is there a second time with ``cantrip_`` before it, since a
-shell has its own `echo`, `test` and `done`. `cantrip_done TEXT` ends the cast.
+No process of a command outlives it. Files stay where ``bash_writable_paths`` allows writing. Gates are commands at
+the front of PATH (`read_file notes.txt`). Each one also exists with the prefix ``cantrip_``, because a shell has its
+own `echo`, `test` and `done`. `cantrip_done TEXT` ends the cast.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SUBMIT = "SUBMIT: "
 
 
 class BashMedium:
-    """Commands in a shell. The sandbox's rules are the circle's wards and nothing else."""
+    """Commands in a shell. The sandbox's rules come from the circle's wards alone."""
 
     name = "bash"
     tool: str | None = "bash"
@@ -62,12 +62,13 @@ class BashMedium:
         return present(circle)
 
     async def open(self, circle: Circle, entity_id: str) -> BashSession:
-        """Raises `SandboxMissing` where this machine cannot give a sandbox, `DefinitionError` for wards that cannot be
-        kept."""
+        """Open a session. Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards
+        that cannot be enforced.
+        """
         from cantrip_acp.sandbox.launch import sandbox
 
         await sandbox.check()
-        # In a thread: a large workspace takes its time to be looked at.
+        # In a thread, because scanning a large workspace takes time.
         return await anyio.to_thread.run_sync(BashSession, circle)
 
     def arguments(self, program: str) -> str:
@@ -98,10 +99,10 @@ class BashMedium:
 
 
 class BashSession:
-    """One entity's shell: its sandbox, made with the first command, and one command after another in it."""
+    """One entity's shell: a sandbox, made with the first command, that runs one command after the other."""
 
     def __init__(self, circle: Circle, make: Callable[..., Sandbox] | None = None) -> None:
-        """``make`` builds the sandbox; tests of the loop give one of theirs, and no circle, recipe or setting can."""
+        """``make`` builds the sandbox. Only tests of the loop pass one; circles, recipes and settings cannot."""
         from cantrip_acp.delegation.task_data import as_text
         from cantrip_acp.sandbox.gate_ipc.server import GateWire
         from cantrip_acp.sandbox.launch.runtime_dir import runtime
@@ -127,7 +128,7 @@ class BashSession:
                 file.write(as_text(circle.data))
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
-        """Run the command of one call. What goes wrong with it is in the output; `SandboxMissing` is raised."""
+        """Run the command of one call. Its errors are in the output; `SandboxMissing` is raised."""
         command = _command(call.args)
         if not isinstance(command, str):
             return Output(error=command.text)
@@ -145,12 +146,12 @@ class BashSession:
         async def gate(name: str, args: dict[str, object]) -> tuple[object, bool]:
             if _finished(turn):
                 return "the cast is finished: no gate can be called any more", True
-            # A child's time is the child's.
+            # The time limit of the command does not count while a child runs.
             with running[0].holding() if name in DELEGATION else nullcontext():
                 record = await turn.gate(name, args, via=call.id)
             if _finished(turn):
                 running[0].end("done")
-                # A dying shell that still got an answer would run on until the kill has reached it (D-003).
+                # Give no answer: a dying shell that got one would run on until the kill reaches it (D-003).
                 await anyio.sleep_forever()
             return record.result, record.is_error
 
@@ -180,7 +181,7 @@ class BashSession:
         return output
 
     async def _submit(self, line: str, call: ToolCall, turn: TurnContext) -> None:
-        """``SUBMIT: text`` is a call of done, by the ward that allows it."""
+        """``SUBMIT: text`` is a call of done, if the ward allows it."""
         if not turn.finished:
             await turn.gate("done", {"answer": line.removeprefix(_SUBMIT.rstrip()).strip()}, via=call.id)
 
@@ -192,14 +193,14 @@ class BashSession:
         return {**_trace(turn), "CANTRIP_CONTEXT": f"{WIRE}/context"}
 
     def so_far(self) -> Output | None:
-        """What the command that runs has printed since this was last asked; None where none runs."""
+        """What the running command has printed since the last call; None if none runs."""
         if not self._running:
             return None
         stdout, stderr, truncated = self._running[0].so_far()
         return Output(stdout=stdout, stderr=stderr, truncated=truncated, unfinished=True)
 
     def gates_gained(self, gates: Mapping[str, Gate]) -> None:
-        """They are commands too, also for a command that runs."""
+        """Add gates as commands, also for a command that is already running."""
         if self._wire is not None:
             self._wire.gained(gates)
 
@@ -209,7 +210,7 @@ class BashSession:
 
 
 def present(circle: Circle) -> str:
-    """The capability block: the same text for the same circle, so that it is the same on every query (CIRCLE-11)."""
+    """The capability block. It depends only on the circle, so it is the same on every query (CIRCLE-11)."""
     from cantrip_acp.sandbox.gate_ipc import gate_cli
 
     wards = circle.wards
@@ -269,7 +270,7 @@ _SHELL_WORDS = frozenset(
         "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while",
     }
 )  # fmt: skip
-"""Names that a shell keeps for itself, so that only their ``cantrip_`` form reaches the gate."""
+"""Words that the shell uses itself. A gate with such a name is reached only by its ``cantrip_`` form."""
 
 
 def _writable_text(wards: Wards, circle: Circle) -> str:
@@ -298,7 +299,7 @@ def _network_text(wards: Wards) -> str:
 
 
 class _Malformed:
-    """Arguments that hold no command, and what is wrong with them."""
+    """The error for arguments that hold no command."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -327,7 +328,7 @@ def _command(args: str) -> str | _Malformed:
 
 
 def _finished(turn: TurnContext) -> bool:
-    """Whether done has succeeded by now: it may become true while a call is waited for."""
+    """Whether done has succeeded by now. It may become true during an await."""
     return turn.finished
 
 
@@ -343,7 +344,7 @@ def _output(outcome: Outcome, error: str | None) -> Output:
 
 
 def _why(outcome: Outcome, turn: TurnContext) -> str | None:
-    """What is to be said beside the exit status."""
+    """The message to add to the exit status, or None."""
     if turn.finished:
         return None
     if outcome.ended_because is None:
@@ -373,7 +374,7 @@ def private_folders() -> tuple[str, ...]:
 
 
 def persistent_home(circle: Circle) -> str:
-    """The host folder of a workspace's own home, made where it is not there."""
+    """The host folder of a workspace's persistent home. Made if it does not exist."""
     from cantrip_acp.files.paths import state_dir
 
     workspace = os.path.realpath(circle.workspace) if circle.workspace is not None else ""

@@ -1,8 +1,8 @@
-"""The medium contract: what a circle's inside must offer (§4.1, §4.6).
+"""The medium contract: what a medium must offer to a circle (§4.1, §4.6).
 
-A medium is a stateless description; `Medium.open` makes the session that one entity works in, and that session keeps
-the state that survives turns and casts. A session starts nothing before it is first used, or told to by ``warm()``, which
-it may have: then the first call finds running what it needs.
+A medium is a description without state. `Medium.open` makes a session for one entity; the session keeps the state
+that survives turns and casts. A session starts nothing before its first use. If it has a method ``warm()``, that
+method starts what the first call needs ahead of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TurnContext(Protocol):
-    """What a medium may do while it runs one call of a turn."""
+    """What a medium can use while it runs one call of a turn."""
 
     @property
     def wards(self) -> Wards: ...
@@ -37,7 +37,7 @@ class TurnContext(Protocol):
 
     @property
     def traceparent(self) -> str:
-        """W3C trace context for what the medium starts (``TRACEPARENT`` in its environment)."""
+        """W3C trace context for processes that the medium starts (``TRACEPARENT`` in their environment)."""
         ...
 
     @property
@@ -50,42 +50,46 @@ class TurnContext(Protocol):
 
     @property
     def listening(self) -> bool:
-        """Whether anybody reads events; where not, there is no need to build them."""
+        """Whether there is any reader of events. Without one, events need not be built."""
         ...
 
     @property
     def context(self) -> Sequence[ContextBlock]:
-        """What was given with the cast beside its intent."""
+        """The context blocks that came with the cast."""
         ...
 
     @property
     def folded(self) -> int:
-        """How many of the entity's turns, its first ones, a summary stands for in what the crystal sees."""
+        """How many of the entity's first turns a summary replaces in what the crystal sees."""
         ...
 
     def history(self, start: int, count: int) -> tuple[int, list[Any]]:
-        """How many turns the entity has behind it, and up to ``count`` of them from ``start`` as plain data (LOOM-11)."""
+        """The number of the entity's earlier turns, and up to ``count`` of them from ``start`` as plain data
+        (LOOM-11).
+        """
         ...
 
     async def gate(self, name: str, args: Mapping[str, Any] | str, *, via: str | None = None) -> GateRecord:
-        """Call a gate through the executor. The record is in the turn already when this returns."""
+        """Call a gate through the executor. When this returns, the record is already in the turn."""
         ...
 
     async def emit(self, event: Event) -> None:
-        """Report something; waits while a blocking reader is slow."""
+        """Send an event; waits while a blocking reader is slow."""
         ...
 
     def interrupted(self, output: Output) -> None:
-        """Say what there was when a cancel came; called from cleanup, before the cancellation is raised on."""
+        """Report the output so far when a cancel came. Call it during cleanup, before the cancellation is raised
+        again.
+        """
         ...
 
 
 @runtime_checkable
 class MediumSession(Protocol):
-    """One entity's inside.
+    """The session of one entity.
 
-    A session may also have ``gates_gained(gates)``: it is told each time when the entity has gained or lost gates beside
-    its circle's, with all that it has gained, and makes them callable at once.
+    A session may also have ``gates_gained(gates)``. It is called with all added gates each time the entity gains or
+    loses gates besides its circle's, and must make them callable at once.
     """
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
@@ -93,19 +97,20 @@ class MediumSession(Protocol):
         ...
 
     async def close(self) -> None:
-        """End everything that the session started; safe to call twice."""
+        """End everything that the session started. Safe to call twice."""
         ...
 
 
 @runtime_checkable
 class Medium(Protocol):
-    """A substrate to work in. ``tool`` is the name of its own tool, None where gates are all there is (conversation).
+    """An environment to work in. ``tool`` is the name of its own tool, None if there are only gates (conversation).
 
-    A medium may also have a ``tag``, with ``arguments(program) -> str``: a crystal in text-call mode may then give a program
-    as a code block with that tag, and ``arguments`` makes the arguments of a tool call of it (`mediums.text_program`).
-    With ``has_values`` true children can be made of values in it (`delegation.construction`).
-    With ``keeps_state`` true its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks; with
-    ``remembers_folds`` true they offer the turns that were folded (`TurnContext.folded`) as a variable.
+    Optional attributes:
+    - ``tag``, with ``arguments(program) -> str``: a crystal in text-call mode may give a program as a code block with
+      that tag; ``arguments`` makes the tool call's arguments of it (`mediums.text_program`).
+    - ``has_values`` true: its code can make children from values (`delegation.child_values`).
+    - ``keeps_state`` true: its sessions have ``chunks``, ``snapshot()`` and ``restore(snapshot, chunks)``, for forks.
+    - ``remembers_folds`` true: its sessions offer the folded turns (`TurnContext.folded`) as a variable.
     """
 
     @property
@@ -115,21 +120,21 @@ class Medium(Protocol):
     def tool(self) -> str | None: ...
 
     def tools(self, circle: Circle) -> tuple[ToolDefinition, ...]:
-        """What the crystal is offered on every query (CIRCLE-11)."""
+        """The tools that the crystal is offered on every query (CIRCLE-11)."""
         ...
 
     def presentation(self, circle: Circle) -> str | None:
-        """The capability block, a system message of its own after the call's; None where tool definitions alone serve."""
+        """The capability block, a system message after the call's. None if tool definitions are enough."""
         ...
 
     async def open(self, circle: Circle, entity_id: str) -> MediumSession:
-        """A fresh session for one entity. Raises `SandboxMissing` where the medium cannot run here."""
+        """Make a new session for one entity. Raises `SandboxMissing` if the medium cannot run here."""
         ...
 
     def code(self, call: ToolCall) -> str | None:
-        """The program in a call of the medium's own tool; None where the arguments hold none."""
+        """The program in a call of the medium's own tool; None if the arguments hold none."""
         ...
 
     def observe(self, output: Output) -> str:
-        """An output as the crystal reads it."""
+        """An output as text for the crystal."""
         ...

@@ -1,4 +1,4 @@
-"""The conversation medium: the entity speaks and calls gates by name; there is nothing else inside (§4.5)."""
+"""The conversation medium: the entity speaks and calls gates as tools, nothing else (§4.5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ConversationMedium:
-    """Gates are the crystal's tools, and their definitions alone are the capability presentation (CIRCLE-11)."""
+    """Gates are the crystal's tools. Their definitions are the whole capability presentation (CIRCLE-11)."""
 
     name = "conversation"
     tool: str | None = None
@@ -36,7 +36,7 @@ class ConversationMedium:
 
 
 class ConversationSession:
-    """Nothing to keep: all state is in the messages and behind the gates."""
+    """It has no state: all state is in the messages and behind the gates."""
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
         raise DefinitionError(f"the conversation medium has no tool of its own, yet {call.gate!r} was sent to it")

@@ -1,4 +1,7 @@
-"""What readers hear of one command or cell while it runs. Secrets are masked, also where a piece of output ends within one."""
+"""Program events: reports a running command or cell to readers, with secrets masked.
+
+A secret is masked even if it is split over two pieces of output.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
     from cantrip_acp.mediums.contract import TurnContext
 
 _MOST_PIECES = 1000
-"""Pieces of both streams whose order is kept."""
+"""Maximum number of pieces of both streams whose order is recorded."""
 
 _HELD = 4096
-"""Characters of an unfinished line that are held back from readers while a secret could begin in it."""
+"""Characters of an unfinished line that are held back, because a secret could begin in it."""
 
 
 class Report:
@@ -69,20 +72,20 @@ class Report:
                 await self._turn.emit(events.CommandOutput(**self._ids, call_id=self._call.id, stream=name, data=text))
 
     def ordered(self, output: Output) -> Output:
-        """The output with the order in which readers saw its streams, where that is not stdout and then stderr."""
+        """The output with the order in which readers saw its streams, if that is not stdout and then stderr."""
         order = self._order
         if len(order) < 2 or len(order) > _MOST_PIECES or (len(order) == 2 and order[0] > 0):
             return output
         return msgspec.structs.replace(output, order=tuple(order))
 
     async def end(self, output: Output) -> Output:
-        """Tell of the end. Returns the output with the order of its streams, as the loom is to keep it."""
+        """Send the end event. Returns the output with the order of its streams, for the loom."""
         for stream, rest in self._held.items():
             await self._send(stream, rest)
         ordered = self.ordered(output)
         exit_code = output.exit_code
         if self._tool == "python":
-            # A cell has no status and a command no value: readers of either see what a terminal would show.
+            # A cell has no exit status and a command has no value: send what a terminal would show.
             exit_code = 0 if output.error is None else 1
             if output.value is not None:
                 await self._send("stdout", f"=> {output.value}\n")
@@ -103,7 +106,7 @@ class Report:
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """The signal in an exit status as shells give it (128 and the number), None where there is none."""
+    """The signal in an exit status as shells give it (128 plus the number); None if there is none."""
     if exit_code is None or not 128 < exit_code <= 128 + 64:
         return None
     try:

@@ -1,4 +1,6 @@
-"""Mediums by name: the built-in ones, and those that other packages add as entry points ``cantrip_acp.mediums``."""
+"""Medium registry: finds mediums by name, built-in ones and those of other packages (entry points
+``cantrip_acp.mediums``).
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ BUILT_IN: dict[str, str] = {
 
 
 def names() -> list[str]:
-    """Every medium name that a circle may use here, sorted."""
+    """All medium names that a circle can use here, sorted."""
     from importlib.metadata import entry_points
 
     return sorted({*BUILT_IN, *(e.name for e in entry_points(group="cantrip_acp.mediums"))})
 
 
 def find(name: str, **options: Any) -> Medium:
-    """A medium of that name, made with those options; raises `DefinitionError` with the nearest known name."""
+    """Make the medium with that name and those options. Raises `DefinitionError` that suggests the nearest known
+    name.
+    """
     target = BUILT_IN.get(name)
     if target is not None:
         module, _, attribute = target.partition(":")

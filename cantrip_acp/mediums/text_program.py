@@ -1,10 +1,10 @@
-"""Programs as text: which crystals may give one, and which message holds one.
+"""Text programs: finds a program in the text of a message, for crystals that write their calls as text.
 
-Text is text, with one exception. A crystal in text-call mode (``text_calls``) writes its tool calls as text because its model
-takes no tool definitions. Such a crystal may write a program as a code block, if the medium has a ``tag`` for that. A message
-holds a program if it has exactly one fenced block with the tag at its top level. A CommonMark parser says where blocks begin
-and end, so a block in a quotation, a list, an HTML comment or another block is never a program; nor is one between the tags of an
-HTML element.
+Usually text is only text. The exception is a crystal in text-call mode (``text_calls``): it writes its tool calls as
+text because its model accepts no tool definitions. It may write a program as a code block, if the medium has a
+``tag`` for that. A message holds a program if it has exactly one fenced block with the tag at its top level.
+A CommonMark parser finds the blocks. So a block in a quotation, a list, an HTML comment or another block is never a
+program, and neither is one between the tags of an HTML element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cantrip_acp.mediums.contract import Medium
 
 MOST_PROBLEMS = 2
-"""How many messages in a row may hold a program that is not clear, before they count as words like any other text (LOOP-6)."""
+"""How many messages in a row may hold an unclear program before they count as prose (LOOP-6)."""
 
 
 def writes_calls(crystal: Crystal) -> bool:
@@ -31,7 +31,7 @@ def writes_calls(crystal: Crystal) -> bool:
 
 
 def mode_line(medium: Medium, *, text_calls: bool) -> str | None:
-    """What the capability block says of code blocks; None in a medium that runs no programs."""
+    """What the capability block says about code blocks; None in a medium that runs no programs."""
     tag = getattr(medium, "tag", None)
     if medium.tool is None:
         return None
@@ -47,7 +47,7 @@ def mode_line(medium: Medium, *, text_calls: bool) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TextPrograms:
-    """Reads the responses of a crystal in text-call mode. ``call_id`` is the id of a call that it finds."""
+    """Reads the responses of a crystal in text-call mode. ``call_id`` is the id for a call that it finds."""
 
     medium: Medium
     tag: str
@@ -55,16 +55,17 @@ class TextPrograms:
 
     @classmethod
     def of(cls, medium: Medium, crystal: Crystal, tool_choice: str | None, call_id: str) -> TextPrograms | None:
-        """None if nothing in the crystal's text can be a program."""
+        """Make a reader; None if the crystal's text cannot hold a program."""
         tag = getattr(medium, "tag", None)
         if tag is None or tool_choice == "none" or not writes_calls(crystal):
             return None
         return cls(medium, tag, call_id)
 
     def read(self, response: Response) -> Response:
-        """The response with the program in its text as a call, or with the ``problem`` of what is not clear.
+        """The response with the program in its text as a call, or with a ``problem`` if the program is not clear.
 
-        A response that calls something, that was refused or that was cut off at its limit of tokens is left as it is.
+        A response that calls something, that was refused, or that was cut off at its token limit is returned
+        unchanged.
         """
         content = response.content
         if response.tool_calls or response.refused or response.stop_reason == "length" or not content:
@@ -93,7 +94,7 @@ class TextPrograms:
         return msgspec.structs.replace(response, tool_calls=(call,), text_calls=True)
 
     def _problem(self, text: str, every: list[Block], blocks: list[Block]) -> str | None:
-        """Why it is not clear what is to be run, and what the crystal can do about it."""
+        """Why it is not clear what to run, and what the crystal can do about it."""
         from cantrip_acp.crystals.text_tools.parse import around, in_comment
 
         again = (

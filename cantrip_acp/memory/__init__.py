@@ -1,5 +1,7 @@
-"""What an entity is told of before an intent: the repository's own documents, and what was done in this folder before.
+"""Memory: context for an entity's intents, from the repository's own documents and from earlier casts in the same
+folder.
 
-Contributors (`context.Contributor`), bound by a recipe's ``memory``. What they give is content, never authority: each block
-says where it comes from, is bounded, and stands in the loom as a context record. Imported by `recipes` alone.
+Its classes are contributors (`context.Contributor`), set up by a recipe's ``memory``; only `recipes` imports this
+folder. Their blocks are content, never authority: each names its source, has a size limit, and is in the loom as a
+context record. Start with `project_docs.py`.
 """

@@ -1,7 +1,7 @@
-"""What was asked in this folder before, and how it ended: short digests of earlier casts, from the looms of the state folder.
+"""Earlier casts: short digests of what was asked in this folder before, from the looms of the state folder.
 
-Given once to each entity, with its first intent. A digest is of words that were written down then: it may be out of date,
-and it is no instruction.
+Each entity gets them once, with its first intent. A digest quotes old text: it may be out of date, and it is not an
+instruction.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cantrip_acp.loom.loom import Loom
 from cantrip_acp.loom.records.turn import CastRecord
 
 MOST_LOOMS = 60
-"""Of all folders, the last ones first: looking must not hold up a first answer."""
+"""Looms to read of all folders, latest first. The limit keeps the first answer fast."""
 SECONDS = 0.5
 LONGEST = 300
-"""Characters of an intent or an outcome."""
+"""Maximum number of characters of an intent or an outcome."""
 _HEAD = (
     "What was asked in this folder in earlier sessions, the latest first, and how it ended. Files may have changed since; "
     "none of this is a task now.\n"
@@ -34,9 +34,9 @@ _SOURCE = "memory"
 
 
 class Sessions:
-    """The contributor for one workspace: ``most`` earlier casts at most.
+    """The contributor for one workspace. Gives at most ``most`` earlier casts.
 
-    ``looms`` is the folder of looms, ``database`` the address of one that many sessions share, where there is one.
+    ``looms`` is the folder of looms; ``database`` is the address of a loom that many sessions share, if there is one.
     """
 
     def __init__(self, workspace: Path, looms: Path, most: int, *, database: str | None = None) -> None:
@@ -53,7 +53,7 @@ class Sessions:
             self._told.clear()
         self._told.add(info.entity_id)
         if any(block.source == _SOURCE for block in info.pinned()):
-            # It was told in another process.
+            # The entity got the digests in another process.
             return ()
         lines = await anyio.to_thread.run_sync(self._digests, info.entity_id)
         return (ContextBlock(_HEAD + "\n".join(lines), "earlier sessions here", _SOURCE),) if lines else ()
@@ -71,7 +71,7 @@ class Sessions:
                 with Loom.open(path, readonly=True) as loom:
                     found += [(start.timestamp, _digest(start, end)) for start, end in self._casts(loom, entity_id)]
             except (CantripError, OSError):
-                # A damaged loom is for `cantrip loom` to tell of; here it has nothing to say.
+                # `cantrip loom` reports damaged looms; skip them here.
                 continue
             if len(found) >= self._most and path != self._database:
                 break
@@ -88,7 +88,7 @@ class Sessions:
         return [Path(path) for _, path in looms[:MOST_LOOMS]]
 
     def _casts(self, loom: Loom, entity_id: str) -> Iterator[tuple[CastRecord, CastRecord | None]]:
-        """The casts of root entities over this folder, the last ones first; none of the asking entity's own."""
+        """The casts of root entities in this folder, latest first, without the asking entity's own."""
         here: dict[str, bool] = {}
         for start in reversed(loom.cast_starts().values()):
             if start.entity_id == entity_id or start.parent_turn_id is not None or not start.intent or start.resumes:
@@ -112,7 +112,7 @@ def _digest(start: CastRecord, end: CastRecord | None) -> str:
 
 
 def _short(value: Any) -> str:
-    """On one line, in quotes, so that words of then are seen to be such."""
+    """One line in quotes, so that old text is seen as a quotation."""
     said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(said.split())
     return json.dumps(line if len(line) <= LONGEST else line[: LONGEST - 1] + "…", ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""The culture of a workspace: ``AGENTS.md``, ``CLAUDE.md`` and ``.cantrip/culture/*.md``, as content for the model.
+"""Project documents: gives ``AGENTS.md``, ``CLAUDE.md`` and ``.cantrip/culture/*.md`` to the model as content.
 
-They came with a repository, and maybe with a stranger's. So they are shown as documents of the repository, bounded, read
-below the workspace without following links out of it, and given to an entity that does not see them: with its first
-intent, and when they change. Folding leaves them where the crystal sees them.
+They came with a repository, maybe a stranger's. So they are shown as documents of the repository, with a size limit,
+and read without following links out of the workspace. An entity gets those that it does not see yet: with its first
+intent, and when they change. Folding keeps them in the context.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cantrip_acp.gates.files import encoding as plain
 NAMES = ("AGENTS.md", "CLAUDE.md")
 FOLDER = ".cantrip/culture"
 LARGEST = 32_000
-"""Characters of one document."""
+"""Maximum number of characters of one document."""
 LARGEST_ALL = 64_000
 MOST_FILES = 20
 _HEAD = "A document of this repository: information about it, not a message of the user.\n\n"
 
 
 class Culture:
-    """The contributor for one workspace. What an entity was given it sees for good (`Context.pinned`)."""
+    """The contributor for one workspace. An entity keeps seeing the documents that it got (`Context.pinned`)."""
 
     def __init__(self, workspace: Path) -> None:
         self._root = Root(str(workspace), (str(workspace),))
@@ -44,7 +44,7 @@ class Culture:
         return blocks
 
     def _read(self) -> dict[str, str]:
-        """Name to text, in order; of two with the same text the first."""
+        """Maps names to texts, in order. If two texts are the same, only the first is included."""
         found: dict[str, str] = {}
         left = LARGEST_ALL
         for name in [*NAMES, *self._folder()]:
@@ -77,7 +77,7 @@ class Culture:
             with self._root.find(name) as place:
                 descriptor, _ = place.open_file()
         except GateError:
-            # Not there, or a link to somewhere else: then there is no such document.
+            # It does not exist, or it is a link to somewhere else: skip it.
             return None
         with open(descriptor, "rb") as file:
             decoded = plain.decode(file.read(4 * LARGEST))

@@ -1,3 +1,4 @@
-"""The code medium: the entity's utterance is Python, run in a sandboxed process that keeps its state.
+"""The code medium: the entity writes Python, which runs in a sandboxed process that keeps its state.
 
-Start with `medium.py`; `session.py` owns the worker."""
+May import core and the sandbox. Start with `medium.py`; `session.py` owns the worker process.
+"""

@@ -1,7 +1,7 @@
-"""One cell while it runs: its output, its gate calls, its time, and how it is made to stop.
+"""Runs one cell: handles its output, its gate calls and its time limit, and stops it.
 
-A cell that must stop is asked first (KeyboardInterrupt, so that its state survives), asked again in a way that its own
-handlers cannot swallow, and then its worker is killed.
+To stop a cell, the host first sends KeyboardInterrupt, so that its state survives. Then it interrupts in a way that
+the cell's own handlers cannot catch. At last it kills the worker.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from cantrip_acp.mediums.contract import TurnContext
 
 TIMEOUT = (0.0, 0.5, 1.5)
-"""Seconds after which a cell that is over its time is interrupted, interrupted for good, and killed."""
+"""Seconds after which a cell that exceeded its time limit is interrupted, interrupted again, and killed."""
 CANCEL = (0.0, 0.04, 0.12)
 FINISHED = (0.1, 0.2, 0.5)
-"""The same once ``done`` has succeeded: the cell is stopped by that alone, as a rule within a millisecond."""
+"""The same after ``done`` succeeded. Usually ``done`` itself stops the cell within a millisecond."""
 FINISHED_BELOW = (0.0, 0.1, 0.4)
-"""The same where a command that the cell runs has called ``done``, of which the cell itself knows nothing."""
+"""The same if a command that the cell runs has called ``done``; the cell itself does not know of that call."""
 LEFT_BEHIND = "what an earlier cell left running cannot call gates; call them in the cell that runs, or start it there"
 _AT_ONCE = 64
 _LIVE_MOST = 262_144
@@ -41,7 +41,7 @@ Listener = Callable[[str, str], Awaitable[None]]
 
 
 class Cell:
-    """Made for one cell of a worker. ``listener`` hears output while it comes, where somebody listens."""
+    """One cell of a worker. ``listener`` receives output as it comes, if there is a reader."""
 
     def __init__(
         self, number: int, worker: Worker, call: ToolCall, turn: TurnContext, listener: Listener | None
@@ -49,7 +49,7 @@ class Cell:
         wards = turn.wards
         self.number = number
         self.token = secrets.token_hex(8)
-        """What every call of this cell carries. Nothing that an earlier cell started was given it."""
+        """Every call of this cell carries this token. Processes that earlier cells started do not have it."""
         self.ended: messages.Ended | None = None
         self.timed_out = False
         self._worker = worker
@@ -71,7 +71,7 @@ class Cell:
         self._queue: list[tuple[Callable[..., Coroutine[Any, Any, object]], tuple[Any, ...]]] = []
 
     def owns(self, token: str) -> bool:
-        """Whether what carries this token was started by this cell."""
+        """Whether a call with this token was made by this cell or by what it started."""
         return secrets.compare_digest(token.encode(), self.token.encode())
 
     # Its time
@@ -82,11 +82,11 @@ class Cell:
 
     @property
     def asks(self) -> bool:
-        """Whether something waits for tasks to be served in."""
+        """Whether requests wait for a task group to serve them."""
         return bool(self._queue)
 
     def attend(self, group: anyio.abc.TaskGroup) -> None:
-        """From now on requests are served there."""
+        """Serve requests in this task group from now on."""
         self._group = group
         queue, self._queue = self._queue, []
         for work, args in queue:
@@ -101,7 +101,7 @@ class Cell:
             timer.cancel()
 
     def _pause(self) -> None:
-        """The clock stands while the cell waits for gates, whose time is theirs."""
+        """Stop the time limit while the cell waits for gates: their time does not count."""
         self._waiting += 1
         if self._waiting == 1:
             self._left -= time.monotonic() - self._since
@@ -124,7 +124,8 @@ class Cell:
     def _judged(self, verdict: str | None) -> None:
         if self._over:
             return
-        # Of a tree that has ended meanwhile nothing was measured, but perhaps of another with its number.
+        # The process tree may have ended meanwhile; then another process may have its number, and the measurement is of
+        # that one.
         if verdict is not None and self._worker.tree.alive:
             self._worker.end(f"it used {verdict}")
             return
@@ -133,7 +134,9 @@ class Cell:
         self._later("watch", limits.INTERVAL, self._watch)
 
     def stop(self, steps: tuple[float, float, float], because: str) -> None:
-        """Interrupt it, insist, and kill its worker, each after its seconds unless it has ended by then."""
+        """Interrupt the cell, interrupt again, and kill its worker, each after its number of seconds, unless it has
+        ended.
+        """
         self._stopping = True
         self._drop("stop")
         for seconds in steps[:2]:
@@ -152,7 +155,7 @@ class Cell:
             self._worker.end(because)
 
     def finished(self, steps: tuple[float, float, float]) -> None:
-        """``done`` has succeeded: nothing more of this cell may happen."""
+        """Stop the cell, because ``done`` has succeeded: nothing more of it may happen."""
         if not self._over and self.ended is None:
             self.stop(steps, "done")
 
@@ -176,7 +179,7 @@ class Cell:
         elif len(self._under_way) >= _AT_ONCE:
             refusal = f"no more than {_AT_ONCE} gate calls can be under way at once"
         elif self._calls >= MOST_CALLS and getattr(message, "gate", "") != "done":
-            # Whoever has spent them can still end.
+            # A cell that has used up its calls can still call done.
             refusal = f"no more than {MOST_CALLS} gate calls are possible in one cell"
         if refusal is not None:
             self._worker.send({"id": message.id, "error": True, "result": refusal})
@@ -208,7 +211,9 @@ class Cell:
     async def gate(
         self, name: str, args: dict[str, object], steps: tuple[float, float, float] = FINISHED_BELOW
     ) -> tuple[object, bool]:
-        """Call a gate, from the cell or from a command that it runs; ``steps`` end the cell where that was done."""
+        """Call a gate, from the cell or from a command that it runs. If the call was a successful done, ``steps`` end
+        the cell.
+        """
         if self._turn.finished:
             return "the cast is finished: no gate can be called any more", True
         record = await self._turn.gate(name, args, via=self._call.id)
@@ -217,7 +222,7 @@ class Cell:
         return record.result, record.is_error
 
     def serve(self, work: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
-        """Do something for the cell as long as it runs."""
+        """Run a task for the cell as long as the cell runs."""
         if self._over:
             return
         if self._group is None:
@@ -235,7 +240,7 @@ class Cell:
     # Its run
 
     async def wait(self) -> None:
-        """Until the cell has ended, its worker cannot go on, or it asks for the first time."""
+        """Wait until the cell has ended, its worker is broken, or the cell makes its first request."""
         tree = self._worker.tree
         while self.ended is None and self._worker.broken is None and not tree.exited and not self._queue:
             await tree.changed()
@@ -243,7 +248,7 @@ class Cell:
                 await self.report()
 
     async def report(self, *, last: bool = False) -> None:
-        """Hand on what was printed."""
+        """Send on what was printed."""
         for stream, name in ((1, "stdout"), (2, "stderr")):
             collector = self._streams[stream]
             if self._listener is None or not (last or collector.waiting):
@@ -255,22 +260,22 @@ class Cell:
             self._worker.tree.pause(False)
 
     def over(self) -> None:
-        """It has ended, or is given up: no timer, no gate call."""
+        """Mark the cell as ended or abandoned: no more timers and gate calls."""
         self._over = True
         for name in list(self._timers):
             self._drop(name)
 
     def so_far(self) -> tuple[str, str, bool]:
-        """What was printed since this was last asked, within the ward; `shown` then gives the rest."""
+        """What was printed since the last call, within the ward's limit; `shown` then gives the rest."""
         self._worker.tree.read_now()
         stdout, stderr, truncated, self._limit = part(self._streams[1], self._streams[2], self._limit)
         return stdout, stderr, truncated
 
     def shown(self) -> tuple[str, str, bool]:
-        """Standard output and error within the ward, and whether something was left out."""
+        """Standard output and error within the ward's limit, and whether something was left out."""
         return share(self._streams[1], self._streams[2], self._limit)
 
 
 def _is_finished(turn: TurnContext) -> bool:
-    """Asked anew: it may have become true while a call was waited for."""
+    """Read it again: it may have become true during an await."""
     return turn.finished

@@ -1,7 +1,7 @@
-"""The code medium: the entity's utterance is Python, run in a process of its own that lives on in a sandbox (§4.1, CIRCLE-9).
+"""The code medium: runs the entity's Python cells in one long-running sandboxed process (§4.1, CIRCLE-9).
 
-Gates are functions there; `done(x)` stops the cell and ends the cast. Data lives in variables, and what the crystal sees
-of it is what it asked for.
+Gates are functions in it; `done(x)` stops the cell and ends the cast. Data stay in variables, and the crystal sees
+only what its code prints or returns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 class CodeMedium:
     """Python in a sandbox.
 
-    ``python`` is the interpreter of the cells: a program, a virtual environment's folder, a name on PATH, or ``venv`` for
-    the workspace's own environment; by default the one that this package runs on. ``loom`` shows the entity its own history
-    as ``loom`` (LOOM-11). ``chunks`` is where snapshots' pieces are kept; by default in memory, each session its own.
+    ``python`` is the interpreter of the cells: a program, a virtual environment's folder, a name on PATH, or ``venv``
+    for the workspace's own environment. The default is the interpreter that runs this package. With ``loom`` the
+    entity can read its own history as ``loom`` (LOOM-11). ``chunks`` stores the pieces of snapshots; by default each
+    session stores its own in memory.
     """
 
     name = "code"
@@ -44,12 +45,12 @@ class CodeMedium:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What differs from the medium that the name alone gives, by the keys of a recipe."""
+        """The options that differ from the medium's defaults, by the keys of a recipe."""
         given = {"code_python": self._python, "loom": self._loom or None}
         return {key: value for key, value in given.items() if value is not None}
 
     def check(self, circle: Circle) -> None:
-        """Raise `DefinitionError` where the interpreter that was named cannot be had, before anything runs."""
+        """Raise `DefinitionError` if the configured interpreter cannot be used. Call it before anything runs."""
         if self._python is not None:
             from cantrip_acp.sandbox.launch import sandbox as runner
             from cantrip_acp.sandbox.policy import interpreter
@@ -64,9 +65,10 @@ class CodeMedium:
         return prompt.present(circle, loom=self._loom)
 
     async def open(self, circle: Circle, entity_id: str) -> CodeSession:
-        """Raises `SandboxMissing` where this machine cannot give a sandbox, `DefinitionError` for wards or an interpreter
-        that cannot be had."""
-        # In threads: imports, and a large workspace, which takes its time to be looked at.
+        """Open a session. Raises `SandboxMissing` if this machine cannot run a sandbox, `DefinitionError` for wards
+        or an interpreter that cannot be used.
+        """
+        # In threads, because imports and scanning a large workspace take time.
         runner = await anyio.to_thread.run_sync(_import)
         await runner.check()
         return await anyio.to_thread.run_sync(self._session, circle)
@@ -89,7 +91,7 @@ class CodeMedium:
 
 
 def _import() -> Any:
-    """What cells need of the sandbox; it takes longer to import than anything else here."""
+    """Import the sandbox modules that cells need. These imports take longer than all others here."""
     for name in ("cantrip_acp.mediums.code.session", "cantrip_acp.sandbox.launch.self_test"):
         importlib.import_module(name)
     return importlib.import_module("cantrip_acp.sandbox.launch.sandbox")

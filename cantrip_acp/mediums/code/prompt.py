@@ -1,4 +1,4 @@
-"""The words of the code medium: what a circle offers, how a call is read, how an output reads to a crystal."""
+"""Prompt of the code medium: describes a circle to the crystal, reads calls, and renders outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KINDS = {
 
 
 class Malformed:
-    """Arguments that hold no program, and what is wrong with them."""
+    """The error for arguments that hold no program."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -68,7 +68,7 @@ def program(args: str) -> str | Malformed:
 
 
 def observe(output: Output) -> str:
-    """An output as the crystal reads it."""
+    """An output as text for the crystal."""
     parts = []
     if output.stdout:
         parts.append(output.stdout)
@@ -85,7 +85,7 @@ def observe(output: Output) -> str:
 
 
 def present(circle: Circle, *, loom: bool) -> str:
-    """The capability block: the same text for the same circle, so that it is the same on every query (CIRCLE-11)."""
+    """The capability block. It depends only on the circle, so it is the same on every query (CIRCLE-11)."""
     wards = circle.wards
     lines = [
         "You act by running Python with the `python` tool. Each call is one cell, and all cells run in one process, so "
@@ -127,7 +127,7 @@ def present(circle: Circle, *, loom: bool) -> str:
 
 
 def construction_lines(circle: Circle) -> list[str]:
-    """How children are made of values, where they can be."""
+    """How to make children from values, if the circle allows it."""
     if not circle.construction:
         return []
     lines = [
@@ -149,7 +149,7 @@ def construction_lines(circle: Circle) -> list[str]:
 
 
 def context_line(circle: Circle) -> str:
-    """What the variable ``context`` is."""
+    """The line on the variable ``context``."""
     if circle.data is NOTHING:
         return "`context` is a list of what was given with the task: dicts with title, text, source and uri."
     return (
@@ -159,7 +159,7 @@ def context_line(circle: Circle) -> str:
 
 
 def functions_of(circle: Circle) -> list[str]:
-    """A line for each gate: how it is called and what it does."""
+    """A line for each gate: how to call it and what it does."""
     functions = []
     for shown, name in circle.tool_names.items():
         gate = circle.gates[name]
@@ -170,7 +170,7 @@ def functions_of(circle: Circle) -> list[str]:
 
 
 def _closed(wards: Wards) -> str:
-    """What `bash_network` is not: a model that has read of it somewhere should not look for it here."""
+    """A note that `bash_network` does not apply here, for models that have read of it elsewhere."""
     return " (bash_network is for shell commands alone)" if wards.bash_network else ""
 
 

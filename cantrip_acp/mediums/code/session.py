@@ -1,4 +1,4 @@
-"""One entity's Python: a worker started with the first cell, and a fresh one whenever it was lost."""
+"""Code session: owns one entity's Python worker. The first cell starts it; a lost worker is replaced by a new one."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 LARGEST_SNAPSHOT = 512 * MIB
 _SNAPSHOT_WITHIN = 60.0
 _NAMED = 20
-"""Names that an observation lists before it counts the rest."""
+"""Maximum number of names that an observation lists; the rest are counted."""
 
 
 class CodeSession:
-    """State lives in the worker, and outlives turns and casts (CIRCLE-9)."""
+    """One entity's Python. Its state is in the worker and outlives turns and casts (CIRCLE-9)."""
 
     worker_type: type[Worker] = Worker
 
@@ -71,17 +71,19 @@ class CodeSession:
         self._copies: str | None = None
         self._count = 0
         self._unused: Worker | None = None
-        """The worker while it is as it was started: a snapshot can be restored in it."""
+        """The worker while no cell has run in it: only then can a snapshot be restored in it."""
         self._names: list[str] = []
         self._context: list[dict[str, Any]] | None = None
         self._context_cast: str | None = None
         self._folded = 0
         self._note: str | None = None
         self.tap: Callable[[int, bytes], None] | None = None
-        """Gets what cells print as it comes, 1 or 2 for the stream, before anything is bounded or cleaned."""
+        """Called with the raw output of cells as it comes, with 1 or 2 for the stream, before it is limited or
+        cleaned.
+        """
 
     def end(self, because: str) -> None:
-        """Kill the worker at once, with the cell that runs in it and all of its state."""
+        """Kill the worker at once, with its running cell and all its state."""
         if self._worker is not None:
             self._worker.end(because)
 
@@ -99,7 +101,9 @@ class CodeSession:
         )
 
     async def warm(self) -> None:
-        """Start the worker ahead of its first cell. One that needs stand-ins in the user's folders waits for the cell."""
+        """Start the worker before its first cell. A worker that needs placeholders in the user's folders waits for
+        the cell.
+        """
         async with self._lock:
             if self._worker is None and not self.sandbox.policy().absent:
                 worker = await self._ready()
@@ -107,18 +111,18 @@ class CodeSession:
                     self._leave(worker)
 
     def remark(self, text: str) -> None:
-        """What the entity is to read before the output of its next cell."""
+        """Set the text that the entity reads before the output of its next cell."""
         self._note = text if self._note is None else f"{self._note}; {text}"
 
     # Cells
 
     async def run(self, call: ToolCall, turn: TurnContext) -> Output:
-        """Run one cell. What goes wrong with it is in the output; `SandboxMissing` is raised."""
+        """Run one cell. Its errors are in the output; `SandboxMissing` is raised."""
         code = program(call.args)
         if not isinstance(code, str):
             return Output(error=code.text)
         try:
-            # A lock that is free is taken without a trip through the event loop.
+            # Faster: a free lock is taken without a switch through the event loop.
             self._lock.acquire_nowait()
         except anyio.WouldBlock:
             await self._lock.acquire()
@@ -168,7 +172,7 @@ class CodeSession:
         return await report.end(output)
 
     async def _attend(self, cell: Cell, worker: Worker, code: str, turn: TurnContext) -> None:
-        """Let the cell run to its end, and answer its gate calls beside it."""
+        """Let the cell run to its end, and answer its gate calls meanwhile."""
         commands = self._gate_commands(worker)
         try:
             command = {
@@ -191,7 +195,7 @@ class CodeSession:
                 self._commands = None
 
     async def _serve(self, cell: Cell) -> None:
-        """Go on with a cell that has asked for something; until then it needs no task beside it."""
+        """Continue a cell that has made a request. Until its first request a cell needs no task group."""
         try:
             async with anyio.create_task_group() as group:
                 cell.attend(group)
@@ -201,14 +205,16 @@ class CodeSession:
                     cell.over()
                     group.cancel_scope.cancel()
         except BaseExceptionGroup as failures:
-            # One failure, of a call as a rule: nobody outside knows that there is a group.
+            # Usually one failure of one call. Callers do not expect a group.
             first: BaseException = failures
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
             raise first from None
 
     def _gate_commands(self, worker: Worker) -> WireSession | None:
-        """The gates as commands of what a cell runs. It stays open from cell to cell as long as nobody calls."""
+        """The gates as commands for processes of a cell. The session stays open for the next cell if nobody called
+        it.
+        """
         if self._wire is None:
             return None
         if self._commands is None:
@@ -217,7 +223,7 @@ class CodeSession:
         return self._commands
 
     def _refused(self, token: str) -> str | None:
-        """Why a command of something that a cell started may not call a gate; None where it may."""
+        """Why a command of a process that a cell started may not call a gate; None if it may."""
         return None if self._cell is not None and self._cell.owns(token) else LEFT_BEHIND
 
     async def _command(self, name: str, args: dict[str, object]) -> tuple[object, bool]:
@@ -226,17 +232,20 @@ class CodeSession:
         return await self._cell.gate(name, args)
 
     def _beside(self, work: Any, *args: Any) -> None:
-        """Serve a gate command within the cell that it came in."""
+        """Serve a gate command as part of the running cell."""
         if self._cell is not None:
             self._cell.serve(work, *args)
 
     async def _settle(self, cell: Cell, worker: Worker, *, cancelled: bool = False, once: bool = False) -> str | None:
-        """Bring the worker to rest, whatever happens around us. What was lost where it had to go, None where nothing was."""
+        """Bring the worker to rest, also during cancellation. Returns what was lost if the worker had to be killed,
+        else None.
+        """
         rested = False
         with anyio.CancelScope(shield=True):
             if cancelled and cell.ended is None:
                 if once:
-                    # Nobody will ask for its state again, and levels of children must not add up their patience (COMP-9).
+                    # Its state is not needed again, and the waits of several levels of children must not add up
+                    # (COMP-9).
                     worker.end("the cell was stopped by a cancel")
                 else:
                     cell.stop(CANCEL, "the cell was stopped by a cancel")
@@ -259,7 +268,7 @@ class CodeSession:
         return None
 
     def _lose(self, worker: Worker) -> str:
-        """Give up a worker; what went with it, in words for the entity."""
+        """Give up a worker. Returns what was lost with it, in words for the entity."""
         status = worker.tree.finish()
         self._leave(worker)
         self._context_cast = None
@@ -308,7 +317,7 @@ class CodeSession:
         )
 
     def so_far(self) -> Output | None:
-        """What the cell that runs has printed since this was last asked; None where none runs."""
+        """What the running cell has printed since the last call; None if none runs."""
         if self._cell is None:
             return None
         stdout, stderr, truncated = self._cell.so_far()
@@ -323,7 +332,7 @@ class CodeSession:
         fresh = self._context_cast is None
         self._context_cast = turn.cast_id
         if self._circle.data is not NOTHING:
-            # Given once: what the entity makes of it is its own, and it may be large.
+            # Sent only once: the entity may have changed its copy, and the data may be large.
             return folded | ({"context": self._circle.data} if fresh else {})
         blocks: Sequence[ContextBlock] = turn.context
         if blocks:
@@ -333,7 +342,7 @@ class CodeSession:
     # Workers
 
     async def _ready(self) -> Worker:
-        """The worker, started where there is none."""
+        """The worker; started if there is none."""
         worker = self._worker
         if worker is not None and (worker.broken is not None or worker.tree.exited):
             self._note = self._lose(worker)
@@ -357,7 +366,7 @@ class CodeSession:
         return worker
 
     def _settings(self) -> dict[str, Any]:
-        """What a worker is told first."""
+        """The first message to a worker."""
         return {
             "gates": [
                 *(_spec(shown, self._circle.gates[name]) for shown, name in self._circle.tool_names.items()),
@@ -371,12 +380,14 @@ class CodeSession:
         }
 
     def gates_gained(self, gates: Mapping[str, Gate]) -> None:
-        """They are functions too, in the cell that runs from its next statement on, and commands of what it starts."""
+        """Add gates as functions, also for the running cell from its next statement on, and as commands of what it
+        starts.
+        """
         self.gained = gates
         if self._wire is not None:
             self._wire.gained(gates)
         if self._worker is not None:
-            # Before the answer of the call that they came with, so they are there when it returns.
+            # Sent before the answer of the call that added them, so they exist when that call returns.
             self._worker.send({"t": "gained", "gates": [_spec(shown, gate) for shown, gate in gates.items()]})
 
     def _on_output(self, stream: int, data: bytes) -> None:
@@ -396,9 +407,10 @@ class CodeSession:
     # Snapshots
 
     async def snapshot(self, began: Callable[[], None] | None = None) -> Snapshot:
-        """The state between two cells, in the session's chunk store. Raises `SandboxError` where it cannot be had.
+        """Store the state between two cells in the session's chunk store. Raises `SandboxError` if that fails.
 
-        ``began`` is called once the state of this moment is held: what follows need not be waited for. A cell waits for it.
+        ``began`` is called once the current state is held; the caller need not wait for the rest. The next cell waits
+        for it.
         """
         async with self._lock:
             if self._worker is None:
@@ -427,9 +439,10 @@ class CodeSession:
             )
 
     async def restore(self, snapshot: Snapshot, chunks: ChunkStore | None = None) -> None:
-        """Go on from a snapshot, in a worker that has run nothing; ``chunks`` where its pieces lie in another store.
+        """Restore a snapshot in a worker that has run nothing. ``chunks`` is the store of its pieces, if that is
+        another one.
 
-        Raises `SandboxError` where a piece is lost, or the state cannot be opened; then the worker is fresh and empty.
+        Raises `SandboxError` if a piece is missing or the state cannot be opened. Then the worker is new and empty.
         """
         if snapshot.size > LARGEST_SNAPSHOT:
             raise SandboxError(f"this is no snapshot: it says that it is {snapshot.size:,} bytes")
@@ -459,8 +472,11 @@ class CodeSession:
             self._names = list(state.names)
 
     async def _taken(self, worker: Worker, began: Callable[[], None] | None) -> messages.State:
-        """Let the worker take a snapshot. Where it has begun, a process that it has forked does the rest while it stands still:
-        whatever happens to that process, the worker and its state stay."""
+        """Let the worker take a snapshot.
+
+        A process that the worker forks does most of the work while the worker is stopped. Whatever happens to that
+        process, the worker and its state are safe.
+        """
         self._state, self._began = None, False
         worker.send({"t": "snapshot"})
         worker.thaw()
@@ -483,7 +499,7 @@ class CodeSession:
                     rested = await worker.freeze()
                 if rested:
                     if self._began:
-                        # Nobody else writes until the worker's next command.
+                        # Nothing else writes until the worker's next command.
                         worker.drop_torn()
                     worker.tree.read_now()
                 else:
@@ -500,8 +516,8 @@ class CodeSession:
         return state
 
     async def _watched(self, worker: Worker) -> str | None:
-        """Wait for the state that a forked process sends; why it has to be given up, None where it came."""
-        # Two processes more have the state, most of it in pages that they share with the worker.
+        """Wait for the state from the forked process. Returns why it must be given up, None if it came."""
+        # Two more processes have the state now, but most of its pages are shared with the worker.
         loop, watching, use = asyncio.get_running_loop(), Watching(), partial(worker.watch, 2)
         verdict: str | None = None
         timer: asyncio.TimerHandle
@@ -513,7 +529,7 @@ class CodeSession:
                 return
             verdict = found and f"keeping it used {found}"
             if verdict is None and not worker.at_work:
-                # What it sent before it ended has yet to be read.
+                # Read first what it sent before it ended.
                 worker.drop_torn()
                 verdict = None if self._answered(worker) else "the process that was to keep it has ended"
             if verdict is not None:
@@ -531,7 +547,7 @@ class CodeSession:
         return None if self._answered(worker) else verdict
 
     async def _exchange(self, worker: Worker, command: dict[str, object]) -> messages.State:
-        """Let the worker do one thing between cells."""
+        """Let the worker run one command between cells."""
         self._state = None
         worker.send(command)
         worker.thaw()
@@ -560,8 +576,11 @@ class CodeSession:
         return self._state
 
     async def write_to_copies(self) -> bool:
-        """Let all cells write to copies of the writable folders, and never to these; before the first cell. False where cells
-        cannot write. Raises `SandboxError` where there can be no copy."""
+        """Let all cells write to copies of the writable folders, never to the folders themselves. Call it before the
+        first cell.
+
+        Returns False if cells cannot write. Raises `SandboxError` if no copy can be made.
+        """
         self._copies = runtime().make_folder("copies")
         return await anyio.to_thread.run_sync(self.sandbox.write_to_copies, self._copies)
 
@@ -576,7 +595,7 @@ class CodeSession:
 
 
 def _spec(shown: str, gate: Gate) -> dict[str, Any]:
-    """A gate as a worker is told of it."""
+    """The description of a gate for a worker."""
     return {
         "name": gate.name,
         "shown": shown,
@@ -586,7 +605,7 @@ def _spec(shown: str, gate: Gate) -> dict[str, Any]:
 
 
 async def _off_loop(size: int, work: Any, *args: Any) -> Any:
-    """Do it here where it takes a few milliseconds, in a thread where it takes more."""
+    """Run small work here (a few milliseconds), larger work in a thread."""
     if size < 4 * MIB:
         return work(*args)
     return await anyio.to_thread.run_sync(work, *args)

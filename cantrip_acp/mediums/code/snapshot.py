@@ -1,8 +1,9 @@
-"""Snapshots of a code medium's state, stored so that what did not change is not stored again.
+"""Snapshot storage: stores a code medium's state in pieces, so that unchanged pieces are not stored again.
 
-A snapshot is a pickle that the host never opens: bytes, cut where their content says so and kept by their hash. The same
-content further on or further back is cut at the same places, so a small change costs a small piece. A long list of pieces is
-kept in the same way, and its own list if that is long, so what a snapshot names does not grow with the state either.
+A snapshot is a pickle that the host never opens, only its bytes. They are cut at places that depend on the content,
+and each piece is stored under its hash. Moved content is cut at the same places, so a small change costs a small
+piece. A long list of pieces is stored in the same way, and so is the list of that list. So a snapshot's own list of
+pieces does not grow with the state.
 """
 
 from __future__ import annotations
@@ -18,28 +19,30 @@ from cantrip_acp.text import codecs
 SMALLEST = 2_048
 LARGEST = 65_536
 LISTED = 256
-"""Pieces that a snapshot names itself; a longer list is cut into pieces of its own."""
+"""Maximum number of pieces that a snapshot lists itself. A longer list is cut into pieces too."""
 _KEY_BYTES = 20
 _DEEPEST = 8
 _CLASSES = bytes(1 if hashlib.blake2b(bytes([b]), digest_size=1).digest()[0] < 32 else 0 for b in range(256))
-"""One byte in eight belongs to the class that a cut looks for, chosen so that no kind of data has all or none of them."""
+"""One byte in eight belongs to the class that a cut looks for. A hash selects them, so that no kind of data has all
+or none of them.
+"""
 _CUT = b"\x01\x01\x01\x01"
 
 
 class ChunkStore(Protocol):
-    """Pieces by their hash. A store never changes or forgets a piece while a snapshot may need it."""
+    """Stores pieces by their hash. A store never changes or deletes a piece that a snapshot may need."""
 
     def put(self, key: str, data: bytes) -> bool:
-        """Keep a piece; False where it was there already."""
+        """Store a piece. Returns False if it was already stored."""
         ...
 
     def get(self, key: str) -> bytes:
-        """A piece; raises KeyError."""
+        """A stored piece. Raises KeyError if there is none."""
         ...
 
 
 class MemoryChunks:
-    """Pieces kept in memory. ``size`` is how many bytes they are."""
+    """Pieces in memory. ``size`` is their total number of bytes."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, bytes] = {}
@@ -60,11 +63,13 @@ class MemoryChunks:
 class Snapshot:
     """The state between two turns.
 
-    ``chunks`` are the hashes of its pieces in order, ``size`` their bytes, ``written`` how many bytes were new to the store.
-    Where ``levels`` is more than 0, ``chunks`` are those of the list of pieces, or of that list's list, and so on.
-    ``names`` are the bindings that it holds. ``missing`` names each binding that could not be kept, and why.
-    ``modules`` were imported: what they hold inside (a random generator's seed, a registry) is not part of it.
-    ``python`` is the version that alone can open it, ``cells`` how many had run.
+    ``chunks`` are the hashes of its pieces in order, ``size`` their total bytes, ``written`` the bytes that were new
+    to the store. If ``levels`` is more than 0, ``chunks`` are the pieces of the list of pieces, or of that list's
+    list, and so on.
+    ``names`` are the variables that it holds. ``missing`` has each variable that could not be stored, and why.
+    ``modules`` were imported: their internal state (a random generator's seed, a registry) is not part of the
+    snapshot.
+    ``python`` is the only version that can open it, ``cells`` the number of cells that had run.
     """
 
     chunks: tuple[str, ...] = ()
@@ -78,7 +83,7 @@ class Snapshot:
     levels: int = 0
 
     def record(self) -> dict[str, object]:
-        """As plain data, for a loom."""
+        """The snapshot as plain data, for a loom."""
         return {
             "chunks": list(self.chunks),
             "size": self.size,
@@ -92,7 +97,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, record: dict[str, object]) -> Snapshot:
-        """The snapshot of such a record. Raises `SandboxError` for what is none."""
+        """Make a snapshot from such a record. Raises `SandboxError` if the record is invalid."""
         import msgspec
 
         try:
@@ -103,7 +108,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A state in a store; the fields are those of `Snapshot`."""
+    """A stored state; the fields are those of `Snapshot`."""
 
     chunks: tuple[str, ...]
     size: int
@@ -112,7 +117,7 @@ class Kept:
 
 
 def keep(pieces: Sequence[bytes], store: ChunkStore) -> Kept:
-    """Cut a state and store it."""
+    """Cut a state into pieces and store them."""
     data = b"".join(pieces)
     size = len(data)
     keys, written = _put(data, store)
@@ -136,11 +141,11 @@ def _put(data: bytes, store: ChunkStore) -> tuple[list[str], int]:
 
 
 def fetch(snapshot: Snapshot, store: ChunkStore) -> Iterator[bytes]:
-    """The pieces of a state, each checked against its hash. Raises `SandboxError` where one is lost or changed."""
+    """The pieces of a state, each checked against its hash. Raises `SandboxError` if one is missing or changed."""
     if not 0 <= snapshot.levels <= _DEEPEST:
         raise SandboxError(f"this is no snapshot: its list of pieces has {snapshot.levels} levels")
     keys: Sequence[str] = snapshot.chunks
-    # A foreign record could name a piece a million times, in every one of its levels.
+    # Limit the size: a foreign record could name one piece a million times on every level.
     most = (snapshot.size // SMALLEST + 1) * _KEY_BYTES
     for _ in range(snapshot.levels):
         listed = b"".join(_got(keys, store, most))
@@ -164,10 +169,9 @@ def _got(keys: Sequence[str], store: ChunkStore, most: int) -> Iterator[bytes]:
 
 
 def cut(data: bytes) -> Iterator[bytes]:
-    """Pieces of `SMALLEST` to `LARGEST` bytes, 4 to 8 thousand for most data.
+    """Cut data into pieces of `SMALLEST` to `LARGEST` bytes, 4 to 8 thousand for most data.
 
-    A cut lies behind four bytes in a row of one class, wherever those come: it depends on nothing before them but the
-    last cut.
+    A cut comes after four bytes in a row of one class. So it depends only on these bytes and the previous cut.
     """
     classes = data.translate(_CLASSES)
     start = 0

@@ -1,1 +1,1 @@
-"""The monty medium: restricted Python that can do nothing but call gates."""
+"""The monty medium: restricted Python that can only call gates. Start with `medium.py`."""

@@ -1,7 +1,7 @@
-"""The monty medium: Python of a restricted kind, with no authority but the gates (§4.1, CIRCLE-9).
+"""The monty medium: runs a restricted Python that can do nothing outside except through gates (§4.1, CIRCLE-9).
 
-Cells are run by Monty, an interpreter of its own that has no files, network, processes or foreign modules; it runs in the
-sandbox all the same. Sessions, snapshots, limits and words are the code medium's.
+Monty is a separate interpreter without files, network, processes or third-party modules. It runs in the sandbox all
+the same. Sessions, snapshots, limits and prompts come from the code medium.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class MontySession(CodeSession):
-    """State lives in the worker, and outlives turns and casts (CIRCLE-9). A cell that was stopped is undone."""
+    """One entity's Monty. Its state is in the worker and outlives turns and casts (CIRCLE-9). A cell that was stopped
+    is undone.
+    """
 
     worker_type = MontyWorker
 
@@ -39,7 +41,7 @@ class MontySession(CodeSession):
         super().__init__(circle, python=None, loom=False, chunks=chunks)
 
     def _make_sandbox(self) -> Sandbox:
-        # No wire, no workspace: the language has neither commands nor files.
+        # No gate commands and no workspace: the language has neither commands nor files.
         wards = replace(self._circle.wards, code_readable_paths=(), code_writable_paths=())
         host = self._monty.on(self._interpreter.on(sandbox.machine()))
         return Sandbox(reach(wards, None).wards, None, host=host)
@@ -54,7 +56,7 @@ class MontySession(CodeSession):
 
 
 class MontyMedium(CodeMedium):
-    """Restricted Python. ``chunks`` is where snapshots' pieces are kept; by default in memory, each session its own.
+    """Restricted Python. ``chunks`` stores the pieces of snapshots; by default each session stores its own in memory.
 
     Needs the package pydantic-monty: ``pip install 'cantrip-acp[monty]'``.
     """
@@ -73,7 +75,9 @@ class MontyMedium(CodeMedium):
         return montytext.present(circle)
 
     async def open(self, circle: Circle, entity_id: str) -> MontySession:
-        """Raises `SandboxMissing` where pydantic-monty is not installed or this machine cannot give a sandbox."""
+        """Open a session. Raises `SandboxMissing` if pydantic-monty is not installed or this machine cannot run a
+        sandbox.
+        """
         from cantrip_acp.sandbox.launch import sandbox
         from cantrip_acp.sandbox.worker import monty_install
 

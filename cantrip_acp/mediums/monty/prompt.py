@@ -1,4 +1,4 @@
-"""The words of the monty medium: what a circle offers, and what the language lacks."""
+"""Prompt of the monty medium: describes a circle to the crystal, and what the language lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES = (
     "functools", "hashlib", "itertools", "json", "math", "os", "pathlib", "posixpath", "random", "re", "sys", "time",
     "tomllib", "typing", "unicodedata",
 )  # fmt: skip
-"""What can be imported from pydantic-monty 1.4 on; a test asks the installed version."""
+"""Modules that can be imported from pydantic-monty 1.4 on. A test checks the installed version."""
 LACKING = {
     "class inheritance, so no exceptions of your own": "class A(Exception):\n    pass",
     "`yield`": "def f():\n    yield 1",
@@ -40,17 +40,19 @@ LACKING = {
     "`memoryview`": "memoryview",
     "`delattr`": "delattr",
 }
-"""What the language lacks, and a cell that fails for it."""
+"""What the language lacks, each with a cell that fails because of it."""
 
 
 def heap_mb(wards: Wards) -> int:
-    """MiB that the variables of a session may use. The rest of the ward is for keeping them beside a cell that may have
-    to be undone."""
+    """MiB that the variables of a session may use.
+
+    The rest of the ward's limit is for a copy of them, which is needed if a cell must be undone.
+    """
     return max(16, wards.code_memory_mb // 2 - 32)
 
 
 def present(circle: Circle) -> str:
-    """The capability block: the same text for the same circle, so that it is the same on every query (CIRCLE-11)."""
+    """The capability block. It depends only on the circle, so it is the same on every query (CIRCLE-11)."""
     wards = circle.wards
     lines = [
         "You act by running restricted Python (Monty) with the `python` tool. Each call is one cell, and variables, "

@@ -1,1 +1,5 @@
-"""What trains models from looms: rewards, exports and imports."""
+"""Training data from looms: rewards, exports to trainers' formats, and imports of foreign traces.
+
+Nothing here imports a front end (CLI, ACP, LSP).
+Start with `rewards.py`, then `export/registry.py` and `importing/detect.py`.
+"""

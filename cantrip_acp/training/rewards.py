@@ -1,18 +1,19 @@
-"""Rewards of turns and threads (§6.4, LOOM-3): who gave what, what counts, and how threads of a group compare.
+"""Rewards of turns and threads (§6.4, LOOM-3): who gave them, which one counts, and how the threads of a group compare.
 
-Every reward is a `RewardRecord` of its turn, and each is kept. Five kinds:
+Every reward is a `RewardRecord` of its turn, and all of them are kept. There are five kinds:
 
-- ``explicit``: somebody's word (`Loom.annotate_reward`, ``cantrip loom reward``).
-- ``implicit``: computed from what the circle answered (`implicit`), written only where somebody asks for it.
-- ``shaped``: by the scoring function of the circle (`cantrip_acp.core.scoring`).
-- ``verifier``: by another cantrip that read the thread (`cantrip_acp.training.judge`).
-- ``relative``: how the thread did among its group (`ranked`). It never replaces the others; it stands beside them.
+- ``explicit``: given by a person or a program (`Loom.annotate_reward`, ``cantrip loom reward``).
+- ``implicit``: computed from the circle's answers (`implicit`); written only on request.
+- ``shaped``: given by the circle's scoring function (`cantrip_acp.core.scoring`).
+- ``verifier``: given by another cantrip that read the thread (`cantrip_acp.training.judge`).
+- ``relative``: compares the thread with the others of its group (`ranked`). It never replaces the other kinds.
 
-What counts:
+Which reward counts:
 
-- of a turn: the last one that is not relative.
-- of a thread: its *grade*, which is the last explicit or verifier's reward of its leaf, or what a scoring function gave
-  it at the cast's end; where it has no grade, the sum of its turns' rewards; None where it has none at all.
+- for a turn: the last one that is not relative.
+- for a thread: its *grade*. This is the last explicit or verifier reward of its leaf, or the scoring function's reward
+  at
+  the cast's end. Without a grade, it is the sum of its turns' rewards; None where there are none.
 """
 
 from __future__ import annotations
@@ -36,31 +37,31 @@ if TYPE_CHECKING:
 Method = Literal["grpo", "centered", "rank"]
 METHODS: tuple[str, ...] = get_args(Method)
 EPSILON = 1e-4
-"""Added to the deviation, as trainers do, so that nearly equal rewards are not blown up."""
+"""Added to the deviation, as trainers do, so that tiny differences between rewards do not become large ones."""
 
 
 def kind(record: RewardRecord) -> RewardKind:
-    """Where a reward comes from; records of older looms say nothing and are explicit."""
+    """The kind of a reward. Records of older looms have none and are explicit."""
     return "explicit" if record.kind is msgspec.UNSET else record.kind
 
 
 def assignments(loom: Loom, turn_id: str | None = None) -> list[RewardRecord]:
-    """Every reward that was ever given to a turn, or to any, in order: who (``by``), when, kind, note (LOOM-3).
+    """Every reward of one turn, or of all turns, in order: who (``by``), when, kind, note (LOOM-3).
 
-    A record whose ``reward`` is None says in its note why whoever was to give one could not.
+    Where a record's ``reward`` is None, its note says why there is none.
     """
     return loom.assigned(turn_id)
 
 
 def of_turn(loom: Loom, turn_id: str) -> float | None:
-    """The reward of a turn that counts; None where it has none. No body is read."""
+    """The reward of a turn that counts; None where it has none. Reads no body."""
     return loom.reward(turn_id)
 
 
 def of_thread(loom: Loom, leaf_id: str, *, outline: Outline | None = None) -> float | None:
     """The reward of the thread that ends in a turn: its grade, else the sum of its turns' rewards, else None.
 
-    A child's thread begins where it was spawned. No body is read. Raises `TurnNotFound`.
+    A child's thread begins where it was spawned. Reads few bodies or none. Raises `TurnNotFound`.
     """
     if leaf_id not in loom:
         raise TurnNotFound(f"no turn {leaf_id!r} in this loom")
@@ -75,17 +76,17 @@ def of_thread(loom: Loom, leaf_id: str, *, outline: Outline | None = None) -> fl
 
 
 def grade(loom: Loom, leaf_id: str) -> float | None:
-    """The last reward of a turn that is meant for the whole thread up to it; None where it has none."""
+    """The last reward of a turn that is for the whole thread up to it; None where there is none."""
     given = loom.assigned(leaf_id)
     for record in reversed(given):
         if record.reward is not None and (kind(record) in ("explicit", "verifier") or record.grade is True):
             return record.reward
-    # A turn may have come with its reward, as imported ones do.
+    # An imported turn may have its reward in its own record.
     return loom.turn(leaf_id).reward if not given and loom.reward(leaf_id) is not None else None
 
 
 def relative_of(loom: Loom, leaf_id: str, group: str | None = None) -> float | None:
-    """The last relative reward of a thread, in one group or in any; None where it was never ranked."""
+    """The last relative reward of a thread, in one group or in any; None where there is none."""
     for record in reversed(loom.assigned(leaf_id)):
         if kind(record) == "relative" and (group is None or record.group == group):
             return record.reward
@@ -96,10 +97,11 @@ def relative_of(loom: Loom, leaf_id: str, group: str | None = None) -> float | N
 
 
 def implicit(turn: Turn) -> float | None:
-    """Did it work? The share of what a turn ran that succeeded, 0 to 1; None where it ran nothing.
+    """The share of what a turn ran that succeeded, 0 to 1; None where it ran nothing.
 
-    What it ran: each gate call (failed where its record is an error) and each program of the medium (failed where it left
-    an error, or an exit status that is not 0).
+    A turn runs gate calls (failed where the record is an error) and programs of the medium (failed with an error or an
+    exit
+    status other than 0).
     """
     seen = turn.observation
     bad = [r.is_error for r in seen.results] + [o.failed for o in seen.programs]
@@ -107,10 +109,11 @@ def implicit(turn: Turn) -> float | None:
 
 
 def implicit_of(thread: Thread | Sequence[Turn]) -> float:
-    """How a thread went by what its circle answered, 0 to 1: (2 × terminated + mean) / 3.
+    """A score of a thread from its circle's answers, 0 to 1: (2 × terminated + mean) / 3.
 
-    ``terminated`` is 1 where the thread ended by itself and 0 where it was cut off or goes on (LOOM-7); ``mean`` is that of
-    its turns' `implicit` rewards, 1 where it ran nothing. So a thread that finished is always above one that did not.
+    ``terminated`` is 1 where the thread ended by itself, and 0 where it was cut off or is active (LOOM-7). ``mean`` is
+    the mean
+    of its turns' `implicit` rewards, 1 where it ran nothing. So a finished thread never scores below an unfinished one.
     """
     shares = [share for turn in thread if turn.role == "crystal" and (share := implicit(turn)) is not None]
     mean = math.fsum(shares) / len(shares) if shares else 1.0
@@ -118,9 +121,9 @@ def implicit_of(thread: Thread | Sequence[Turn]) -> float:
 
 
 def record_implicit(loom: Loom, turn_ids: Iterable[str], *, by: str = "implicit") -> list[tuple[str, float]]:
-    """Write the implicit reward of each of these turns that ran something and has no reward yet; what was written.
+    """Write the implicit reward of each turn that ran something and has no reward yet; returns what was written.
 
-    What somebody gave is never covered by it, and doing it twice adds nothing.
+    It never hides a reward that somebody gave, and a second call adds nothing.
     """
     written: list[tuple[str, float]] = []
     for turn_id in turn_ids:
@@ -141,8 +144,9 @@ def record_implicit(loom: Loom, turn_ids: Iterable[str], *, by: str = "implicit"
 class Group:
     """Threads that part at one turn. ``id`` names the group in relative rewards.
 
-    ``leaves`` are one a branch, in order of writing: where a branch has branches of its own, the leaf that was there
-    first stands for it. ``intent`` is the one they share; None where they do not.
+    ``leaves`` has one leaf for each branch, in the order of writing. Where a branch splits again, the leaf of its first
+    branch
+    represents it. ``intent`` is the common intent; None where the intents differ.
     """
 
     id: str
@@ -154,11 +158,13 @@ class Group:
 def groups(
     loom: Loom, turn_id: str | None = None, *, alike: bool = False, outline: Outline | None = None
 ) -> list[Group]:
-    """The groups of two threads or more that part at a turn, or at any turn.
+    """The groups of at least two threads that part at one turn, or at any turn.
 
-    What hangs on a ``call`` are casts of one cantrip, which are comparable where their intents are the same; so there a
-    group is of one intent. Elsewhere it is all that parts there, unless ``alike`` asks for the same intent from there on
-    and the same batch of forks (`ForkRecord.group`), as trainers need it: the same prompt for each. Children are no branches.
+    Below a ``call`` are casts of one cantrip. They can only be compared if their intents are equal, so a group there
+    has one
+    intent. Elsewhere a group is everything that parts there. With ``alike`` its members also have the same next intent
+    and the
+    same batch of forks (`ForkRecord.group`): trainers need the same prompt for each. Children are no branches.
     Raises `TurnNotFound`.
     """
     outline = outline if outline is not None else Outline(loom)
@@ -189,21 +195,22 @@ def _batch(loom: Loom, outline: Outline, branch: str, alike: bool) -> str | None
 
 
 def relative(rewards: Sequence[float], method: Method = "grpo") -> list[float]:
-    """Rewards of a group, each relative to the others'.
+    """The rewards of a group, each relative to the others.
 
     ``grpo``: (r - mean) / (s + 0.0001), s the sample's standard deviation: the advantage of Group Relative Policy
-    Optimization. ``centered``: r - mean. ``rank``: from 1 for the best to -1 for the worst, evenly spaced; equal ones share the
-    mean of their places. Where all are equal, and of a single one, 0 by each.
+    Optimization. ``centered``: r - mean. ``rank``: from 1 for the best to -1 for the worst, evenly spaced; equal
+    rewards get the
+    mean of their places. Where all are equal, or there is only one, each is 0.
     """
     count = len(rewards)
     if count < 2 or min(rewards) == max(rewards):
         return [0.0] * count
     if method == "rank":
         ordered = sorted(rewards)
-        # Below it, and below it or equal: the mean of its places counts from the middle of the two.
+        # The sum of the numbers of rewards below it, and of rewards below or equal to it, gives the mean of its places.
         places = {r: bisect_left(ordered, r) + bisect_right(ordered, r) - 1 for r in set(rewards)}
         return [places[r] / (count - 1) - 1 for r in rewards]
-    # The largest rewards there can be must not overflow on the way.
+    # Scale very large rewards, so that the computation does not overflow.
     scale = max(1.0, max(map(abs, rewards)) / 1e100)
     scaled = [r / scale for r in rewards]
     mean = math.fsum(scaled) / count
@@ -220,8 +227,10 @@ def _finite(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A thread in its group. ``reward`` is what it was compared by, None where it has none and so was not compared;
-    ``rank`` counts from 1 for the best, and equal ones share one."""
+    """A thread's result in its group. ``reward`` is the value that was compared; None where it has none and was not
+    compared.
+    ``rank`` counts from 1 for the best, and equal rewards share a rank.
+    """
 
     leaf: str
     reward: float | None
@@ -237,10 +246,11 @@ def ranked(
     method: Method = "grpo",
     outline: Outline | None = None,
 ) -> tuple[Literal["reward", "implicit"], list[Standing]]:
-    """A group's threads with relative rewards, in the group's order, and what they were compared by.
+    """A group's threads with relative rewards, in the group's order, and the basis of the comparison.
 
-    ``reward`` compares those that have a reward (`of_thread`); ``implicit`` compares all by `implicit_of`; ``auto`` is the first
-    where any has a reward, else the second.
+    ``reward`` compares the threads that have a reward (`of_thread`). ``implicit`` compares all by `implicit_of`.
+    ``auto`` means
+    ``reward`` where any thread has one, else ``implicit``.
     """
     scores: list[float | None] = []
     if by != "implicit":
@@ -264,7 +274,8 @@ def ranked(
 def record_relative(
     loom: Loom, group: Group, standings: Sequence[Standing], *, by: str = "rank", note: str | None = None
 ) -> int:
-    """Write each compared thread's relative reward to its leaf; how many. Older ones stay, and the last counts.
+    """Write each compared thread's relative reward to its leaf; returns how many. Older ones stay, and the last one
+    counts.
 
     Raises `LoomError` where fewer than two threads were compared.
     """

@@ -1,4 +1,6 @@
-"""Export: threads of a loom in the shapes that trainers and trace stores read; one file a format, named in `registry`.
+"""Export: writes threads of a loom in the formats of trainers and trace stores. Each format has its own file.
 
-Every format gets the same thing: what the crystal really saw (`seen`), and which threads are whole (`source`).
+All formats use the same input: what the crystal really saw (`crystal_view`), and which threads are exported
+(`selection`).
+Start with `registry.py`, which names the formats.
 """

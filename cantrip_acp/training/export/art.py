@@ -1,14 +1,18 @@
-"""ART (openpipe-art): a trajectory group a line, as ART's own ``deserialize_trajectory_groups`` reads it.
+"""ART format (openpipe-art): one trajectory group per line, as ART's own ``deserialize_trajectory_groups`` reads it.
 
-What the crystal said is a ``Choice`` and is trained on; everything else is a message. A thread that was folded, or went on as
-a fork, has its later windows as ``additional_histories``, each utterance a ``Choice`` once. A choice has its log-probabilities
-where the provider gave them, and its ids as ``token_ids`` and ``prompt_token_ids``. ART's reader (0.5) passes
-``additional_histories`` over: whoever has folded threads builds those with ``dict_to_message_or_choice``, as it does.
+An utterance of the crystal is a ``Choice`` and is trained; everything else is a message. A thread that was folded, or
+continues as a fork, has its later windows in ``additional_histories``, with each utterance as a ``Choice`` once. A
+choice has
+log-probabilities where the provider gave them, and token ids as ``token_ids`` and ``prompt_token_ids``. ART's reader
+(0.5)
+ignores ``additional_histories``: for folded threads, build them with ``dict_to_message_or_choice``, as that reader
+does.
 
-An utterance that several threads share is a choice in the first of them, in the order in which they ended. It is a message in the
-others, so that it is trained once.
+An utterance that several threads share is a choice in the first of them, in the order in which they ended. In the
+others it
+is a message, so that it is trained once.
 
-A group is what had one prompt: forks of a turn, casts of one intent. A thread alone is a group of its own.
+A group has one prompt: forks of a turn, or casts of one intent. A single thread is a group of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ _FINISHES = {"length": "length", "content_filter": "content_filter", "tool_calls
 
 
 class Art:
-    """One row a group."""
+    """Writes one row per group."""
 
     name = "art"
     summary = "ART (openpipe-art): trajectory groups with choices, rewards, metrics, log-probabilities"
@@ -91,7 +95,7 @@ def _trajectory(source: Source, episode: Episode, owners: dict[str, str]) -> dic
             "usage that no provider reported: the counts of tokens are of the rest, and absent where nothing is known"
         )
     figures = {"prompt_tokens": used.prompt_tokens, "completion_tokens": used.completion_tokens, "cost": used.cost}
-    # ART's metrics are numbers: what is unknown has none.
+    # ART's metrics are numbers, so unknown values are left out.
     known = {name: value for name, value in {**figures, **used.unknown()}.items() if value is not None}
     first = histories[0] if histories else {"messages_and_choices": [], "tools": None}
     return {
@@ -117,7 +121,7 @@ def _history(source: Source, window: Window, prompts: Prompts, own: set[int]) ->
     items = []
     for at, message in enumerate(window.messages):
         out = rendered(message, arguments="text", thinking="reasoning_content", note=source.note)
-        # Asked for each utterance in order: the prompt of one is made of the one before.
+        # Call it for every utterance in order: the prompt of one continues that of the one before.
         choice = _choice(out, said[at], prompts) if at in said else None
         items.append(out if choice is None or at not in own else choice)
     return {"messages_and_choices": items, "tools": tools(window.tools) or None}

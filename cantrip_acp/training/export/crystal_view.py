@@ -1,7 +1,8 @@
-"""What a crystal saw on the way to a turn, told from the loom: window by window, message by message.
+"""Crystal view: rebuilds from the loom what a crystal saw on the path to a turn, window by window.
 
-It is rendered by the same code that rendered it then (`context.Context`), fed with what the loom holds. Between two folds
-messages only grow; such a stretch is a `Window`. What was said once is in one window as said, and in later ones as context.
+It uses the same rendering code as the original cast (`context.Context`), with the loom's records as input. Between two
+folds,
+messages are only added; such a stretch is a `Window`. Each utterance is new in one window, and context in later ones.
 """
 
 from __future__ import annotations
@@ -22,30 +23,31 @@ from cantrip_acp.loom.records.turn_parts import joined
 from cantrip_acp.training.export.recorded_circle import RecordedCircle, recorded_call
 
 _BATCH = 256
-"""Turns that are read at once."""
+"""How many turns are read at once."""
 
 Begun = Literal["start", "fold", "cut", "fork"]
 
 
 @dataclass(frozen=True, slots=True)
 class Uttered:
-    """A turn, and where its utterance stands: ``messages[:at]`` of its window is what the crystal was asked with."""
+    """A turn and the position of its utterance: ``messages[:at]`` of its window is the crystal's input."""
 
     turn: Turn
     at: int
 
     @property
     def first(self) -> str:
-        """The id of the first turn of the utterance: a delegation parts one into several."""
+        """The id of the utterance's first turn. A delegation splits one utterance into several turns."""
         return self.turn.continues or self.turn.id
 
 
 @dataclass(slots=True)
 class Window:
-    """A stretch of a crystal's context. ``messages`` ends with the last utterance; ``uttered`` are the turns of this window.
+    """A stretch of a crystal's context. ``messages`` ends with the last utterance; ``uttered`` are the turns of this
+    window.
 
-    ``begun`` says why it is not the one before: the thread's start, a fold, a cut that made room or took an
-    ephemeral result away, another entity (a fork).
+    ``begun`` is why it is a new window: the start of the thread, a fold, a cut that made room or removed an
+    ephemeral result, or another entity (a fork).
     """
 
     begun: Begun
@@ -57,22 +59,22 @@ class Window:
 
 
 class Seen:
-    """Windows of any thread of a loom. Reads the records once when it is made; holds one thread's context at a time."""
+    """Windows of any thread of a loom. Reads the records once on creation, and holds one thread's context at a time."""
 
     def __init__(self, loom: Loom, outline: Outline) -> None:
         self.loom = loom
         self.outline = outline
         self.rebuilt: set[str] = set()
-        """Cantrips whose presentation the loom does not have; it was told anew."""
+        """Cantrips whose presentation is not in the loom and was created again."""
         self._sound: set[str] = set()
-        """Turns that were read once."""
+        """Turns that were already read and are not damaged."""
         self._circles: dict[str, RecordedCircle] = {}
         self._cuts: dict[tuple[str, str], list[int]] = {}
         self._casts: dict[str, dict[str, str | None]] = {}
-        """Each entity's casts in order, with the one before."""
+        """Each entity's casts in order, each with the cast before it."""
         self.resuming = {cast_id for cast_id, start in outline.starts.items() if isinstance(start.resumes, str)}
         self.partials = {each.cast_id: each for each in loom.partials()}
-        """What was streamed before a cast was stopped, by the cast."""
+        """The text that was streamed before a cast was stopped, by the cast."""
         self._spoke = {place.cast_id for place in outline.places.values()}
         for cast_id, start in outline.starts.items():
             casts = self._casts.setdefault(start.entity_id, {})
@@ -85,7 +87,7 @@ class Seen:
                     self._cuts.setdefault((record.entity_id, after), []).append(most)
 
     def windows(self, leaf_id: str) -> Iterator[Window]:
-        """The windows of the thread that ends in a turn, in order. Raises as `check` does."""
+        """Yield the windows of the thread that ends in a turn, in order. Raises the errors of `check`."""
         path = self.outline.own(leaf_id)
         self.check(leaf_id)
         walk = _Walk(self, self._last_change(path))
@@ -94,7 +96,7 @@ class Seen:
         yield from walk.end()
 
     def context_after(self, turn_id: str, cantrip_id: str, empty: Callable[[], Context]) -> Context:
-        """The context as it stood after a turn, ready for the next query; ``empty`` makes that of this cantrip."""
+        """The context after a turn, ready for the next query. ``empty`` creates the context of this cantrip."""
         path = self.outline.own(turn_id)
         self.check(turn_id)
         walk = _Walk(self, self._last_change(path), lambda i: empty() if i == cantrip_id else self.context(i))
@@ -104,7 +106,9 @@ class Seen:
         return walk.context or empty()
 
     def check(self, leaf_id: str) -> None:
-        """Raise `LoomError` where a turn above is lost, or its medium is of a package that is not installed."""
+        """Raise `LoomError` where a turn above is lost or damaged, or where its medium is in a package that is not
+        installed.
+        """
         path = self.outline.own(leaf_id)
         first = self.outline.places[path[0]]
         if first.role != "call" and first.parent_id is not None and self.outline.spawner(path[0]) is None:
@@ -118,7 +122,7 @@ class Seen:
             self.circle(cantrip_id)
 
     def circle(self, cantrip_id: str) -> RecordedCircle:
-        """The circle of a cantrip, as the loom tells it."""
+        """The circle of a cantrip, as the loom describes it."""
         found = self._circles.get(cantrip_id)
         if found is None:
             found = self._circles[cantrip_id] = RecordedCircle(self.loom.cantrip(cantrip_id))
@@ -132,13 +136,15 @@ class Seen:
         return Context(recorded_call(self.loom.cantrip(cantrip_id)), circle)  # type: ignore[arg-type]
 
     def begun(self, entity_id: str, cast_id: str | None, after: str | None) -> list[CastPart]:
-        """A cast, before it those of the same entity that came to no turn: their intents stood in its context too."""
+        """A cast, and before it the casts of the same entity that reached no turn: their intents were in its context
+        too.
+        """
         known = self._casts.get(entity_id, {})
         if cast_id is None or cast_id not in known:
             return [CastPart(cast_id, None)]
         resumed = self.outline.starts[cast_id].resumes
         if isinstance(resumed, str) and (first := self.outline.starts.get(resumed)) and first.entity_id != entity_id:
-            # It was begun again by a fork, in the context that the original had.
+            # A fork started it again, with the context of the original.
             return [*self.begun(first.entity_id, resumed, after)[:-1], CastPart(cast_id, *self.loom.cast_of(cast_id))]
         silent: list[str] = []
         at = known[cast_id]
@@ -147,7 +153,7 @@ class Seen:
             at = known[at]
         if at != after and after is not None and after not in known:
             silent = []
-        # What no provider took was taken out again.
+        # An intent that no provider accepted was removed from the context.
         stood = [
             i
             for i in reversed(silent)
@@ -157,16 +163,16 @@ class Seen:
         return [*silent_parts, CastPart(cast_id, *self.loom.cast_of(cast_id))]
 
     def cuts(self, entity_id: str, after: str | None) -> list[int]:
-        """To how many tokens the context was cut before the query that followed a turn."""
+        """The numbers of tokens to which the context was cut before the query after a turn."""
         return self._cuts.get((entity_id, after or ""), [])
 
     def _last_change(self, path: list[str]) -> int:
-        """How many entities' beginnings are still to come on a path, the first included."""
+        """The number of times that a path changes to another entity, the first entity included."""
         entities = [self.outline.places[i].entity_id for i in path if self.outline.places[i].role != "call"]
         return sum(1 for n, e in enumerate(entities) if n == 0 or e != entities[n - 1])
 
     def _turns(self, path: list[str]) -> Iterator[Turn]:
-        """The turns of a path, each utterance as one."""
+        """Yield the turns of a path, each utterance as one turn."""
         parts: list[Turn] = []
         for turn in self._bodies(path):
             if turn.continues is not None and parts and parts[0].id == turn.continues:
@@ -186,10 +192,10 @@ class Seen:
 
 
 class _Walk:
-    """The life of a thread's context, turn by turn."""
+    """Follows a thread's context turn by turn."""
 
     def __init__(self, seen: Seen, entities: int, empty: Callable[[str], Context] | None = None) -> None:
-        """``empty`` makes the context of a cantrip, as it is before the first cast."""
+        """``empty`` creates the context of a cantrip before its first cast."""
         self._seen = seen
         self._empty = empty or seen.context
         self._entities = entities
@@ -201,11 +207,11 @@ class _Walk:
 
     @property
     def context(self) -> Context | None:
-        """The context as it stands now; None before the first turn."""
+        """The present context; None before the first turn."""
         return self._context
 
     def take(self, turn: Turn) -> Iterator[Window]:
-        """One turn more; a window that has come to its end by it."""
+        """Add one turn. Yields a window that ends before it."""
         if self._window is None or turn.entity_id != self._window.entity_id:
             yield from self._enter(turn)
         context, window = self._context, self._window
@@ -214,7 +220,7 @@ class _Walk:
         if turn.cast_id != self._cast or not self._parts:
             self._begin(context, turn)
         if self._entities:
-            # Another entity takes all this up later.
+            # Another entity will load all of this later.
             self._parts[-1].turns.append(turn)
         if turn.role == "fold":
             yield from self.end()
@@ -228,7 +234,7 @@ class _Walk:
             self._altered = True
         at = len(context.messages)
         if context.expires:
-            # This utterance answers a query that saw a result whole, and no later one does.
+            # This utterance answers a query with a full ephemeral result; later queries do not have that result.
             window.uttered.append(Uttered(turn, at))
             messages = [*context.messages, context.render(turn)[0]]
             yield Window(window.begun, window.entity_id, window.cantrip_id, window.tools, messages, window.uttered)
@@ -240,7 +246,7 @@ class _Walk:
         window.uttered.append(Uttered(turn, at))
 
     def end(self) -> Iterator[Window]:
-        """The window as it stands now, where anything was said in it."""
+        """Yield the present window, if anything was said in it."""
         window, context = self._window, self._context
         if window is not None and context is not None and window.uttered:
             last = window.uttered[-1]
@@ -254,13 +260,13 @@ class _Walk:
             )
 
     def _enter(self, turn: Turn) -> Iterator[Window]:
-        """Another entity than before: the first one, or a fork, which took up what had been said and folded."""
+        """Change to another entity: the first one, or a fork, which loads what was said and folded before."""
         self._entities -= 1
         before = self._window
-        # Who goes on with a cast took up the context as it was, also where it was cut or holds casts without a turn.
+        # An entity that resumes a cast loads the context unchanged, even where it was cut or has casts without a turn.
         resumes = turn.cast_id in self._seen.resuming
         if before is not None and before.cantrip_id == turn.cantrip_id and (resumes or not self._altered):
-            # It sees what the one before saw: the stretch goes on.
+            # It sees the same context as the entity before, so the window continues.
             before.entity_id = turn.entity_id
         else:
             yield from self.end()
@@ -289,7 +295,7 @@ class _Walk:
             if part.partial is not None:
                 context.interrupt(part.partial)
         if self._entities:
-            # A fork takes up the casts before it that are known to have been stopped, and those that came to a turn.
+            # A fork loads the casts before it that have a turn or a partial utterance.
             self._parts += [part for part in parts if part.partial is not None or part is parts[-1]]
         else:
             self._parts = parts[-1:]

@@ -1,7 +1,7 @@
-"""OpenAI's fine-tuning files for chat models: ``messages``, ``tools``, and ``weight`` 0 on what is not to be learned.
+"""OpenAI's fine-tuning files for chat models: ``messages``, ``tools``, and ``weight`` 0 on what is not trained.
 
-Learned is what the crystal said in this very row; what an earlier row of the same thread has (before a fold) or another entity
-said (a fork) weighs 0. OpenAI takes no thinking, and no attachments but images.
+Each utterance is trained in the first row that has it. In later rows (after a fold, or in a fork) it has weight 0.
+OpenAI accepts no thinking, and no attachments but images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cantrip_acp.training.export.selection import Source
 
 
 class OpenAI:
-    """One row a window of each thread."""
+    """Writes one row per window of each thread."""
 
     name = "openai"
     summary = "OpenAI fine-tuning files: chat messages, tools, weights"
@@ -27,7 +27,7 @@ class OpenAI:
                 fresh = {u.at for u in window.uttered if u.first not in learned_ids}
                 learned_ids.update(u.first for u in window.uttered)
                 if not fresh:
-                    # Each of its turns is in another thread's row: a prefix that forks share is learned once.
+                    # Other rows have all of its turns: a prefix that forks share is trained once.
                     continue
                 messages = []
                 for at, message in enumerate(window.messages):
@@ -35,7 +35,7 @@ class OpenAI:
                     if message.role == "assistant":
                         out["weight"] = int(at in fresh)
                     if message.role == "tool":
-                        # Not a key of this file's tool messages.
+                        # Tool messages in this format do not have this key.
                         out.pop("name", None)
                     messages.append(out)
                 row: dict[str, Any] = {"messages": messages}

@@ -1,9 +1,13 @@
-"""OTLP/JSON: an ``ExportTraceServiceRequest`` a line, with spans by the semantic conventions for generative AI.
+"""OTLP/JSON format: one ``ExportTraceServiceRequest`` per line, with spans by the semantic conventions for generative
+AI.
 
-A cast is ``invoke_agent``, a turn's query ``chat``, a gate call or a program ``execute_tool``; a child's cast hangs on the turn
-that spawned it. Ids are made of the loom's, so exporting twice gives the same spans. A loom keeps one time a turn: ``chat``
-has all of it, and what it called is at its end. What was said is told, as by live spans, where
-``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` asks for it.
+A cast is ``invoke_agent``, a turn's query is ``chat``, a gate call or a program is ``execute_tool``. The parent of a
+child's
+cast is the turn that spawned it. Ids are computed from the loom's ids, so two exports give the same spans. A loom keeps
+one
+time per turn: ``chat`` spans all of it, and its calls are at its end. Message texts are included, as in live spans,
+where
+``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` enables them.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from cantrip_acp.training.export.selection import Episode, Source
 from cantrip_acp.version import __version__
 
 _MOST = 4_000
-"""Spans of one request; collectors refuse very large ones."""
+"""Maximum number of spans in one request; collectors refuse very large requests."""
 _BATCH = 256
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -34,7 +38,9 @@ _TRACE = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class Otlp:
-    """A row for up to `_MOST` spans of a thread; what several threads share is in the first one's."""
+    """Writes one row for up to `_MOST` spans of a thread. Spans that several threads share are in the first one's
+    rows.
+    """
 
     name = "otlp"
     summary = "OTLP/JSON trace requests by OpenTelemetry's GenAI conventions"
@@ -243,7 +249,7 @@ def _trace(turn: Turn, cast_id: str) -> str:
 
 
 def span_id(kind: str, name: str) -> str:
-    """A span's id, the same for the same record of a loom."""
+    """A span's id; the same record of a loom always has the same id."""
     return hashlib.sha256(f"{kind} {name}".encode()).hexdigest()[:16]
 
 
@@ -256,7 +262,7 @@ def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):
-        # 64 bits do not fit a number of JSON everywhere.
+        # JSON numbers do not hold 64 bits everywhere.
         return {"intValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": value}

@@ -1,4 +1,4 @@
-"""A circle as a loom tells it: enough to render turns as its crystal saw them, and nothing that could act."""
+"""A circle rebuilt from the loom: enough to render turns as the crystal saw them. It can run nothing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGate:
-    """What rendering needs of a gate."""
+    """The properties of a gate that rendering needs."""
 
     ephemeral: bool | str
 
 
 class RecordedCircle:
-    """The medium, the gates, and what was shown of both. ``rebuilt``: the loom did not keep what was shown (an older one),
-    so it is told anew, in this version's words."""
+    """The medium, the gates, and how both were presented. ``rebuilt``: an older loom lacks the presentation, so it is
+    created again, in the words of this version.
+    """
 
     def __init__(self, record: CantripRecord | None) -> None:
         circle: Mapping[str, Any] = record.circle if record is not None else {}
@@ -52,12 +53,12 @@ class RecordedCircle:
             self.presentation, self.tools = _told_anew(circle)
 
     def capabilities(self, *, text_calls: bool = False) -> str | None:
-        """The capability block; the loom has it as the crystal of then was shown it."""
+        """The capability block, as the crystal saw it."""
         return self.presentation
 
 
 def recorded_call(record: CantripRecord | None) -> Call:
-    """The call; fields of other versions are passed over."""
+    """The call; fields of other versions are ignored."""
     given = record.call if record is not None else {}
     known = {k: v for k, v in given.items() if k in Call.__dataclass_fields__}
     try:

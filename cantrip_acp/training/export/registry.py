@@ -1,4 +1,4 @@
-"""Export formats by name: the built-in ones, and those that other packages add as entry points ``cantrip_acp.exports``."""
+"""Export formats by name: the built-in ones, and those of other packages (entry points ``cantrip_acp.exports``)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ BUILT_IN: dict[str, str] = {
 
 
 def names() -> list[str]:
-    """Every format that can be exported to here: the built-in ones, then the others by name."""
+    """The names of all formats: the built-in ones first, then the others by name."""
     from importlib.metadata import entry_points
 
     return [*BUILT_IN, *sorted({e.name for e in entry_points(group="cantrip_acp.exports")} - set(BUILT_IN))]
 
 
 def find(name: str) -> Format:
-    """The format of that name; raises `DefinitionError` with the nearest known one."""
+    """The format with this name. Raises `DefinitionError`, with the nearest known name."""
     target = BUILT_IN.get(name)
     if target is not None:
         module, _, attribute = target.partition(":")
@@ -49,28 +49,30 @@ def find(name: str) -> Format:
     raise DefinitionError(f"unknown export format {name!r}{hint} (known: {', '.join(names())})")
 
 
-# --- What an export format is: a name, a line of help, and a function from chosen threads to rows.
+# --- An export format has a name, a line of help, and a function from the chosen threads to rows.
 #
 # Other packages add formats as entry points ``cantrip_acp.exports``: each loads to a `Format`, or to a class of one.
 
 
 class Format(Protocol):
-    """A format. Each row is one JSON object, and becomes one line of the output."""
+    """An export format. Each row is one JSON object and becomes one line of the output."""
 
     name: str
     summary: str
-    """What it is for, in one line."""
+    """Its purpose, in one line."""
     marks_truncated: bool
-    """Whether a row says of itself that its thread was cut off; where not, such threads are left out unless asked for."""
+    """Whether a row says that its thread was cut off. If not, such threads are left out unless requested."""
 
     def rows(self, source: Source) -> Iterator[dict[str, Any]]:
-        """The rows, made one by one: no more than one thread or group is held in memory."""
+        """Yield the rows one by one; at most one thread or group is in memory."""
         ...
 
 
 class Report:
-    """What became of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason, ``notes``
-    on what a format could not hold, by how often."""
+    """The result of an export, filled in while it runs: ``threads`` and ``rows`` written, ``left_out`` by reason,
+    ``notes``
+    with the number of times that a format could not represent something.
+    """
 
     def __init__(self) -> None:
         self.threads = 0

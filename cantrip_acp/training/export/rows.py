@@ -1,4 +1,6 @@
-"""Messages in the shape of chat completions, which most trainers read: roles, content, tool calls."""
+"""Rows of exports: messages, tools and tokens in the form of chat completions, which most trainers read, and the
+writer.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ from cantrip_acp.training.export.registry import Format, Report
 from cantrip_acp.training.export.selection import Source
 
 Arguments = Literal["text", "data"]
-"""How a call's arguments are written: the text that the crystal gave, or (Hugging Face's chat templates) the object in it."""
+"""How a call's arguments are written: the crystal's own text, or the decoded object (for Hugging Face's chat
+templates).
+"""
 
 Note = Callable[[str], None]
 
 
 def rendered(message: Message, *, arguments: Arguments, thinking: str | None, note: Note) -> dict[str, Any]:
-    """One message. ``thinking`` names the key for what was thought; None leaves it out."""
+    """One message. ``thinking`` is the key for the thinking; None leaves it out."""
     out: dict[str, Any] = {"role": message.role, "content": _content(message, note)}
     if message.role == "tool":
         out["tool_call_id"] = message.tool_call_id or ""
@@ -59,7 +63,7 @@ def url_of(attachment: Attachment) -> str:
 
 
 def text_of(message: Message) -> str | None:
-    """The text of a message. Calls that a crystal wrote into it are left out: they stand in their own place."""
+    """The text of a message, without the calls that a crystal wrote in it: these are in ``tool_calls``."""
     if not message.text_calls:
         return message.content
     return words_beside(message.content or "", [(wire_name(call.gate), call.args) for call in message.tool_calls])
@@ -69,7 +73,7 @@ def _content(message: Message, note: Note) -> Any:
     if not message.attachments:
         return text_of(message)
     if message.role == "tool":
-        # Chat completions take text alone here.
+        # A tool message of chat completions can only have text.
         note("an image of a tool's result is told by its name alone")
         return "\n".join([message.content or "", *(f"[image: {a.title or a.mime}]" for a in message.attachments)])
     parts: list[dict[str, Any]] = []
@@ -98,7 +102,7 @@ def _arguments(text: str, how: Arguments) -> Any:
 
 
 def seconds(timestamp: str) -> float:
-    """Seconds since 1970; 0 for what is no time."""
+    """Seconds since 1970; 0 for an invalid time."""
     try:
         return datetime.fromisoformat(timestamp).timestamp()
     except ValueError:
@@ -106,7 +110,7 @@ def seconds(timestamp: str) -> float:
 
 
 def nanoseconds(timestamp: str) -> int:
-    """Nanoseconds since 1970, exact to the microsecond; 0 for what is no time."""
+    """Nanoseconds since 1970, exact to the microsecond; 0 for an invalid time."""
     try:
         when = datetime.fromisoformat(timestamp)
     except ValueError:
@@ -114,17 +118,17 @@ def nanoseconds(timestamp: str) -> int:
     return int(when.timestamp()) * 1_000_000_000 + when.microsecond * 1000
 
 
-# --- Tokens as trainers want them: the whole prompt of each turn again, and entries with log-probabilities.
+# --- Tokens for trainers: the whole prompt of each turn, and entries with log-probabilities.
 
 
 class Prompts:
-    """Puts prompts together again: a turn's record has what it adds to the sequence of the turn before."""
+    """Rebuilds whole prompts: a turn's record only has what it adds to the tokens of the turn before."""
 
     def __init__(self) -> None:
         self._sequence: list[int] = []
 
     def of(self, sampled: Sampled) -> list[int]:
-        """The ids of a turn's whole prompt; empty where the provider gave none. To be asked turn by turn, in order."""
+        """The ids of a turn's whole prompt; empty where the provider gave none. Call it for every turn in order."""
         if (
             not sampled.ids
             or len(self._sequence) < sampled.prompt_from
@@ -138,8 +142,10 @@ class Prompts:
 
 
 def entries(sampled: Sampled) -> list[dict[str, Any]]:
-    """The tokens as entries of chat completions' ``logprobs.content``; ``token_id:N`` where their ids are known, as vLLM writes
-    it and trainers read it. The bytes say the text in any case."""
+    """The tokens as entries of chat completions' ``logprobs.content``. Where ids are known, the token is
+    ``token_id:N``, as vLLM
+    writes it and trainers read it. The bytes always give the text, where it is known.
+    """
     return [
         {
             "token": f"token_id:{sampled.ids[place]}" if sampled.ids else sampled.texts[place],
@@ -151,20 +157,21 @@ def entries(sampled: Sampled) -> list[dict[str, Any]]:
     ]
 
 
-# --- Writing an export: a row a line, to a stream (`outputs.output_file` opens one on a path).
+# --- Writing an export: one row per line, to a stream (`output_file` opens one on a path).
 
 _encoder = msgspec.json.Encoder()
 
 
 _TOKENS = frozenset({"token_ids", "prompt_token_ids", "logprobs", "tokens"})
-"""Keys of rows that hold a text once more as tokens."""
+"""Keys of rows that contain a text again, as tokens."""
 
 
 def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) -> Report:
-    """Write the rows as they are made; what became of it. Raises what the stream raises, and `LoomError`.
+    """Write the rows as they are made, and return the report. Raises the stream's errors, and `LoomError`.
 
-    Secrets that this process knows are masked in any case. What has the shape of a secret is masked too, unless ``raw``
-    is true. Tokens cannot be masked: a row (of ``art``, a trajectory) that holds tokens and such a text is left out.
+    Secrets that this process knows are always masked. Text that looks like a secret is masked too, unless ``raw`` is
+    true.
+    Tokens cannot be masked: a row (in ``art``, a trajectory) with tokens and such a text is left out.
     """
     known, shapes = shared(), ShapeMask()
     for row in format_.rows(source):
@@ -187,7 +194,7 @@ def write(format_: Format, source: Source, out: BinaryIO, *, raw: bool = False) 
 
 
 def _without_shapes(row: Any, shapes: ShapeMask, source: Source) -> Any:
-    """The row with secret-shaped texts masked; None where nothing of it can be written."""
+    """The row with text that looks like a secret masked; None where nothing of it can be written."""
     several = row.get("trajectories")
     if not isinstance(several, list):
         return _whole_or_none(row, shapes, source)

@@ -1,4 +1,4 @@
-"""Which threads of a loom are exported, and what is known of each beside what was said in it."""
+"""Selects the threads of a loom for an export, and describes each (state, reward, group, times)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from cantrip_acp.training.export.registry import Report
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which threads to take. What is None or empty asks nothing.
+    """A filter for threads. None or an empty value means no condition.
 
-    ``threads`` are ids of leaves. ``outcomes`` are states (terminated, truncated, active) or reasons (done, max_turns …).
-    ``intent`` is a text that a cast's intent holds, in any case. ``truncated``: whether threads that did not end by
-    themselves are taken; None leaves it to the format. ``children``: whether delegated children's threads are.
+    ``threads`` are ids of leaves. ``outcomes`` are states (terminated, truncated, active) or reasons (done, max_turns
+    …).
+    ``intent`` is part of a cast's intent, in upper or lower case. ``truncated``: include threads that did not end by
+    themselves; None lets the format decide. ``children``: include the threads of delegated children.
     """
 
     threads: tuple[str, ...] = ()
@@ -36,8 +37,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One thread. ``reason`` is why it ended, ``error`` what a query failed with; ``parent_turn`` the turn that spawned it, of
-    a child; ``forked_from`` where its last entity was forked; ``group`` its group of forks, with ``relative`` reward."""
+    """One thread. ``reason`` is why it ended, ``error`` the error of a query. ``parent_turn`` is the turn that spawned
+    a child,
+    ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative`` its
+    relative reward.
+    """
 
     seen: Seen
     leaf: str
@@ -58,7 +62,7 @@ class Episode:
     ended: str
 
     def windows(self) -> Iterator[Window]:
-        """What its crystal saw, window by window."""
+        """Yield what its crystal saw, window by window."""
         return self.seen.windows(self.leaf)
 
     @property
@@ -67,7 +71,7 @@ class Episode:
         return self.state == "terminated"
 
     def about(self) -> dict[str, Any]:
-        """What a row says of its thread beside the messages: flat, texts, numbers and nulls alone."""
+        """What a row says about its thread beside the messages: a flat mapping of texts, numbers and nulls."""
         return {
             "thread": self.leaf,
             "entity": self.entity_id,
@@ -85,12 +89,12 @@ class Episode:
 
 
 class Source:
-    """The threads of a loom that are wanted, one by one. ``report`` is filled in as they are taken."""
+    """The selected threads of a loom, one by one. ``report`` is filled in as they are exported."""
 
     def __init__(
         self, loom: Loom, wanted: Wanted | None = None, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        """``progress(done, of)`` is told of each thread."""
+        """``progress(done, of)`` is called for each thread."""
         self.loom = loom
         self.wanted = wanted or Wanted()
         self.outline = Outline(loom)
@@ -107,11 +111,13 @@ class Source:
 
     @cached_property
     def _group_of(self) -> dict[str, str]:
-        # The group that parts last is the one whose threads have most in common.
+        # A later group replaces an earlier one: the threads that part last have most in common.
         return {leaf: group.id for group in self.groups for leaf in group.leaves}
 
     def leaves(self) -> Sequence[str]:
-        """The ids of the last turns of all threads, or of those that are wanted by id. Raises `LoomError` for one that is none."""
+        """The ids of the last turns of all threads, or of those selected by id. Raises `LoomError` for an unknown
+        one.
+        """
         if not self.wanted.threads:
             return self.outline.leaves
         for turn_id in self.wanted.threads:
@@ -121,7 +127,9 @@ class Source:
         return self.wanted.threads
 
     def episodes(self, *, marked: bool) -> Iterator[Episode]:
-        """The threads that are wanted, in order of their last turn. ``marked``: the format tells which are truncated."""
+        """Yield the selected threads, in the order of their last turns. ``marked``: the format marks truncated
+        threads.
+        """
         leaves = self.leaves()
         for number, leaf in enumerate(leaves, 1):
             if self._progress is not None:
@@ -139,23 +147,23 @@ class Source:
             yield episode
 
     def leave_out(self, leaf: str, why: str) -> None:
-        """Count a thread as left out; each once."""
+        """Count a thread as left out, only once."""
         if leaf not in self._told:
             self._told.add(leaf)
             self.report.left_out[why] += 1
 
     def take(self, leaf: str) -> None:
-        """Count a thread as exported; each once."""
+        """Count a thread as exported, only once."""
         if leaf not in self._told:
             self._told.add(leaf)
             self.report.threads += 1
 
     def note(self, what: str) -> None:
-        """Something that the format could not hold."""
+        """Count something that the format could not represent."""
         self.report.notes[what] += 1
 
     def refused(self, episode: Episode, *, marked: bool) -> str | None:
-        """Why a thread is not wanted; None where it is."""
+        """Why a thread is not selected; None where it is."""
         wanted = self.wanted
         take_truncated = marked if wanted.truncated is None else wanted.truncated
         named = {episode.state, episode.reason}
@@ -179,7 +187,7 @@ class Source:
         return any(text.casefold() in (s.intent or "").casefold() for s in starts if s is not None)
 
     def episode(self, leaf: str) -> Episode:
-        """What is known of the thread that ends in a turn."""
+        """The description of the thread that ends in a turn."""
         turn = self.loom.turn(leaf)
         path = self.outline.own(leaf)
         start = self.outline.starts.get(turn.cast_id) if turn.cast_id is not None else None

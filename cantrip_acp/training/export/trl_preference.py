@@ -1,8 +1,11 @@
-"""TRL, preferences: rows of ``prompt``, ``chosen``, ``rejected`` and ``tools``, as ``DPOTrainer`` and its like read them.
+"""TRL preferences format: rows of ``prompt``, ``chosen``, ``rejected`` and ``tools``, for ``DPOTrainer`` and similar
+trainers.
 
-A pair is two threads of one group (forks of one turn, or casts of one intent) with different rewards: the best one against each
-that had less. The prompt is what both saw when they parted; it is the same, message by message, or there is no pair. Where a
-thread was folded later, its answer ends with the last utterance before the fold.
+A pair is two threads of one group (forks of one turn, or casts of one intent) with different rewards: the best thread
+with
+each one that has less. The prompt is what both saw when they parted. If the two prompts differ in any message, there is
+no
+pair. Where a thread was folded later, its answer ends with the last utterance before the fold.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from cantrip_acp.training.rewards import Group
 
 
 class TrlPreference:
-    """One row a pair."""
+    """Writes one row per pair."""
 
     name = "trl-preference"
     summary = "TRL preferences (DPO): prompt, chosen, rejected, from threads of a group with different rewards"
@@ -82,7 +85,9 @@ def _pair(
 
 
 def _parting(source: Source, episode: Episode, group: Group) -> tuple[Window, int] | None:
-    """The window with a thread's first utterance below the turn at which the group parts, and where it stands."""
+    """The window with a thread's first utterance below the turn where the group parts, and the position of that
+    utterance.
+    """
     path = source.outline.own(episode.leaf)
     if group.turn_id not in path:
         return None

@@ -1,12 +1,15 @@
-"""TRL, supervised fine-tuning: rows of ``prompt``, ``completion`` and ``tools``, as ``SFTTrainer`` reads them.
+"""TRL supervised fine-tuning format: rows of ``prompt``, ``completion`` and ``tools``, for ``SFTTrainer``.
 
-The loss is on the completion alone: it begins with the first utterance that no earlier row has as its own. So what several
-threads share (forks and samples of one turn, windows of one thread) is trained once, in the first row that has it. A row with
-nothing of its own is not written. ``messages`` is prompt and completion in one, for whoever masks by hand.
+The loss is on the completion only. It begins with the first utterance that is in no earlier row. So what several
+threads
+share (forks and samples of one turn, windows of one thread) is trained once, in the first row that has it. A row
+without
+new utterances is not written. ``messages`` is prompt and completion joined, for those who mask by hand.
 
-``tools`` is JSON text, and a call's arguments are the object itself: that is what TRL and chat templates expect. A thread whose
-turns were folded is several rows, each what the crystal saw; ``cantrip.trained_from`` is the place in ``messages`` where the
-completion begins.
+``tools`` is JSON text, and a call's arguments are the object itself, as TRL and chat templates expect. A folded thread
+gives
+several rows, each with what the crystal saw. ``cantrip.trained_from`` is the index in ``messages`` where the completion
+begins.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from cantrip_acp.training.export.selection import Source
 
 
 class TrlSft:
-    """One row a window of each thread."""
+    """Writes one row per window of each thread."""
 
     name = "trl-sft"
     summary = "TRL supervised fine-tuning: prompt, completion and tools"
@@ -37,11 +40,11 @@ class TrlSft:
                 messages = [
                     rendered(m, arguments="data", thinking="reasoning_content", note=source.note)
                     for at, m in enumerate(window.messages)
-                    # An answer that was interrupted is nothing to learn; the completion is learned whole.
+                    # An interrupted answer must not be trained, and the whole completion is trained.
                     if m.kind != "partial" or at < fresh[0]
                 ]
                 for message in messages:
-                    # A template may join it to other text.
+                    # A template may join it to other text, so null becomes empty text.
                     message["content"] = "" if message["content"] is None else message["content"]
                 about = {**episode.about(), "window": number, "trained_from": fresh[0]}
                 yield {

@@ -1,9 +1,10 @@
-"""verifiers (version 1): an episode a line, as in its ``traces.jsonl``; one trace for each thread, children's branches within.
+"""verifiers format (version 1): one episode per line, as in its ``traces.jsonl``. Each thread has one trace, with its
+children.
 
-A trace is a graph. Each fold begins another branch, linked by ``compaction``; each child is a branch, linked to the turn that
-spawned it by ``subagent_call`` and to the turn after by ``subagent_return``. Forks of a turn share the episode's ``group``. An
-utterance that several traces share is trained in the first of them; in the others its token mask is false throughout, and
-``info.cantrip.masked`` lists its node. What of a thread verifiers has no field for stands in ``info.cantrip``.
+A trace is a graph. Each fold begins another branch, linked by ``compaction``. Each child is a branch, linked by
+``subagent_call`` to the turn that spawned it and by ``subagent_return`` to the turn after. Forks of a turn share the
+episode's ``group``. An utterance that several traces share is trained in the first. In the others its token mask is all
+false, and ``info.cantrip.masked`` lists its node. ``info.cantrip`` also has what verifiers has no field for.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _STOPS = {
     "max_seconds": "agent_timeout",
     "error": "error",
 }
-"""The loom's reasons in verifiers' words; the others keep their own."""
+"""The loom's reasons in the words of verifiers; the others stay as they are."""
 
 
 class Verifiers:
-    """One row a thread."""
+    """Writes one row per thread."""
 
     name = "verifiers"
     summary = "verifiers (v1) episodes: traces as trees of messages, with token ids and log-probabilities"
@@ -124,7 +125,7 @@ def _errors(episode: Episode) -> list[dict[str, Any]]:
 
 
 def _thread(source: Source, graph: Graph, episode: Episode) -> tuple[int | None, int | None]:
-    """A thread's windows, then its children's; the first and the last node that was said."""
+    """Add a thread's windows, then its children's; returns the first and the last sampled node."""
     prompts = Prompts()
     first: int | None = None
     last: int | None = None
@@ -166,7 +167,7 @@ def _children(source: Source, graph: Graph, episode: Episode, order: list[int]) 
 
 
 def _stamp(nodes: list[dict[str, Any]]) -> None:
-    """Give what was not said the time of the turn that it was first read in, as verifiers does."""
+    """Give each node without a time the time of the first turn that read it, as verifiers does."""
     for node in reversed(nodes):
         parent = node["parent"]
         if parent is not None and node["timestamp"] and not nodes[parent]["timestamp"]:

@@ -1,4 +1,4 @@
-"""A trace's graph of messages, as verifiers keeps it: each message once, each conversation a path from a root to a leaf."""
+"""The message graph of a verifiers trace: each message once, each conversation a path from a root to a leaf."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ Note = Callable[[str], None]
 
 
 class Graph:
-    """Nodes and model calls of one trace. ``turns`` is the node of each turn, by its id; ``loose`` the tokens of nodes whose
-    prompt nobody told, which are no part of a sequence."""
+    """Nodes and model calls of one trace. ``turns`` is the node of each turn, by its id. ``loose`` are the tokens of
+    nodes whose
+    prompt is unknown; they belong to no sequence.
+    """
 
     def __init__(self, note: Note, learned: set[str] | None = None) -> None:
-        """``learned`` are the utterances that earlier traces train, by their first turns; this one's are added to it."""
+        """``learned`` are the utterances that earlier traces train, by their first turns; those of this trace are added
+        to it.
+        """
         self._learned = learned if learned is not None else set()
         self.masked: list[int] = []
         """The nodes of utterances that an earlier trace trains."""
@@ -28,14 +32,16 @@ class Graph:
         self.calls: list[dict[str, Any]] = []
         self.turns: dict[str, int] = {}
         self.firsts: dict[str, int] = {}
-        """The node of each utterance by the id of its first turn: a delegation parts one into several."""
+        """The node of each utterance, by the id of its first turn. A delegation splits one utterance into several
+        turns.
+        """
         self.loose: dict[str, Any] = {}
         self._note = note
         self._heads: dict[tuple[int | None, bytes], int] = {}
         self._sequences: dict[int, list[int]] = {}
 
     def add(self, window: Window, prompts: Prompts) -> list[int]:
-        """One window; the nodes of what was said in it, in order."""
+        """Add one window; returns the nodes of its utterances, in order."""
         said = {uttered.at: uttered for uttered in window.uttered}
         tools = [tool(t) for t in window.tools]
         nodes: list[int] = []
@@ -49,7 +55,7 @@ class Graph:
         return nodes
 
     def link(self, node: int, source: int, kind: str) -> None:
-        """A causal link between two nodes, which is no part of a path."""
+        """Add a causal link between two nodes; it is not part of a path."""
         links = self.nodes[node].setdefault("semantic_parents", [])
         if {"node": source, "type": kind} not in links:
             links.append({"node": source, "type": kind})
@@ -80,7 +86,7 @@ class Graph:
         turn = uttered.turn
         known = self.turns.get(turn.id)
         if known is not None:
-            # A prefix that this trace has already, as a child's siblings may share one.
+            # The trace already has this prefix; siblings of a child may share one.
             return known
         sampled = turn.metadata.sampled
         before = self._sequences.get(parent, []) if parent is not None else []
@@ -88,7 +94,8 @@ class Graph:
         if isinstance(sampled, Sampled) and sampled.ids:
             prompt = prompts.of(sampled)
             if prompt and prompt[: len(before)] != before:
-                # The template told the turns before in other tokens: a path of its own, as the model saw it.
+                # The template encoded the earlier turns with other tokens. Add a separate path, with the tokens that
+                # the model saw.
                 parent = self._again(messages[:-1], tools)
                 before = []
             added = prompt[len(before) :]
@@ -116,13 +123,13 @@ class Graph:
         return node
 
     def _mask(self, node: int) -> None:
-        """Its tokens stay, as a prompt's do, and none of them is trained."""
+        """Keep the node's tokens, like those of a prompt, but train none of them."""
         self.masked.append(node)
         if "token_ids" in self.nodes[node]:
             self.nodes[node] |= {"mask": [False] * len(self.nodes[node]["token_ids"]), "logprobs": []}
 
     def _again(self, messages: Sequence[Message], tools: list[dict[str, Any]]) -> int | None:
-        """The messages once more, as nodes that hold no tokens."""
+        """Add the messages again, as nodes without tokens."""
         parent: int | None = None
         for message in messages:
             told = shaped(message, self._note)
@@ -151,13 +158,13 @@ def _call(uttered: Uttered, node: int, end: float) -> dict[str, Any]:
         call["model"] = counted.model
     if stop in ("stop", "length", "tool_calls"):
         call["finish_reason"] = stop
-    # The whole turn's time: what the circle took is in it.
+    # The time of the whole turn, the circle's time included.
     call["time"] = {"start": max(0.0, end - counted.duration_ms / 1000), "end": end}
     return call
 
 
 def shaped(message: Message, note: Note) -> dict[str, Any]:
-    """One message in verifiers' shape."""
+    """One message in the form of verifiers."""
     content: Any = message.content
     if message.attachments:
         content = []
@@ -188,7 +195,7 @@ def shaped(message: Message, note: Note) -> dict[str, Any]:
 
 
 def tool(definition: ToolDefinition) -> dict[str, Any]:
-    """One tool in verifiers' shape."""
+    """One tool in the form of verifiers."""
     return {
         "type": "function",
         "name": definition.name,

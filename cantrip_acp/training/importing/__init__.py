@@ -1,4 +1,6 @@
-"""Import: looms, verifiers traces and ACP transcripts, taken into a loom as records. Nothing that is read is ever executed.
+"""Import: adds looms, verifiers traces and ACP transcripts to a loom as records. It never executes anything that it
+reads.
 
-Ids are made of what is imported, so that importing it twice adds nothing.
+Ids are computed from the imported data, so a second import adds nothing. Commands use this folder.
+Start with `detect.py`, which finds the format of an input and imports it.
 """

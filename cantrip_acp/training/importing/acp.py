@@ -1,12 +1,16 @@
-"""Transcripts of the Agent Client Protocol: what went over the wire of any agent, a JSON-RPC message a line.
+"""Imports transcripts of the Agent Client Protocol: the messages of any agent's connection, one JSON-RPC message per
+line.
 
-A line is the message itself, or an object with the message under ``message`` (or ``data``, as text or as an object) and, where
-it is known, ``timestamp`` (ISO 8601, or seconds since 1970); other keys, such as a direction, are not needed. Both directions
-belong in it.
+A line is the message itself, or an object with the message under ``message`` (or ``data``, as text or as an object). It
+may
+have a ``timestamp`` (ISO 8601, or seconds since 1970); other keys, such as a direction, are not needed. The transcript
+must
+have both directions.
 
-A session becomes an entity, a prompt a cast. ACP does not say where one utterance ends and the next begins: words after a tool
-call, and a call after one that has ended, begin the next turn. Nor does it say what the agent told its model, or which tools there
-were.
+A session becomes an entity, a prompt becomes a cast. ACP does not mark where one utterance ends. So text after a tool
+call,
+or a call after a call that has ended, begins the next turn. Nor does ACP say what the agent sent to its model, or which
+tools there were.
 """
 
 from __future__ import annotations
@@ -49,13 +53,13 @@ _BLOCKS = {
     "resource": ("type", "resource"),
     "resource_link": ("type", "uri", "name"),
 }
-"""The fields of a block that a loom keeps."""
+"""The fields of a content block that a loom keeps."""
 _TOOL = frozenset({"sessionUpdate", "toolCallId", "title", "kind", "rawInput", "rawOutput", "content", "status"})
 
 
 @dataclass
 class _Tool:
-    """A tool call as its updates tell it."""
+    """A tool call, built from its updates."""
 
     id: str
     name: str
@@ -67,7 +71,7 @@ class _Tool:
 
 @dataclass
 class _Said:
-    """An utterance while it comes."""
+    """An utterance that is still being read."""
 
     text: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
@@ -80,7 +84,7 @@ class _Said:
 
 @dataclass
 class _Prompt:
-    """A prompt while it runs: what was said to it so far."""
+    """A running prompt, with its utterances so far."""
 
     cast_id: str
     said: list[_Said] = field(default_factory=lambda: [_Said()])
@@ -90,7 +94,7 @@ class _Prompt:
 
 @dataclass
 class _Session:
-    """A session: its entity, and the turn that the next one hangs on."""
+    """A session: its entity, and the turn that is the parent of the next one."""
 
     id: str
     entity_id: str
@@ -101,13 +105,13 @@ class _Session:
 
 
 def is_message(data: dict[str, Any]) -> bool:
-    """Whether a line is one of a transcript."""
+    """Whether a line belongs to a transcript."""
     found = _message(data)
     return found is not None and found.get("jsonrpc") == "2.0"
 
 
 def take(path: Path, weaver: Weaver) -> Report:
-    """Every session of a transcript. Raises `ImportProblem` with the line."""
+    """Import every session of a transcript. Raises `ImportProblem` with the line."""
     transcript = _Transcript(weaver)
     for where, data in objects(path):
         message = _message(data)
@@ -140,13 +144,13 @@ def _message(data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class _Transcript:
-    """The state of a connection, message by message."""
+    """The state of a connection, updated message by message."""
 
     def __init__(self, weaver: Weaver) -> None:
         self._weaver = weaver
         self._sessions: dict[str, _Session] = {}
         self._asked: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-        """Open requests by id; each side counts for itself, so that one id may stand for two."""
+        """Open requests by id. Each side counts its own ids, so one id may mean two requests."""
         self._agent: dict[str, Any] = {}
 
     def take(self, message: dict[str, Any], when: str) -> None:
@@ -173,7 +177,7 @@ class _Transcript:
             self._weaver.report.note(f"notifications that a loom has no place for ({str(method)[:60]})")
 
     def close(self) -> None:
-        """The transcript ends; what still runs has no end."""
+        """The end of the transcript; prompts that still run get no end."""
         for session in self._sessions.values():
             if session.running is not None:
                 self._weaver.report.note("prompts whose end is not in the transcript")
@@ -220,7 +224,7 @@ class _Transcript:
     def _pinned(
         self, block: dict[str, Any], cast_id: str, session: _Session, place: int, when: str
     ) -> ContextRecord | None:
-        """What stands in a prompt beside its text."""
+        """A context record for a block of a prompt that is no text."""
         record = ContextRecord(stable("x", cast_id, place), session.entity_id, cast_id, "user", "", "", None, when)
         match block.get("type"):
             case "text":
@@ -286,10 +290,10 @@ class _Transcript:
             found.args = update["rawInput"]
         if update.get("rawOutput") is not None:
             raw = update["rawOutput"]
-            # A result that is no object comes as one: {"output": …}.
+            # Some agents wrap a result that is no object: {"output": …}.
             found.output = raw["output"] if isinstance(raw, dict) and raw.keys() == {"output"} else raw
         if isinstance(update.get("content"), list):
-            # What an update brings replaces what was there.
+            # The content of an update replaces the earlier content.
             found.texts = [t for c in update["content"] if isinstance(c, dict) and (t := _shown(c))]
             for each in update["content"]:
                 if isinstance(each, dict) and each.get("type") == "diff":
@@ -310,7 +314,7 @@ class _Transcript:
         asked = self._asked.get(number) or [("", {})]
         prompts = [a for a in asked if a[0] == "session/prompt"]
         others = [a for a in asked if a[0] != "session/prompt"]
-        # Who asks while a prompt runs is answered before it.
+        # A request that is sent while a prompt runs is answered before the prompt.
         method, params = prompts[-1] if prompts and ("stopReason" in result or not others) else others[-1]
         if (method, params) in asked:
             asked.remove((method, params))
@@ -412,7 +416,7 @@ class _Transcript:
 
 
 def _name(update: dict[str, Any]) -> str:
-    """A tool's name: where the agent gives one beside the protocol, else its kind."""
+    """A tool's name: from the agent's own fields (``_meta``) where it gives one, else its title or kind."""
     for value in (update.get("_meta") or {}).values():
         if isinstance(value, dict):
             for key in ("toolName", "tool_name", "gate"):
@@ -425,7 +429,7 @@ def _name(update: dict[str, Any]) -> str:
 
 
 def _named_beside(update: dict[str, Any]) -> bool:
-    """Whether what stands beside the protocol in an update names the tool, and nothing else."""
+    """Whether ``_meta`` of an update has the tool's name and nothing else."""
     beside = update.get("_meta")
     return isinstance(beside, dict) and list(beside.values()) == [_name(update)]
 

@@ -1,4 +1,4 @@
-"""Which kind of input a file is, and taking it."""
+"""Detects the format of an input and imports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ KINDS = ("loom", "verifiers", "acp")
 
 
 def kind_of(where: str) -> str:
-    """What an input is, by its address or its first line. Raises `ImportProblem` where it is none of `KINDS`."""
+    """The format of an input, from its address or its first line. Raises `ImportProblem` where it is none of
+    `KINDS`.
+    """
     if is_address(where) or is_sqlite(where):
         return "loom"
     for place, first in objects(Path(where)):
@@ -31,7 +33,7 @@ def kind_of(where: str) -> str:
 
 
 def take(where: str, into: Loom, kind: str | None = None) -> Report:
-    """Take one input into a loom. Raises `ImportProblem`, and `LoomError` where the loom cannot be written."""
+    """Import one input into a loom. Raises `ImportProblem`, and `LoomError` where the loom cannot be written."""
     match kind or kind_of(where):
         case "loom":
             with Loom.open(where, readonly=True) as source:

@@ -1,4 +1,4 @@
-"""Puts imported records into a loom, each once: what is there already is left as it is."""
+"""Writes imported records to a loom, each only once; existing records are not changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _R = TypeVar("_R", Turn, CastRecord, ContextRecord, UtteranceRecord)
 
 
 class Weaver:
-    """Adds to one loom. Secrets that this process knows are masked in what is added, as in everything that it records."""
+    """Adds records to one loom. Secrets that this process knows are masked, as in all recorded data."""
 
     def __init__(self, loom: Loom, redactor: Redactor | None = None) -> None:
         self.loom = loom
@@ -31,7 +31,7 @@ class Weaver:
         self._waiting: dict[str, list[CastRecord | ContextRecord | UtteranceRecord]] = {}
 
     def cantrip(self, call: Mapping[str, Any], circle: Mapping[str, Any], shown: Mapping[str, Any]) -> str:
-        """The id of a call and a circle, which are written before the first turn of theirs that is new."""
+        """The id of a call and a circle. They are written before their first new turn."""
         masked = self._redactor.data([dict(call), dict(circle)])
         text = json.dumps(masked, sort_keys=True, ensure_ascii=True, default=str)
         cantrip_id = f"cantrip_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -39,7 +39,9 @@ class Weaver:
         return cantrip_id
 
     def root(self, cantrip_id: str, entity_id: str, spawner: str | None = None) -> str:
-        """The id of the ``call`` turn that an entity's turns hang on; a child's hangs on the turn that spawned it."""
+        """The id of the ``call`` turn above an entity's turns; for a child, its parent is the turn that spawned the
+        child.
+        """
         own = stable("t", "call", cantrip_id, spawner or "", entity_id if spawner else "")
         self._roots.setdefault(own, Turn(own, spawner, cantrip_id, entity_id, None, role="call"))
         return own
@@ -47,13 +49,15 @@ class Weaver:
     def cast(
         self, start: CastRecord, context: Sequence[ContextRecord], before: Sequence[CastRecord | UtteranceRecord] = ()
     ) -> None:
-        """A cast, which is written before the first of its turns that is new; ``before`` it those that came to no turn, each
-        with what it had begun to say."""
+        """Register a cast, which is written before its first new turn. ``before`` are earlier casts without a turn,
+        each with its
+        partial utterance.
+        """
         if start.id not in self._casts:
             self._waiting.setdefault(start.id, [*before, start, *context])
 
     def turn(self, turn: Turn) -> bool:
-        """Add a turn; False where it is there already. Raises `LoomError` where its parent is not."""
+        """Add a turn. Returns False where it is already there. Raises `LoomError` where its parent is missing."""
         masked = self._masked(turn)
         if turn.id in self.loom:
             self.report.known += 1
@@ -83,12 +87,12 @@ class Weaver:
         return True
 
     def end(self, end: CastRecord) -> None:
-        """The end of a cast whose start this import wrote."""
+        """Write the end of a cast whose start is in the loom and that has no end."""
         if end.id in self._casts and self.loom.cast_end(end.id) is None:
             self.loom.append(self._masked(end))
 
     def reward(self, turn_id: str, reward: float, by: str, note: str | None) -> None:
-        """Give a turn a reward, unless that very one was given before."""
+        """Give a turn a reward, unless it already has exactly this one."""
         given = self.loom.assigned(turn_id)
         if not any(r.reward == reward and r.by == by and r.note == note for r in given):
             self.loom.append(RewardRecord(turn_id, reward, by, note, ""))
@@ -99,7 +103,7 @@ class Weaver:
 
 
 def _alike(one: Turn, other: Turn) -> bool:
-    """Whether two turns say the same; numbers may have come another way round."""
+    """Whether two turns have the same text and calls. Other fields, such as numbers, may be stored differently."""
     same = one.utterance.content == other.utterance.content
     return same and [(c.gate, c.args) for c in one.utterance.tool_calls] == [
         (c.gate, c.args) for c in other.utterance.tool_calls

@@ -1,4 +1,4 @@
-"""One loom into another: every record with its id, from any store to any store."""
+"""Merges one loom into another: every record with its id, from any store to any store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cantrip_acp.training.importing.trace_file import Report
 
 
 def merge(source: Loom, into: Loom) -> Report:
-    """Add what ``into`` has not; ids and order stay, and what is damaged in the source is told. An empty loom becomes a copy.
+    """Add what ``into`` lacks. Ids and order stay, and damage in the source is reported. An empty loom becomes a copy.
 
     Raises `LoomWriteError` where the store fails.
     """
@@ -63,7 +63,7 @@ def _digest(record: Record | LaterRecord) -> bytes:
 
 
 def _key(record: Record | LaterRecord) -> tuple[str, str | bytes]:
-    """What makes a record this one: its kind and id, or all of it where it has none."""
+    """The identity of a record: its kind and id, or its whole content where it has no id."""
     if isinstance(record, Turn | CantripRecord):
         return (type(record).__name__.removesuffix("Record").lower(), record.id)
     if isinstance(record, CastRecord):

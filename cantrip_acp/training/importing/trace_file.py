@@ -1,4 +1,4 @@
-"""Foreign files of JSON lines, taken as hostile: bounded, decoded strictly, each problem with its line."""
+"""Reads foreign files of JSON lines safely: limited size, strict decoding, and each error with its line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import msgspec
 from cantrip_acp.core.errors import LoomError
 
 LONGEST = 256_000_000
-"""Bytes of a line beyond which nobody's trace goes."""
+"""Maximum size of a line in bytes."""
 
 
 def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's object, with ``FILE:LINE``. Raises `ImportProblem` for what is none, and for a file that cannot be read."""
+    """Yield each line's object, with ``FILE:LINE``. Raises `ImportProblem` for an invalid line or an unreadable
+    file.
+    """
     try:
         if not path.is_file():
             raise ImportProblem(str(path), "this is no regular file" if path.exists() else "no such file")
@@ -45,14 +47,16 @@ def _decoded(where: str, line: bytes) -> dict[str, Any]:
     return found
 
 
-# --- What came of an import.
+# --- The result of an import.
 
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 class Report:
-    """``turns``, ``casts`` and ``rewards`` that were added; ``known`` turns that were there already; ``notes`` on what could not
-    be represented, by how often."""
+    """``turns``, ``casts`` and ``rewards`` that were added; ``known`` turns that were already there; ``notes`` with the
+    number of
+    times that something could not be represented.
+    """
 
     def __init__(self) -> None:
         self.turns = 0
@@ -62,11 +66,11 @@ class Report:
         self.notes: Counter[str] = Counter()
 
     def note(self, what: str) -> None:
-        """Something that a loom has no place for."""
+        """Count something that a loom cannot represent."""
         self.notes[what] += 1
 
     def fields(self, where: str, data: Mapping[str, Any], known: Collection[str]) -> None:
-        """Note the fields of ``data`` that are not ``known`` and hold something; ``where`` names what has them."""
+        """Note the non-empty fields of ``data`` that are not ``known``; ``where`` names the object that has them."""
         for key, value in data.items():
             if key not in known and value not in _EMPTY:
                 self.note(f"a field that a loom has no place for: {where}.{str(key)[:60]}")
@@ -83,13 +87,13 @@ class Report:
 
 
 class ImportProblem(LoomError):
-    """Input that is not what it should be; ``where`` is its file and line."""
+    """Invalid input; ``where`` is its file and line."""
 
     def __init__(self, where: str, message: str) -> None:
         super().__init__(f"{where}: {message}")
 
 
 def stable(prefix: str, *parts: object) -> str:
-    """An id that is the same for the same parts, in the shape of the loom's own."""
+    """An id that is always the same for the same parts, in the format of the loom's ids."""
     text = "\0".join(map(str, parts))
     return f"{prefix}_{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:22]}"

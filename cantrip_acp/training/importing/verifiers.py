@@ -1,7 +1,8 @@
-"""verifiers traces (version 1): a turn for each message that a model said, a cast for each user's message.
+"""Imports verifiers traces (version 1): a turn for each message that a model said, a cast for each user message.
 
-Tool messages become the results of the calls that they answer, a fold's summary a ``fold`` turn, a subagent's branch a child's
-thread. Traces that `export.verifiers` wrote come back under the ids that they had. What a loom has no place for is told.
+Tool messages become the results of their calls, a fold's summary becomes a ``fold`` turn, a subagent's branch becomes a
+child's thread. Traces that `export.verifiers` wrote get their original ids back. What a loom cannot represent is
+reported.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ _REASONS = {
 }
 _LINKS = ("compaction", "continuation", "subagent_call", "subagent_return")
 _PARTIAL = re.compile(r"(?:(?P<said>.*)\n\n)?\[interrupted here: (?P<reason>\w+)\]\Z", re.DOTALL)
-"""An answer that was not finished, as `context.PARTIAL` marks it."""
+"""An unfinished answer, with the mark that `context.PARTIAL` adds."""
 _BLOCK = re.compile(r'<context source="([^"]*)" title="([^"]*)"(?: uri="([^"]*)")?>\n(.*)\n</context>\Z', re.DOTALL)
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]*)\Z")
 
 
 def take(path: Path, weaver: Weaver) -> Report:
-    """Every trace of a file. Raises `ImportProblem` with the line."""
+    """Import every trace of a file. Raises `ImportProblem` with the line."""
     for where, data in objects(path):
         for trace in read(where, data, weaver.report):
             _Taking(trace, weaver).all()
@@ -60,7 +61,7 @@ def take(path: Path, weaver: Weaver) -> Report:
 
 
 class _Taking:
-    """One trace on its way."""
+    """The import of one trace."""
 
     def __init__(self, trace: Trace, weaver: Weaver) -> None:
         self.trace = trace
@@ -82,7 +83,7 @@ class _Taking:
         self._lost()
 
     def _lost(self) -> None:
-        """Note what of the graph no turn will hold."""
+        """Note the parts of the graph that no turn will hold."""
         note, nodes = self.weaver.report.note, self.trace.nodes
         read = {at for _, _, between in self._before.values() for at in between}
         called = {c.id for node in nodes if node.sampled for c in node.message.tool_calls or ()}
@@ -130,7 +131,9 @@ class _Taking:
     # The shape of the graph
 
     def _spoken_before(self) -> dict[int, tuple[int | None, str, list[int]]]:
-        """For each node that was said: the one said before it, what binds them, and the messages between, in order."""
+        """For each sampled node: the sampled node before it, how they are linked, and the messages between them, in
+        order.
+        """
         found: dict[int, tuple[int | None, str, list[int]]] = {}
         for number, node in enumerate(self.trace.nodes):
             if not node.sampled:
@@ -151,7 +154,7 @@ class _Taking:
         return found
 
     def _answered(self) -> dict[int, dict[str, str]]:
-        """What each call of a said message was answered with."""
+        """The answer to each call of a sampled message."""
         answers: dict[int, dict[str, str]] = {}
 
         def answer(said: int, message: Message) -> None:
@@ -181,7 +184,7 @@ class _Taking:
     # Writing
 
     def all(self) -> None:
-        """Every turn of the trace, its ends and its reward."""
+        """Write every turn of the trace, the ends of its casts and its reward."""
         followed = self._followed()
         asked_after = self._asked_after()
         leaves = [n for n in self._before if n not in followed]
@@ -200,7 +203,7 @@ class _Taking:
             self.weaver.report.note("metrics of a trace")
 
     def _asked_after(self) -> set[int]:
-        """The said messages that a user's word followed: the cast had ended with them."""
+        """The sampled messages that a user message follows: their cast had ended."""
         found = set()
         for before, kind, between in self._before.values():
             if before is not None and kind != "subagent_call" and self._intent_at(between, kind) is not None:
@@ -208,18 +211,18 @@ class _Taking:
         return found
 
     def _intent_at(self, between: list[int], kind: str) -> int | None:
-        """Where a new intent stands among the messages before an utterance; None where the cast goes on."""
+        """The index of a new intent among the messages before an utterance; None where the cast continues."""
         for place in range(len(between) - 1, -1, -1):
             message = self.trace.nodes[between[place]].message
             if message.role in ("assistant", "tool") or folded_through(message.text) is not None:
                 return None
             if message.role == "user" and message.text != NUDGE:
-                # A summary by another harness's rule is told as the user's word, and is no new intent of ours to find.
+                # Another program's summary is also a user message; it cannot be told from a new intent.
                 return place
         return None
 
     def _new_from(self, between: list[int]) -> int:
-        """Of the messages after a fold, where those begin that were not there before it."""
+        """The index of the first message after a fold that was not there before the fold."""
         for place in range(len(between) - 1, -1, -1):
             message = self.trace.nodes[between[place]].message
             if message.role in ("assistant", "tool") or folded_through(message.text) is not None:
@@ -243,7 +246,7 @@ class _Taking:
             cantrip_id, entity_id, _ = self._roots[before]
             parent = self.id_of(before)
             if before in self._known and intent_at is not None:
-                # It parts here from what the loom has: another entity, as a fork is.
+                # It parts here from what the loom already has, so it becomes another entity, like a fork.
                 entity_id = stable("e", "verifiers", self.trace.id, number)
         cast_id: str | None
         if before is None or kind == "subagent_call" or intent_at is not None:
@@ -291,7 +294,7 @@ class _Taking:
         self._roots[number] = (there.cantrip_id, there.entity_id, parent)
 
     def _begin(self, number: int, between: list[int], spawner: int | None) -> tuple[str, str, str]:
-        """The call of an entity that begins here: its cantrip, its id, and the turn that its first one hangs on."""
+        """The start of an entity: its cantrip, its id, and the parent of its first turn."""
         leading: list[str] = []
         for at in between:
             message = self.trace.nodes[at].message
@@ -316,14 +319,14 @@ class _Taking:
     def _fold(
         self, between: list[int], parent: str, cantrip_id: str, entity_id: str, cast_id: str | None, number: int
     ) -> str:
-        """The turn of a fold, where its summary is one of ours; the turn that the next hangs on."""
+        """Write the turn of a fold, where the summary is in our format; returns the parent of the next turn."""
         for at in between:
             text = self.trace.nodes[at].message.text
             if folded_through(text) is not None:
                 fold_id = stable("t", "fold", self.trace.id, number)
                 fold = Turn(fold_id, parent, cantrip_id, entity_id, cast_id, role="fold", utterance=Utterance(text))
                 if self.id_of(number) in self.weaver.loom:
-                    # It came under its own id, so did the fold above it.
+                    # The turn came under its own id, and so did the fold above it.
                     return parent
                 self.weaver.turn(fold)
                 self.weaver.report.turns -= 1
@@ -343,7 +346,7 @@ class _Taking:
         kind: str,
         opening: bool,
     ) -> str:
-        """The cast that begins with an utterance: its intent, and what was pinned before it."""
+        """Register the cast that begins with an utterance: its intent, and the context pinned before it."""
         cast_id = stable("c", "verifiers", self.trace.id, number)
         new_from = self._new_from(between) if kind in ("compaction", "continuation") else 0
         intent = self.trace.nodes[between[intent_at]].message if intent_at is not None else None
@@ -356,14 +359,14 @@ class _Taking:
             if place == intent_at or place < new_from or (message.role == "tool" and not opening):
                 continue
             if message.role == "user" and message.text != NUDGE:
-                # Two in a row: the first was answered by nobody.
+                # Two user messages in a row: nobody answered the first.
                 unheard = stable("c", "verifiers", self.trace.id, number, place)
                 told = {"imported": "verifiers", "trace": self.trace.id}
                 silent.append(CastRecord(unheard, "start", entity_id, cantrip_id, None, when, message.text, told))
                 continue
             stopped = _PARTIAL.match(message.text) if message.role == "assistant" else None
             if stopped is not None and silent and isinstance(silent[-1], CastRecord):
-                # What the unanswered cast had begun to say when it was stopped.
+                # The partial answer of the cast that was stopped.
                 silent.append(
                     UtteranceRecord(
                         stable("u", "verifiers", self.trace.id, number, place),
@@ -432,7 +435,7 @@ class _Taking:
                 else (None, False)
             )
         if not main:
-            # A branch of a child: verifiers does not say how it ended.
+            # A branch of a child: verifiers does not record how it ended.
             return ("done" if done else "text", False) if done or not node.message.tool_calls else (None, False)
         trace = self.trace
         stop = trace.stop_condition
@@ -469,7 +472,7 @@ class _Taking:
         )
 
     def _observation(self, number: int, node: Node, *, ended: bool) -> Observation:
-        """What came of the calls. A last ``done`` has no message after it: its answer is in its arguments."""
+        """The results of the calls. A final ``done`` call has no message after it: its answer is in its arguments."""
         answers = self._answers.get(number, {})
         results = []
         for call in node.message.tool_calls or ():

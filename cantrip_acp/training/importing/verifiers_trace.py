@@ -1,4 +1,4 @@
-"""A verifiers trace as it was written: checked field by field, since anybody may have written it."""
+"""The fields of a verifiers trace, each checked on decoding, because anybody may have written the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text of it, parts joined; images have none."""
+        """Its text, with parts joined; images have none."""
         if isinstance(self.content, list):
             return "\n".join(str(p["text"]) for p in self.content if isinstance(p.get("text"), str))
         return self.content or ""
@@ -62,7 +62,7 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A message in its place."""
+    """A message and its place in the graph."""
 
     message: Message
     parent: int | None = None
@@ -76,7 +76,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of a call; the prompt's without those from a cache."""
+    """Tokens of a call; prompt tokens do not include those from a cache."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -85,14 +85,14 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Seconds since 1970."""
+    """A time span, in seconds since 1970."""
 
     start: float = 0.0
     end: float = 0.0
 
 
 class ModelCall(msgspec.Struct, frozen=True):
-    """A call of the model, and the node that it gave."""
+    """A call of the model, and the node with its answer."""
 
     node: int | None = None
     model: str | None = None
@@ -116,7 +116,7 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A trace, as far as a loom has a place for it."""
+    """A trace, with the fields that a loom can represent."""
 
     id: str
     nodes: tuple[Node, ...]
@@ -134,15 +134,15 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 _SAID = frozenset({"version", "verifiers", "is_timeout", "ok", "root_reply", "type", "stop_condition"})
-"""What repeats other fields of the same trace, or names the format."""
+"""Fields that repeat other fields of the same trace, or name the format."""
 _OWN = frozenset({"agent", "env", "errors", "group", "id", "info", "masked", "task", "timing", "tokens"})
-"""What our own exports add, made of what the loom holds."""
+"""Fields that our own exports add, computed from the loom."""
 
 
 def read(where: str, data: dict[str, Any], report: Report) -> list[Trace]:
-    """The traces of a line: an episode's, or the line itself; notes the fields that `Trace` has not.
+    """The traces of a line: those of an episode, or the line itself. Notes the fields that `Trace` lacks.
 
-    Raises `ImportProblem` for a shape that is none.
+    Raises `ImportProblem` for an invalid trace.
     """
     given = data.get("traces") if "traces" in data else [data]
     if not isinstance(given, list):
@@ -168,7 +168,7 @@ def read(where: str, data: dict[str, Any], report: Report) -> list[Trace]:
 
 
 def _unplaced(report: Report, where: str, data: Any, shape: Any, known: Collection[str]) -> None:
-    """Note what plain data has beside the fields of a shape, at any depth."""
+    """Note the fields of plain data that a struct lacks, at any depth."""
     if get_origin(shape) in (UnionType, Union):
         parts = [each for each in get_args(shape) if get_origin(each) is tuple or hasattr(each, "__struct_fields__")]
         shape = parts[0] if parts else None
@@ -202,7 +202,7 @@ def _trace(where: str, data: Any) -> Trace:
     except (msgspec.ValidationError, RecursionError) as error:
         raise ImportProblem(where, f"no verifiers trace: {error}") from None
     for number, node in enumerate(trace.nodes):
-        # In the order of making: a parent stands before its child, which rules out every circle.
+        # Nodes are in the order of creation: a parent comes before its child, so there can be no cycle.
         if node.parent is not None and not 0 <= node.parent < number:
             raise ImportProblem(where, f"node {number} has the parent {node.parent}, which does not stand before it")
         if any(not 0 <= link.node < len(trace.nodes) for link in node.semantic_parents):

@@ -1,7 +1,7 @@
 """The crystal contract: messages in, response out (§2.1, CRYSTAL-1..5).
 
-A crystal is anything with a ``name``, a ``model``, a ``context_window`` and one method, ``query``. It keeps
-nothing between queries. It may hand out pieces of its response as they come through ``emit``.
+A crystal is any object with a ``name``, a ``model``, a ``context_window`` and the method ``query``. It keeps no state
+between queries. It may send pieces of its response through ``emit`` as they come.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """One call that the crystal asks for. ``args`` is JSON text exactly as the crystal gave it (CRYSTAL-4)."""
+    """One call in a response. ``args`` is the JSON text exactly as the crystal gave it (CRYSTAL-4)."""
 
     id: str
     gate: str
@@ -27,9 +27,9 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something in a prompt that is not text. ``data`` is base64; ``uri`` and ``title`` say where it came from.
+    """Content of a prompt that is not text. ``data`` is base64; ``uri`` and ``title`` say where it came from.
 
-    A model that does not take its ``kind`` sees a note in its place (`models.attachment_note`).
+    A model that does not take its ``kind`` gets a note in its place (`catalog.types.attachment_note`).
     """
 
     kind: Literal["image", "audio", "document"]
@@ -53,13 +53,14 @@ class Attachment(msgspec.Struct, frozen=True, omit_defaults=True):
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a query.
 
-    ``tool_calls`` and ``thinking`` belong to the assistant; ``tool_call_id``, ``name`` and ``is_error`` to a tool's answer.
-    ``kind`` says where it comes from: call, capabilities, context, intent, turn, partial (an answer that was
-    interrupted), nudge or fold.
-    ``provider`` is what a provider needs back verbatim (signatures of thinking, reasoning items): a mapping whose
-    ``family`` names who said it, so that any other provider passes it over (CRYSTAL-6, the swap).
-    ``attachments`` belong to a user's message, where they stand before its text, or to a tool's answer, where they follow it.
-    ``text_calls``: the calls of an assistant's message stand in its content, as it wrote them.
+    ``tool_calls`` and ``thinking`` belong to an assistant's message; ``tool_call_id``, ``name`` and ``is_error`` to a
+    tool's answer. ``kind`` is the origin: call, capabilities, context, intent, turn, partial (an interrupted answer),
+    nudge or fold.
+    ``provider`` holds data that the provider needs back unchanged (signatures of thinking, reasoning items): a mapping
+    whose ``family`` names the provider, so that any other provider ignores it (CRYSTAL-6, the swap).
+    ``attachments`` belong to a user's message, where they come before its text, or to a tool's answer, where they
+    follow it.
+    ``text_calls``: the content of an assistant's message holds its calls as text, as the model wrote them.
     """
 
     role: Role
@@ -76,7 +77,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """A gate, or a medium's own tool, as the crystal sees it; ``parameters`` is a JSON Schema of type object."""
+    """A gate, or a medium's own tool, as the crystal sees it. ``parameters`` is a JSON Schema of type object."""
 
     name: str
     description: str
@@ -86,9 +87,9 @@ class ToolDefinition(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True):
     """Tokens and cost (US dollars) of one query, or the sum over many.
 
-    None means unknown; it is never 0. A sum holds what is known: ``queries_without_usage`` counts the queries whose tokens
-    were not reported, or not in full, and ``queries_without_cost`` those whose cost is not known. So a sum is complete where
-    both are 0, and None where nothing of it is known. ``Usage()`` is no query at all.
+    None means unknown; it is never 0. A sum holds the known part: ``queries_without_usage`` counts the queries whose
+    tokens were not reported, or not in full, and ``queries_without_cost`` those with an unknown cost. So a sum is
+    complete where both are 0, and None where nothing of it is known. ``Usage()`` stands for no query.
 
     ``prompt_tokens`` is all that the model read: ``cached_tokens`` (read from a cache) and ``cache_write_tokens`` are
     parts of it. ``reasoning_tokens`` are a part of ``completion_tokens``.
@@ -105,13 +106,13 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def total_tokens(self) -> int | None:
-        """What is known of both; None where that is nothing."""
+        """The known part of prompt and completion tokens; None where nothing is known."""
         read, said = self.prompt_tokens, self.completion_tokens
         known = (read or 0) + (said or 0)
         return known if known or (read is not None and said is not None) else None
 
     def counted(self) -> Usage:
-        """One query's usage, with what is unknown of it counted; a sum stays as it is."""
+        """The usage of one query with its unknown parts counted. A sum is returned unchanged."""
         if self.queries_without_usage or self.queries_without_cost:
             return self
         unknown = self.prompt_tokens is None or self.completion_tokens is None
@@ -121,11 +122,11 @@ class Usage(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, queries_without_usage=int(unknown), queries_without_cost=int(unpriced))
 
     def partial(self) -> Usage:
-        """What was reported of a query that was cut off: it may have used more than this."""
+        """The usage of a query that was cut off: it may have used more than was reported."""
         return msgspec.structs.replace(self, queries_without_usage=1, queries_without_cost=1)
 
     def __add__(self, other: Usage) -> Usage:
-        # Identity first: nearly always it is the constant itself, and every turn adds.
+        # Identity first: it is nearly always the constant itself, and every turn adds.
         if self is NO_USAGE or self == NO_USAGE:
             return other
         if other is NO_USAGE or other == NO_USAGE:
@@ -134,7 +135,7 @@ class Usage(msgspec.Struct, frozen=True):
         return Usage(*[one if more is None else more if one is None else one + more for one, more in pairs])
 
     def __sub__(self, other: Usage) -> Usage:
-        """What is left of a sum without a part of it."""
+        """A sum without one of its parts."""
         without_usage = max(0, self.queries_without_usage - other.queries_without_usage)
         without_cost = max(0, self.queries_without_cost - other.queries_without_cost)
         return Usage(
@@ -149,7 +150,8 @@ class Usage(msgspec.Struct, frozen=True):
         )
 
     def words(self) -> list[str]:
-        """For people: tokens and cost as far as they are known, and what is not. Nothing where no query was made."""
+        """Text for people: tokens and cost as far as they are known, and what is unknown. Empty where no query was
+        made."""
         parts = []
         some, many = self.queries_without_usage, self.queries_without_cost
         if self.total_tokens is None:
@@ -166,8 +168,10 @@ class Usage(msgspec.Struct, frozen=True):
         return parts
 
     def record(self) -> dict[str, Any]:
-        """As it stands in results and events: the counts, their total, the cost, and where something is unknown, of how many
-        queries."""
+        """The usage for results and events: the counts, their total, and the cost.
+
+        Where something is unknown, it also holds the number of such queries.
+        """
         record: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -180,7 +184,7 @@ class Usage(msgspec.Struct, frozen=True):
         return record | self.unknown() if self.queries_without_usage or self.queries_without_cost else record
 
     def unknown(self) -> dict[str, int]:
-        """Of how many queries something is unknown, by its names in records; empty where all is known."""
+        """The number of queries with unknown parts, by the names in records; empty where all is known."""
         names = ("queries_without_usage", "queries_without_cost")
         return {name: number for name in names if (number := getattr(self, name))}
 
@@ -191,10 +195,10 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 NO_USAGE = Usage()
-"""Of no query at all: the sum's beginning."""
+"""The usage of no query: the start of a sum."""
 
 UNKNOWN_USAGE = Usage(None, None, None, None, None, None, 1, 1)
-"""Of a query whose provider reported nothing."""
+"""The usage of a query whose provider reported nothing."""
 
 
 def _queries(number: int) -> str:
@@ -206,17 +210,17 @@ _Number = TypeVar("_Number", int, float)
 
 def _minus(whole: _Number | None, part: _Number | None, unknown: int) -> _Number | None:
     left = whole if whole is None or part is None else max(whole - part, type(whole)(0))
-    # Nothing known is left, and something unknown: that is not 0.
+    # Nothing known is left, but something is unknown: that is not 0.
     return None if not left and unknown else left
 
 
 class Meter:
-    """What one attempt of a query has used so far, as far as its provider has said (`Query.meter`).
+    """The usage of one attempt of a query so far, as far as its provider reported it (`Query.meter`).
 
-    It counts where the attempt gives no response: a stream that broke, a cancel. A crystal calls ``sent`` before each request
-    (its usage is unknown from then on), ``refused`` where the provider did no work for it, and ``report`` whenever the
-    provider says how much it was; each report replaces the one before it. A crystal that calls nothing of this bills nothing
-    unless it has given a piece of text.
+    It is needed where the attempt gives no response: a broken stream, a cancel. A crystal calls ``sent`` before each
+    request (from then on its usage is unknown), ``refused`` where the provider did no work for it, and ``report``
+    whenever the provider reports counts; each report replaces the previous one. A crystal that calls none of these
+    bills nothing, unless it has sent a piece of text.
     """
 
     __slots__ = ("_before", "_pending", "_reported")
@@ -227,7 +231,7 @@ class Meter:
         self._reported: Usage | None = None
 
     def sent(self) -> None:
-        """A request is about to be sent; an earlier one of the same attempt stays counted."""
+        """A request is about to be sent. Earlier requests of the same attempt stay counted."""
         self._before = self.used
         self._pending, self._reported = True, None
 
@@ -236,7 +240,7 @@ class Meter:
         self._pending = False
 
     def report(self, usage: Usage, *, complete: bool = False) -> None:
-        """The usage of the last request so far; ``complete`` where it is all."""
+        """The usage of the last request so far; ``complete`` where it is final."""
         self._pending = True
         self._reported = usage.counted() if complete else usage.partial()
 
@@ -248,11 +252,12 @@ class Meter:
 
 
 STOPS = ("stop", "length", "tool_calls", "refusal", "content_filter")
-"""The reasons for which a response ends, by one set of words for all providers."""
+"""The reasons why a response ends, the same words for all providers."""
 
 
 class RequestParameters(msgspec.Struct, frozen=True):
-    """The parameters of a request as they were sent; None where one was not: not asked for, or not taken by the model."""
+    """The parameters of a request as they were sent. None means not sent: not asked for, or not supported by the
+    model."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -261,19 +266,20 @@ class RequestParameters(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What a crystal answers: at least one of ``content`` and ``tool_calls`` (CRYSTAL-3).
+    """The answer of a crystal: at least one of ``content`` and ``tool_calls`` (CRYSTAL-3).
 
     ``tool_results`` are ids of tool results that a provider claims to carry; each must answer a known call.
     ``refused`` is true where the provider declined to answer. ``stop_reason`` is one of `STOPS`, or the provider's own
-    word where none of them fits; ``length`` says that the response was cut at its limit of tokens.
-    ``provider`` comes back with the assistant's message of every later query; see `Message`. JSON data only.
-    ``id`` is the provider's own for the response, for those who ask it about one. ``sampled`` are its tokens, where they
-    were asked for and the provider tells them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps them.
+    word where none fits; ``length`` means that the response was cut at its token limit.
+    ``provider`` is sent back with the assistant's message in every later query; see `Message`. JSON data only.
+    ``id`` is the provider's id of the response, for support questions. ``sampled`` are its tokens, where they were
+    asked for and the provider reports them. ``text_calls``: the crystal wrote its calls into ``content``, which keeps
+    them.
     ``problem`` says why a program in the text is not run (`mediums.text_program`); the loop sets it.
-    ``notices`` are for the user: what was done otherwise than asked.
-    were asked for and the provider tells them. ``usage`` is this response's own, unknown where the provider does not say it.
-    ``request`` are the parameters that were sent in the end, and ``fingerprint`` is the provider's word for the version of
-    the model that served it.
+    ``notices`` tell the user what was done differently from the request.
+    ``usage`` is that of this response alone, unknown where the provider does not report it.
+    ``request`` holds the parameters that were finally sent. ``fingerprint`` is the provider's word for the version of
+    the model that answered.
     """
 
     content: str | None = None
@@ -295,11 +301,11 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One question to a crystal.
+    """One request to a crystal.
 
-    ``messages`` is the whole context, first to last; it belongs to the caller, who appends to it after the query:
-    a crystal neither changes nor keeps it. ``intent`` is the text of the current cast. Where ``request_id`` is given, the
-    request carries it as the header ``X-ACP-Model-Request-ID``. ``meter`` is told what the query uses as it becomes known.
+    ``messages`` is the whole context, first to last. It belongs to the caller, who appends to it after the query: a
+    crystal must not change or keep it. ``intent`` is the text of the current cast. Where ``request_id`` is given, the
+    request carries it as the header ``X-ACP-Model-Request-ID``. ``meter`` gets the usage as it becomes known.
     """
 
     messages: Sequence[Message]
@@ -314,30 +320,32 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A piece of a response as it streams; ``kind`` is text or thought."""
+    """A piece of a streamed response; ``kind`` is text or thought."""
 
     kind: Literal["text", "thought"]
     text: str
 
 
 Emit = Callable[[Delta], Awaitable[None]]
-"""Where a crystal sends pieces as they come. It waits while the reader is slow, and raises where a response is endless."""
+"""Takes the pieces of a response as they come. It waits while the reader is slow, and raises where a response does not
+end."""
 
 
 @runtime_checkable
 class Crystal(Protocol):
-    """The model. ``context_window`` is in tokens, None where it is not known.
+    """A model. ``context_window`` is in tokens, None where it is not known.
 
-    A crystal may say in ``priced`` whether its cost is known, in ``max_input`` how many tokens a prompt may have where that is
-    less than the window, and in ``remarks`` what the user is to be told when a cast begins.
+    Optional attributes: ``priced`` says whether its cost is known, ``max_input`` how many tokens a prompt may have
+    where that is less than the window, and ``remarks`` what the user must know when a cast begins.
 
-    It may have two methods more: ``prepare()`` does what the first query would wait for (importing an SDK); it may block, is
-    called in a thread, and more than once. ``async aclose()`` ends its connections; it can be asked again after.
+    Optional methods: ``prepare()`` does what the first query would wait for (importing an SDK); it may block, is
+    called in a thread, and more than once. ``async aclose()`` closes its connections; it may be queried again
+    afterwards.
 
-    A crystal with ``patient`` true may take for ever to answer: it is a person.
+    A crystal with ``patient`` true may take any time to answer: it is a person.
 
-    A crystal with ``text_calls`` true writes its calls as text, because its model takes no tool definitions. Only such a
-    crystal may also give a program as a code block (`mediums.text_program`).
+    A crystal with ``text_calls`` true writes its calls as text, because its model takes no tool definitions. Only such
+    a crystal may also give a program as a code block (`mediums.text_program`).
     """
 
     @property
@@ -350,12 +358,13 @@ class Crystal(Protocol):
     def context_window(self) -> int | None: ...
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        """Answer. Raises `CrystalError`; a response is never cut off in silence (CRYSTAL-2)."""
+        """Answer a query. Raises `CrystalError`; a response is never cut off without an error or ``stop_reason``
+        (CRYSTAL-2)."""
         ...
 
 
 def input_limit(crystal: Crystal) -> int | None:
-    """The most tokens of a prompt: ``max_input`` of the crystal where it is less than the window. None where not known."""
+    """The largest number of tokens of a prompt: ``max_input`` where it is less than the window. None where not known."""
     window, most = crystal.context_window, getattr(crystal, "max_input", None)
     if not isinstance(most, int):
         return window if isinstance(window, int) else None
@@ -363,7 +372,7 @@ def input_limit(crystal: Crystal) -> int | None:
 
 
 def check_response(response: Response, messages: Sequence[Message]) -> None:
-    """Refuse a response that breaks the contract (CRYSTAL-3, CRYSTAL-4): raises `MalformedResponse`."""
+    """Check a response against the contract (CRYSTAL-3, CRYSTAL-4). Raises `MalformedResponse`."""
     calls = response.tool_calls
     if response.tool_results:
         _check_results(response, messages)

@@ -1,4 +1,5 @@
-"""Where and how a provider is asked, and whether messages can fit its window: what is the same for every family."""
+"""Endpoint: address, key and options of one model, and the check that a query fits its window; the same for all
+providers."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ BASE_URL_VARIABLES = {
     "lmstudio": "LMSTUDIO_BASE_URL",
     "llamacpp": "LLAMACPP_BASE_URL",
 }
-"""The variable that names another address for a provider; the first three are those of the official SDKs."""
+"""The environment variable for another address of a provider; the first three are those of the official SDKs."""
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "effort": ("none", "minimal", "low", "medium", "high", "xhigh", "max"),
@@ -34,12 +35,12 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "logprobs": None,
     "routing": None,
 }
-"""The options of an endpoint, each with its words if it has some."""
+"""The options of an endpoint, each with its allowed values, or None for other types."""
 
 CONNECT_S = 15.0
 """Seconds to wait for a connection."""
 SILENCE_S = 300.0
-"""Seconds without a byte after which a response is taken for dead; a model may think for long before its first."""
+"""Seconds without a byte after which a response counts as dead; a model may think for long before its first byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,11 @@ class Endpoint:
                 raise DefinitionError(f"{name} must be a whole number of at least -1, not {shown(value)}")
 
     def plain_headers(self) -> dict[str, str]:
-        """The headers as they go out."""
+        """The headers as plain text, for the request."""
         return {name: value.reveal() for name, value in self.headers.items()}
 
     def address(self) -> str | None:
-        """Where requests go: ``base_url``, else what the environment names; None is the provider's own address."""
+        """The target address: ``base_url``, else what the environment names; None is the provider's own address."""
         return self.base_url or environment_address(self.provider)
 
 
@@ -97,14 +98,14 @@ def environment_address(provider: str) -> str | None:
 
 
 BYTES_PER_TOKEN = 6
-"""More bytes of text than any tokenizer in use gets into a token on average: prose has about 4.5, code 3, Chinese 4."""
+"""More bytes per token than any tokenizer in use has on average: prose has about 4.5, code 3, Chinese 4."""
 
 _RUN = re.compile(rb"(.)\1{7,}", re.DOTALL)
-"""The same byte over and over (indentation, rules): tokenizers take dozens of them as one."""
+"""The same byte many times (indentation, lines): tokenizers take dozens of them as one token."""
 
 
 def check_window(endpoint: Endpoint, query: Query) -> None:
-    """Refuse a query that cannot fit. Raises `ContextLimitError` with the tokens it has at the least and the limit."""
+    """Check that a query can fit. Raises `ContextLimitError` with a lower bound of its tokens, and the limit."""
     limit = endpoint.info.input_limit
     if limit is None or _bytes(query) <= limit * BYTES_PER_TOKEN:
         return
@@ -119,7 +120,7 @@ def check_window(endpoint: Endpoint, query: Query) -> None:
 
 
 def least_tokens(query: Query) -> int:
-    """Fewer tokens than any model would count in the query's texts; attachments are not counted."""
+    """A lower bound of the tokens in the query's texts, for any model. Attachments are not counted."""
     total = 0
     for text in _texts(query):
         data = text.encode("utf-8", "surrogatepass")
@@ -128,7 +129,7 @@ def least_tokens(query: Query) -> int:
 
 
 def _bytes(query: Query) -> int:
-    # The usual case, each query: no copy is made of a text that is ASCII.
+    # The usual case in each query: do not copy a text that is ASCII.
     return sum(len(t) if t.isascii() else len(t.encode("utf-8", "surrogatepass")) for t in _texts(query))
 
 

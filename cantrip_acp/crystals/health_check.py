@@ -1,6 +1,7 @@
-"""Whether a provider answers: one cheap request that costs nothing, such as its list of models.
+"""Health check: asks a provider with one free request, such as its list of models.
 
-Without its SDK, so that asking all of them takes a moment, and so that a broken SDK and a broken network can be told apart.
+It does not use the provider's SDK. So a check of all providers is fast, and a broken SDK can be told from a broken
+network.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cantrip_acp.crystals import provider_errors
 from cantrip_acp.crystals.keys import Secret
 
 TIMEOUT_S = 10.0
-"""Seconds for the whole request."""
+"""Seconds for each step of the request."""
 
 _BYTES = 64 * 1024
 
@@ -26,11 +27,11 @@ _ASKED = {
     "anthropic": ("https://api.anthropic.com", "/v1/models?limit=1"),
     "openai": ("https://api.openai.com/v1", "/models"),
     "google": ("https://generativelanguage.googleapis.com", "/v1beta/models?pageSize=1"),
-    # Its list of models needs no key, so it is asked for what the key may do.
+    # Its list of models needs no key, so ask about the key itself.
     "openrouter": ("https://openrouter.ai/api/v1", "/key"),
 }
 _LISTED = ("", "/models")
-"""Of every server that speaks Chat Completions: its endpoint has the address."""
+"""For every Chat Completions server: its endpoint holds the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Answer:
 
 
 class _Staying(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer: followed, it would carry the key to wherever it points."""
+    """Does not follow redirects: that would send the key to any address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -58,7 +59,8 @@ def probe(
     *,
     timeout: float = TIMEOUT_S,
 ) -> Answer:
-    """Ask once. Blocks for at most ``timeout`` seconds a step; never raises for what a network or a server does."""
+    """Send one request. Blocks for at most ``timeout`` seconds per step; never raises for errors of the network or the
+    server."""
     own, path = _ASKED.get(provider, _LISTED)
     request = urllib.request.Request((base_url or own).rstrip("/") + path, headers={"accept": "application/json"})
     request.add_header("user-agent", "cantrip-acp")
@@ -82,7 +84,7 @@ def probe(
         if error.code in (401, 403):
             return answer(False, f"refuses the key ({error.code}): {words}", error.code)
         if error.code in (404, 405):
-            # A gateway may serve what crystals need and have no list of models.
+            # A gateway may serve all that crystals need and still have no list of models.
             return answer(True, f"answers, but has no {path.partition('?')[0]} ({error.code})", error.code)
         return answer(False, f"answers {error.code}: {words}", error.code)
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
@@ -93,7 +95,7 @@ def probe(
 
 
 def _signed(provider: str, key: Secret | None) -> dict[str, str]:
-    """The headers by which a provider knows who asks."""
+    """The authentication headers of a provider."""
     if key is None:
         return {}
     if provider == "anthropic":
@@ -104,7 +106,7 @@ def _signed(provider: str, key: Secret | None) -> dict[str, str]:
 
 
 def _trusting() -> ssl.SSLContext:
-    """The certificates that the SDKs trust, where they are there; else the system's."""
+    """The certificates that the SDKs trust, where they are installed; else the system's."""
     try:
         import certifi
     except ImportError:

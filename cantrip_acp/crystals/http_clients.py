@@ -1,4 +1,4 @@
-"""The HTTP clients of providers' SDKs: one per event loop, a watch over what comes, and who still uses a crystal's connections."""
+"""HTTP clients for the providers' SDKs: one per event loop, a limit on event sizes, and a count of a crystal's users."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cantrip_acp.core.errors import MalformedResponse
 from cantrip_acp.crystals.contract import Crystal
 
 LONGEST_EVENT = 16 * 1024 * 1024
-"""Bytes of one event of a stream, or of the body of an error; SDKs keep these in memory until they end."""
+"""Bytes of one event of a stream, or of an error body; SDKs keep these in memory until they end."""
 
 MOST_LINES = 1000
-"""Lines of one event, which has two; SDKs copy what they have of the event with each."""
+"""Lines of one event, which normally has two; SDKs copy the whole event with each line."""
 
 TAIL = "cantrip.tail"
 """The extension of a watched response that holds the end of its body."""
@@ -28,7 +28,7 @@ Client = TypeVar("Client")
 
 
 class ClientPerLoop(Generic[Client]):
-    """Makes a client when a loop first asks for one, and gives the same one after that."""
+    """Makes a client when a loop first asks for one, and returns the same one afterwards."""
 
     __slots__ = ("_clients", "_close", "_make")
 
@@ -46,20 +46,20 @@ class ClientPerLoop(Generic[Client]):
         return client
 
     async def aclose(self) -> None:
-        """End the running loop's client; the next query makes another."""
+        """Close the running loop's client. The next query makes another."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await self._close(client)
 
 
 async def watch(response: Any) -> None:
-    """An event hook of an HTTP client: stops a response that has an event, or an error, without an end."""
+    """An event hook of an HTTP client: stops a response whose event or error body does not end."""
     read = response.aiter_bytes
     streamed = response.status_code == 200
 
     async def watched(chunk_size: int | None = None) -> AsyncIterator[bytes]:
         length, lines, tail = 0, 0, b""
-        # Behind the decompression: few bytes on the wire may be many.
+        # Count after decompression: few bytes on the wire may become many.
         async with contextlib.aclosing(read(chunk_size)) as pieces:
             async for piece in pieces:
                 seen = (tail + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -82,21 +82,21 @@ async def watch(response: Any) -> None:
 log = logging.getLogger(__name__)
 
 CLOSING_S = 2.0
-"""Seconds that ending connections may take."""
+"""Seconds that closing connections may take."""
 
 _users: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = weakref.WeakKeyDictionary()
 
 
 def acquire(crystal: Crystal, user: object) -> None:
-    """``user`` may ask the crystal from now on."""
+    """Register ``user`` as a user of the crystal."""
     try:
         _users.setdefault(crystal, weakref.WeakSet()).add(user)
     except TypeError:
-        pass  # a crystal that cannot be counted is closed by nobody but its owner
+        pass  # a crystal that cannot be counted is closed only by its owner
 
 
 async def release(crystal: Crystal, user: object) -> None:
-    """``user`` is done with it. Where nobody else is left, its connections end; it can be asked again all the same."""
+    """Remove ``user``. When no user is left, the crystal's connections are closed; it may still be queried again."""
     aclose = getattr(crystal, "aclose", None)
     try:
         users = _users.get(crystal)

@@ -1,4 +1,4 @@
-"""You are the model: queries are shown in the terminal, and what you type is the response."""
+"""Human crystal: shows queries in the terminal, and sends what a person types as the response."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cantrip_acp.core.errors import CrystalError
 from cantrip_acp.crystals.contract import Delta, Emit, Message, Query, Response, ToolCall, ToolDefinition
 
 _ENTITIES = 32
-"""Entities whose messages are remembered as seen; one that comes again after that is shown whole."""
+"""Entities whose messages are remembered as seen. After that an entity's messages are shown in full again."""
 _MOMENT_S = 0.05
 
 
 class HumanCrystal:
-    """A person at this process's terminal. It needs standard input to be one: over ACP that is the protocol's.
+    """A person at this process's terminal. Standard input must be a terminal; over ACP it carries the protocol.
 
-    Raises `CrystalError` where there is no terminal, and at the end of its input (Ctrl-D).
+    Raises `CrystalError` where there is no terminal, and at the end of input (Ctrl-D).
     """
 
     name = "human"
@@ -42,9 +42,9 @@ class HumanCrystal:
         return "HumanCrystal()"
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        # Entities that share a terminal are answered one after the other.
+        # Entities that share a terminal are answered one after another.
         async with self._turn:
-            # Who shows what happens writes first.
+            # Let the output of the program come first.
             await anyio.sleep(_MOMENT_S)
             with terminal() as screen:
                 screen.write(self._news(query))
@@ -54,7 +54,7 @@ class HumanCrystal:
         return response
 
     def _news(self, query: Query) -> str:
-        """What was not shown before, and the tools."""
+        """The messages that were not shown before, and the tools."""
         now = tuple(query.messages)
         before = self._seen.pop(query.entity_id, ())
         self._seen[query.entity_id] = now
@@ -120,7 +120,7 @@ def terminal() -> Iterator[Terminal]:
             retryable=False,
         )
     try:
-        # Not descriptors 0 and 1: output may go to a file, and flags set on a shared terminal would stay.
+        # Do not use descriptors 0 and 1: output may go to a file, and flags set on a shared terminal would stay.
         fd = os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise CrystalError(f"the terminal cannot be opened: {error.strerror}", retryable=False) from None
@@ -138,7 +138,8 @@ def _is_terminal(fd: int) -> bool:
 
 
 class Terminal:
-    """Lines from and text to a terminal in its usual mode: the system edits lines, and waiting can be cancelled."""
+    """Reads lines from and writes text to a terminal in its usual mode: the system edits lines, and waiting can be
+    cancelled."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -174,10 +175,10 @@ def _gone(error: OSError) -> CrystalError:
     return CrystalError(f"the terminal has gone: {error.strerror}", retryable=False)
 
 
-# --- what is typed
+# --- input
 
 COMMANDS = ("help", "tools", "all", "say", "refuse", "gate")
-"""Words behind a slash that are not tools; a tool of such a name is called by ``/gate NAME``."""
+"""Commands that are not tools. A tool with such a name is called by ``/gate NAME``."""
 
 HELP = """\
 text              say it, as the model; a line that ends in \\ goes on in the next one
@@ -218,11 +219,11 @@ class Typing:
 
     @property
     def inside(self) -> bool:
-        """Whether a line is awaited that goes on with what was begun."""
+        """Whether the next line continues an input."""
         return bool(self._lines)
 
     def add(self, line: str) -> Said:
-        """One line without its end. ``more`` while it is not complete."""
+        """Add one line without its end. Returns ``more`` while the input is not complete."""
         if self._lines and self._until == "block":
             if line != END:
                 self._lines.append(line)
@@ -272,7 +273,7 @@ class Typing:
         return self._called(name, rest, hold)
 
     def _command(self, head: str, body: str) -> Said:
-        """A command with the block that followed it."""
+        """A command with the block that follows it."""
         hold = head.startswith("+")
         name = head.lstrip("+ ").lstrip("/").removeprefix("gate ").strip()
         if name == "say":
@@ -306,13 +307,13 @@ class Typing:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     def _asks_for_text(self, name: str) -> bool:
-        """Whether a call without anything would lack its text."""
+        """Whether a call without arguments would lack its text."""
         tool = self._tool(name)
         return tool is not None and bool(tool.parameters.get("required"))
 
 
 def _first(tool: ToolDefinition) -> tuple[str, Any] | None:
-    """The argument that a bare text is for, and its type; None where others are required as well."""
+    """The argument for a plain text, and its type; None where other arguments are required as well."""
     properties = tool.parameters.get("properties")
     required = tool.parameters.get("required") or ()
     if not isinstance(properties, Mapping) or not properties or len(required) > 1:
@@ -323,7 +324,7 @@ def _first(tool: ToolDefinition) -> tuple[str, Any] | None:
 
 
 def _value(text: str, kind: Any) -> Any:
-    """The text as its argument wants it; where any type goes, or another one, JSON is read as such."""
+    """The text as a value of that type. If the type is not string, JSON is parsed as such."""
     if kind == "string":
         return text
     try:
@@ -333,7 +334,7 @@ def _value(text: str, kind: Any) -> Any:
 
 
 def _unfinished(text: str) -> bool:
-    """Whether it may become a JSON object with more lines."""
+    """Whether more lines may complete it to a JSON object."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -341,22 +342,22 @@ def _unfinished(text: str) -> bool:
     return False
 
 
-# --- what is shown
+# --- output
 
 LONGEST = 4000
-"""Characters of one message that are shown; ``/all`` shows it whole."""
+"""Characters of one message that are shown; ``/all`` shows it in full."""
 
-# A message may hold anything that a file or a command gave: nothing of it may steer the terminal or turn text around.
+# A message may hold anything from a file or a command. It must not control the terminal or change the text direction.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def clean(text: str) -> str:
-    """The text without what would steer a terminal."""
+    """The text without characters that control a terminal."""
     return _UNSAFE.sub("\ufffd", text)
 
 
 def _told(shown: Sequence[Message], *, whole: bool = False) -> str:
-    """Messages as they are read, one after the other."""
+    """The messages as text for people, one after another."""
     return "".join(f"{head}\n{_indented(text, whole=whole)}" for head, text in _parts(shown))
 
 
@@ -384,13 +385,13 @@ def _indented(text: str, *, whole: bool) -> str:
 
 
 def _tool_line(tools: Sequence[ToolDefinition]) -> str:
-    """The names of the tools in one line."""
+    """The names of the tools on one line."""
     names = "  ".join(f"/{tool.name}" for tool in tools)
     return f"── tools: {names or 'none'}   (/help)\n"
 
 
 def _tool_list(tools: Sequence[ToolDefinition]) -> str:
-    """Each tool with what it does and its arguments."""
+    """Each tool with its description and its arguments."""
     out = []
     for tool in tools:
         out.append(f"/{tool.name}  {' '.join(tool.description.split())[:300]}\n")

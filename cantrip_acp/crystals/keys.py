@@ -1,8 +1,8 @@
-"""Keys, and where they come from: the environment, the user's own ``.env``, the system's keyring; in this order.
+"""API keys: finds them in the environment, in the user's ``.env``, or in the system's keyring, in this order.
 
-``.env`` is the one in the configuration folder, and no other: one in a workspace came with somebody's repository. The
-keyring is asked last, and only where the package ``keyring`` is installed: under the service ``cantrip`` and the
-variable's name (``keyring set cantrip ANTHROPIC_API_KEY``).
+Only the ``.env`` in the configuration folder is read: one in a workspace came with somebody's repository. The keyring
+is asked last, and only where the package ``keyring`` is installed, under the service ``cantrip`` and the variable's
+name (``keyring set cantrip ANTHROPIC_API_KEY``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 SERVICE = "cantrip"
 KEYRING = "the system's keyring"
 KEYRING_SECONDS = 5.0
-"""A keyring that does not answer (it is locked, or its daemon hangs) counts as one without a key."""
+"""A keyring that does not answer in these seconds (it is locked, or its daemon hangs) counts as empty."""
 KEYRING_PAUSE = 60.0
 """Seconds for which such a keyring is not asked again."""
 MAX_BYTES = 256 * 1024
@@ -46,7 +46,7 @@ class Found:
 
 
 def find(names: Sequence[str], *, keyring: bool = True) -> Found | None:
-    """The first of these variables that is set anywhere; every place is searched for all of them before the next place."""
+    """The first of these variables that is set. Each place is searched for all of them before the next place."""
     found = _set_here(names)
     if found is None and keyring:
         held = in_keyring(names)
@@ -55,7 +55,8 @@ def find(names: Sequence[str], *, keyring: bool = True) -> Found | None:
 
 
 def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
-    """The first provider with a key, in order; the keyring is asked once, where no other place has a key for any."""
+    """The first provider with a key, in order. The keyring is asked once, where no other place has a key for any of
+    them."""
     for provider, names in providers.items():
         found = _set_here(names)
         if found is not None:
@@ -69,12 +70,13 @@ def first(providers: Mapping[str, Sequence[str]]) -> tuple[str, Found] | None:
 
 
 def in_keyring(names: Sequence[str]) -> dict[str, Found]:
-    """What the keyring has of these."""
+    """The keys that the keyring has of these."""
     return {name: Found(name, Secret(value), KEYRING) for name, value in _asked(names).items()}
 
 
 def setting(name: str) -> str:
-    """A setting that is no key (``CANTRIP_CRYSTAL``, ``CANTRIP_BASE_URL``): of the environment, else of ``.env``."""
+    """A setting that is not a key (``CANTRIP_CRYSTAL``, ``CANTRIP_BASE_URL``), from the environment, else from
+    ``.env``."""
     return (os.environ.get(name) or dotenv().get(name, "")).strip()
 
 
@@ -94,7 +96,7 @@ def _set_here(names: Sequence[str]) -> Found | None:
 
 
 def dotenv_file() -> Path:
-    """The one ``.env`` that is read."""
+    """The only ``.env`` that is read."""
     return config_dir() / ".env"
 
 
@@ -102,7 +104,8 @@ _read: tuple[Path, tuple[int, int, int], dict[str, str]] | None = None
 
 
 def dotenv() -> dict[str, str]:
-    """What ``.env`` sets, read again when it has changed; empty where there is none. Its secrets are redacted from then on."""
+    """The settings of ``.env``; empty where there is none. It is read again when it has changed. Its secrets are
+    redacted from then on."""
     global _read
     path = dotenv_file()
     try:
@@ -130,7 +133,7 @@ def dotenv() -> dict[str, str]:
 
 
 def exposed(mode: int) -> str | None:
-    """What is wrong with the permissions of a file that holds keys; None where nothing is."""
+    """The problem with the permissions of a file that holds keys; None where there is none."""
     if not mode & 0o077:
         return None
     who = "written" if mode & 0o022 else "read"
@@ -138,9 +141,9 @@ def exposed(mode: int) -> str | None:
 
 
 def parse(text: str) -> dict[str, str]:
-    """``NAME=value`` a line; ``export`` before it, quotes around the value and ``# comments`` may be there.
+    """Parse lines ``NAME=value``, with optional ``export``, quotes around the value and ``# comments``.
 
-    Nothing is expanded: a key with a ``$`` in it is that key. Lines that are no setting are passed over.
+    Nothing is expanded: a ``$`` in a key is part of the key. Other lines are ignored.
     """
     held: dict[str, str] = {}
     for line in text.splitlines():
@@ -173,23 +176,23 @@ _silent_until = 0.0
 
 
 def keyring_installed() -> bool:
-    """Whether the package ``keyring`` is there to be asked."""
+    """Whether the package ``keyring`` is installed."""
     from importlib.util import find_spec
 
     return find_spec("keyring") is not None
 
 
 def _asked(names: Sequence[str]) -> dict[str, str]:
-    """What the keyring has of these.
+    """The keys that the keyring has of these.
 
-    It is asked by a process of its own, without a terminal and with a time limit: a back end may want a password typed,
-    wait for a window that nobody sees, or talk to a daemon that does not answer.
+    A separate process asks it, without a terminal and with a time limit: a back end may want a typed password, wait
+    for a window that nobody sees, or talk to a daemon that does not answer.
     """
     global _silent_until
     if time.monotonic() < _silent_until or not keyring_installed():
         return {}
     try:
-        # -P and another folder: a keyring.py in a workspace is no keyring.
+        # -P and another folder: do not import a keyring.py from a workspace.
         done = subprocess.run(
             [sys.executable, "-P", "-c", _ASK, SERVICE, *names],
             stdin=subprocess.DEVNULL,
@@ -209,9 +212,9 @@ def _asked(names: Sequence[str]) -> dict[str, str]:
 
 
 class Secret:
-    """Holds one secret text. Its repr, str, format and pickle do not give it away; ``reveal`` does.
+    """Holds one secret text. Its repr, str, format and pickle do not reveal it; ``reveal`` does.
 
-    Making one registers it with the process's redactor, so that it is masked in whatever is written from then on.
+    Creating one registers it with the process's redactor, so it is masked in everything that is written from then on.
     """
 
     __slots__ = ("_value",)

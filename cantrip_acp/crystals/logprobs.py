@@ -1,6 +1,7 @@
-"""The tokens of a response as its provider tells them: ids, texts, log-probabilities. Only where ``logprobs`` was asked for.
+"""Logprobs: the tokens of a response as its provider reports them (ids, texts, log-probabilities), where ``logprobs``
+was set.
 
-Trainers need them as they were sampled: a tokenizer that is asked again later may cut the same text otherwise.
+Trainers need the tokens as they were sampled: a tokenizer may split the same text differently later.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from typing import Any
 import msgspec
 
 UNLIKELY = -9999.0
-"""What servers write for a log-probability of minus infinity, which JSON cannot hold."""
+"""The value that servers write for minus infinity, which JSON cannot hold."""
 
 _MOST = 1_000_000
 """More tokens than any response or prompt has."""
 
 
 class Sampled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of the tokens of one response, in the order of sampling.
+    """The known data about the tokens of one response, in the order of sampling.
 
-    Of ``ids``, ``texts`` and ``logprobs`` (natural logarithms) those that are not empty are equally long. ``raw`` has the
-    bytes of each token whose text is not all of it (part of a character), by its place. ``prompt_ids`` are the prompt's
-    tokens from number ``prompt_from`` on; the ones before are the same as in the entity's turn before, prompt and response.
+    Those of ``ids``, ``texts`` and ``logprobs`` (natural logarithms) that are not empty have the same length. ``raw``
+    has the bytes of each token whose text is incomplete (part of a character), by its position. ``prompt_ids`` are the
+    prompt's tokens from number ``prompt_from`` on; the earlier ones are the same as in the entity's previous turn,
+    prompt and response.
     """
 
     ids: tuple[int, ...] = ()
@@ -34,13 +36,13 @@ class Sampled(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_from: int = 0
 
     def bytes_of(self, place: int) -> list[int]:
-        """The bytes of a token, UTF-8 of its text where nothing else is known."""
+        """The bytes of a token: UTF-8 of its text where nothing else is known."""
         found = self.raw.get(str(place))
         return list(found) if found is not None else list(self.texts[place].encode("utf-8", "replace"))
 
 
 class Tokens:
-    """Collects what comes of tokens, piece by piece; what is not of the shape that was promised is passed over."""
+    """Collects token data piece by piece. Data of a wrong shape are ignored."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -51,7 +53,8 @@ class Tokens:
         self._lost = False
 
     def chat(self, chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> None:
-        """A chunk of Chat Completions and its choice: ``logprobs``, and the ids that vLLM and its like add."""
+        """Take a chunk of Chat Completions and its choice: ``logprobs``, and the ids that vLLM and similar servers
+        add."""
         found = choice.get("logprobs")
         if isinstance(found, Mapping):
             for key in ("content", "refusal"):
@@ -60,12 +63,12 @@ class Tokens:
         self.prompt(chunk.get("prompt_token_ids", choice.get("prompt_token_ids")))
 
     def prompt(self, ids: Any) -> None:
-        """The ids of the prompt's tokens, which come once."""
+        """Take the ids of the prompt's tokens, which come once."""
         if not self._prompt:
             self._prompt = _ids(ids)
 
     def entries(self, entries: Any) -> None:
-        """Entries ``{token, logprob, bytes}``, as OpenAI's two interfaces have them."""
+        """Take entries ``{token, logprob, bytes}``, the form of both OpenAI APIs."""
         for entry in entries if isinstance(entries, list) else ():
             if not isinstance(entry, Mapping) or not isinstance(entry.get("token"), str):
                 self._lost = True
@@ -73,7 +76,7 @@ class Tokens:
             self.add(entry["token"], entry.get("logprob"), entry.get("bytes"))
 
     def add(self, text: str, logprob: Any, raw: Any = None, token_id: Any = None) -> None:
-        """One token."""
+        """Take one token."""
         if not isinstance(logprob, int | float) or isinstance(logprob, bool) or math.isnan(logprob):
             self._lost = True
             return
@@ -86,7 +89,7 @@ class Tokens:
         self._logprobs.append(float(logprob) if math.isfinite(logprob) else UNLIKELY)
 
     def whole(self) -> Sampled | None:
-        """All of it; None where nothing came. Lists that cannot be laid beside each other are left out, ids stay."""
+        """All collected data; None where nothing came. Lists of different lengths are left out, ids stay."""
         ids, texts = self._ids, self._texts
         if self._lost or len(texts) > _MOST or (ids and texts and len(ids) != len(texts)):
             texts = []
@@ -109,7 +112,7 @@ def _ids(value: Any) -> list[int]:
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with in common."""
+    """The length of the common beginning of two token sequences."""
     most = min(len(one), len(other))
     if one[:most] == other[:most]:
         return most

@@ -1,4 +1,4 @@
-"""Doing ahead of the first query what it would wait for: importing an SDK takes most of a second."""
+"""Preload: does before the first query what it would wait for. Importing an SDK takes most of a second."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ready: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 async def prepared(crystal: Crystal) -> None:
-    """Wait until the crystal's ``prepare`` is done, in a thread: an import on the event loop would hold up everything there.
+    """Wait until the crystal's ``prepare`` is done. It runs in a thread, because an import would block the event loop.
 
-    Cancelling does not wait for it. What fails is for the query to say.
+    A cancel does not wait for it. Errors are only logged: the query reports them.
     """
     prepare = getattr(crystal, "prepare", None)
     try:
         if prepare is None or crystal in _ready:
             return
     except TypeError:
-        return  # not to be told apart from others: it prepares itself
+        return  # not hashable: it prepares itself
     try:
         await anyio.to_thread.run_sync(prepare, abandon_on_cancel=True)
     except Exception as error:  # noqa: BLE001
@@ -35,9 +35,9 @@ async def prepared(crystal: Crystal) -> None:
 
 
 def prepare_beside(crystal: Crystal) -> None:
-    """Call the crystal's ``prepare`` in a thread of its own, where it has one. Returns at once and never fails.
+    """Run the crystal's ``prepare`` in a separate thread, where it has one. Returns at once and never fails.
 
-    A daemon: a process that is asked to end does not wait for an import.
+    The thread is a daemon, so the process can exit without waiting for an import.
     """
     prepare = getattr(crystal, "prepare", None)
     if prepare is None:

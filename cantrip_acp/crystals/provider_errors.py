@@ -1,6 +1,6 @@
-"""What providers answer in place of a response, as errors of the contract (PROD-2, CRYSTAL-2).
+"""Provider errors: turns the error answers of all providers into errors of the contract (PROD-2, CRYSTAL-2).
 
-One set of rules for all families: a provider's file gives the status, the headers and the body that its SDK caught.
+A provider's module passes the status, the headers and the body that its SDK caught.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cantrip_acp.crystals.contract import Meter
 from cantrip_acp.text.redaction import shared
 
 OVERLOADED = 529
-"""Anthropic's status for an overloaded service; also inside a stream, as an event without a status."""
+"""Anthropic's status for an overloaded service. It also comes inside a stream, as an event without a status."""
 
 _LONGEST = 600
-"""Characters of a provider's own words that an error repeats."""
+"""Characters of a provider's error text that an error repeats."""
 
 _TOO_LONG = re.compile(
     r"prompt is too long|context[_ ]length|context window|maximum context|too many (?:input )?tokens"
@@ -50,15 +50,15 @@ def refused(
     refusal_hint: str = "",
     name_hint: str = "",
 ) -> CrystalError:
-    """An HTTP status that is no success.
+    """The error for an HTTP status that is no success.
 
-    ``who`` names provider and model, ``message`` is the provider's own text, ``code`` its own word for the kind of failure
-    (such as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``). ``refusal_hint`` replaces the advice of a
-    401 or 403 (`Endpoint.refusal_hint`), ``name_hint`` that of a 404.
+    ``who`` names provider and model. ``message`` is the provider's text, ``code`` its word for the kind of failure
+    (such as ``context_length_exceeded``, ``insufficient_quota``, ``overloaded_error``). ``refusal_hint`` replaces the
+    advice for a 401 or 403 (`Endpoint.refusal_hint`), ``name_hint`` that for a 404.
     """
     words = said(message)
     if 300 <= status < 400:
-        # Not followed: it would carry the conversation, and the keys in its headers, to wherever it points.
+        # Do not follow redirects: that would send the conversation, and the keys in its headers, to any address.
         to = said((headers or {}).get("location", "elsewhere"))
         return CrystalError(f"{who} answered {status}, a redirect to {to}; set base_url to it", status=status)
     if status in (400, 413, 422, 500) and _TOO_LONG.search(f"{code or ''} {message}"):
@@ -69,16 +69,16 @@ def refused(
     return CrystalError(
         text,
         status=status,
-        # 408 and 409 are worth another try as well; a spent quota is 429, but does not fill up by waiting.
+        # 408 and 409 are also worth a retry. A spent quota is 429, but waiting does not help.
         retryable=False if spent else True if status in (408, 409, OVERLOADED) else None,
         retry_after=retry_after(headers or {}),
     )
 
 
 def broken(who: str, error: BaseException, *, sent: bool = False, address: str | None = None) -> CrystalError:
-    """A connection that could not be made or that was lost. ``sent``: part of a response had come already.
+    """The error for a connection that could not be made or was lost. ``sent``: part of a response had already come.
 
-    ``address`` is where the request went: a refused connection to this machine is not tried again.
+    ``address`` is the target of the request: a refused connection to this machine is not retried.
     """
     if not sent and type(error).__name__ == "ConnectError" and is_loopback(address or ""):
         return CrystalError(
@@ -90,23 +90,23 @@ def broken(who: str, error: BaseException, *, sent: bool = False, address: str |
 
 
 def silent(who: str, seconds: float | None = None) -> CrystalError:
-    """A time-out."""
+    """The error for a time-out."""
     after = f" for {seconds:g} seconds" if seconds else ""
     return CrystalError(f"{who}: no answer{after} (time-out)", retryable=True)
 
 
 def unreadable(who: str, what: str) -> CrystalError:
-    """A response that is not what the provider's protocol says; asking again may help."""
+    """The error for a response that breaks the provider's protocol; a retry may help."""
     return CrystalError(f"{who} sent what cannot be read: {said(what)}", retryable=True)
 
 
 def no_answer(who: str, kind: str, body: str) -> CrystalError:
-    """A response of success that holds something else, such as the page of a sign-in. ``kind`` is its media type."""
+    """The error for a success response with other content, such as a sign-in page. ``kind`` is its media type."""
     return unreadable(who, f"{kind or 'nothing'} in place of an answer (check base_url): {without_markup(body)[:200]}")
 
 
 def without_markup(text: str) -> str:
-    """The words of a page of HTML; other text as it is."""
+    """The text of an HTML page; other text unchanged."""
     if "<" not in text[:20]:
         return text
     text = re.sub(r"<(script|style)\b.*?</\1>", " ", text[:20_000], flags=re.DOTALL | re.IGNORECASE)
@@ -114,7 +114,7 @@ def without_markup(text: str) -> str:
 
 
 _SENT = frozenset({"ReadTimeout", "ReadError", "RemoteProtocolError"})
-"""How a connection fails after the request went out, by the names of the HTTP clients' errors."""
+"""Names of HTTP client errors that happen after the request went out."""
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def opening(meter: Meter) -> Iterator[None]:
 
 
 def may_be_billed(error: CrystalError) -> bool:
-    """Whether the provider may have worked on a request that has no response: it went out, and nothing came back."""
+    """Whether the provider may have worked on a request without a response: it was sent, and nothing came back."""
     if error.status is not None:
         return False
     cause: BaseException | None = error
@@ -142,8 +142,10 @@ def may_be_billed(error: CrystalError) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, by ``retry-after-ms`` or ``Retry-After`` (seconds or a date); None where there is none that can be
-    waited for: a time that is past is none either."""
+    """Seconds to wait, from ``retry-after-ms`` or ``Retry-After`` (seconds or a date).
+
+    None where there is no such header, or its time is past or not finite.
+    """
     lower = {name.lower(): value for name, value in headers.items()}
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
@@ -161,7 +163,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Whether a URL leads to this machine."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -170,6 +172,6 @@ def is_loopback(url: str) -> bool:
 
 
 def said(message: Any) -> str:
-    """A provider's own words for an error: one line, not too long, without secrets."""
+    """A provider's error text: one line, limited length, without secrets."""
     text = " ".join(str(message).split())
     return shared().diagnostic(text if len(text) <= _LONGEST else text[:_LONGEST] + " …")

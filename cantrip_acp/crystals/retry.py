@@ -1,6 +1,7 @@
-"""Asking a crystal until it answers or there is no hope: retries, the contract, forced tool use (PROD-2, D-006, CRYSTAL-5).
+"""Retry: asks a crystal until it answers or a retry cannot help (PROD-2, D-006), and enforces forced tool use
+(CRYSTAL-5).
 
-Whatever happens in here is one query of the loop and at most one turn. Nothing of a failed attempt reaches the messages.
+All attempts together are one query of the loop and at most one turn. Nothing of a failed attempt reaches the messages.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from cantrip_acp.crystals.contract import (
 )
 
 MAX_RESPONSE_CHARS = 8_000_000
-"""More text than any model may answer; a stream that goes beyond it has no end."""
+"""Characters that no real answer has; a longer stream counts as endless."""
 
 LONGEST_WAIT_S = 3600.0
-"""Seconds without a word after which a provider is taken for dead, though its bytes keep the connection alive."""
+"""Seconds without a piece after which a provider counts as dead, even if its bytes keep the connection alive."""
 
 _REASKS = 2
 _IMAGE = re.compile(r"image|media|multimodal", re.IGNORECASE)
@@ -78,7 +79,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, value: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
-        """A policy from the mapping that recipes write (``retryable_status_codes`` is ``statuses``)."""
+        """Make a policy from the mapping in a recipe (``retryable_status_codes`` is ``statuses``)."""
         if value is None or isinstance(value, RetryPolicy):
             return value or cls()
         given = dict(check_mapping(value, "retry"))
@@ -93,7 +94,7 @@ class RetryPolicy:
         return cls(**given)
 
     def delay(self, retry: int, error: CrystalError) -> float | None:
-        """Seconds before retry number ``retry`` (0, 1, …); None where there is to be none."""
+        """Seconds before retry number ``retry`` (0, 1, …); None for no retry."""
         if retry >= self.max_retries or not error.may_retry(self.statuses):
             return None
         if error.retry_after is not None:
@@ -104,7 +105,7 @@ class RetryPolicy:
 
 
 def _say_when(error: CrystalError, policy: RetryPolicy) -> None:
-    """Add to an error that is raised for good how long its provider asks to wait, and until when."""
+    """Add to the text of a final error how long its provider asks to wait, and until when."""
     wait = error.retry_after
     if wait is None or not 1 <= wait < 1e9 or not error.may_retry(policy.statuses):
         return
@@ -115,16 +116,16 @@ def _say_when(error: CrystalError, policy: RetryPolicy) -> None:
 
 
 Notice = Callable[[float, CrystalError], Awaitable[None]]
-"""Told before each further attempt: the seconds until then, and why the one before is void."""
+"""Called before each further attempt, with the seconds until then and the error that makes the last attempt void."""
 
 
 Spend = Callable[[Usage], None]
-"""Told what was used beside the response that is returned: by attempts that failed or were cut off, and by answers that broke
-the contract."""
+"""Called with usage that is not in the returned response: of attempts that failed or were cut off, and of answers that
+broke the contract."""
 
 
 class _Guard:
-    """Passes pieces on, and raises where a response has no end. Each piece puts off the end of the wait for the next."""
+    """Passes pieces on, and raises where a response does not end. Each piece restarts the time limit for the next one."""
 
     __slots__ = ("_emit", "_left", "_wait", "begun")
 
@@ -141,7 +142,7 @@ class _Guard:
             raise MalformedResponse(
                 f"the response went beyond {MAX_RESPONSE_CHARS:,} characters without an end and was stopped"
             )
-        # A reader may take its time.
+        # The reader may take its time.
         self._wait.deadline = inf
         await self._emit(delta)
         self._wait.deadline = anyio.current_time() + LONGEST_WAIT_S
@@ -156,9 +157,9 @@ async def ask(
     read: Callable[[Response], Response] | None = None,
     spend: Spend = lambda usage: None,
 ) -> Response:
-    """One response that keeps the contract. Raises `CrystalError` once retries are spent or may not help.
+    """Ask for one response that keeps the contract. Raises `CrystalError` when retries are used up or cannot help.
 
-    ``read`` finds the calls that a crystal wrote into its text: such a call is one that tool_choice may require.
+    ``read`` finds the calls that a crystal wrote into its text; such a call satisfies a required tool_choice.
     ``spend``: see `Spend`.
     """
     response = await _attempt(crystal, query, emit, policy, notice, spend)
@@ -168,7 +169,7 @@ async def ask(
         return response
     messages: Sequence[Message] = query.messages
     for _ in range(_REASKS):
-        # The provider could not force a tool call; insisting is the simulation that CRYSTAL-5 allows.
+        # The provider could not force a tool call. CRYSTAL-5 allows to simulate that by asking again.
         messages = [
             *messages,
             Message("assistant", response.content),
@@ -218,9 +219,9 @@ async def _attempt(
 
 
 def _without_images(query: Query, error: CrystalError) -> Query | None:
-    """The query without the images of tool results, where a refusal may be about them; None where it is not.
+    """The query without the images of tool results, where the error may be about them; otherwise None.
 
-    One image that a provider cannot read would otherwise end every later query.
+    Without this, one image that a provider cannot read would make every later query fail.
     """
     if error.status not in (400, 413, 415, 422) or not _IMAGE.search(str(error)):
         return None
@@ -236,11 +237,11 @@ def _without_images(query: Query, error: CrystalError) -> Query | None:
 
 
 async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> Response:
-    """One attempt; what it used is told to ``spend`` where it gives no response that keeps the contract.
+    """Run one attempt. Its usage goes to ``spend`` where it gives no response that keeps the contract.
 
     The query's meter must be new.
     """
-    # A person may think for as long as they like.
+    # A person may think as long as they like.
     patience = inf if getattr(crystal, "patient", False) else LONGEST_WAIT_S
     wait = anyio.CancelScope(deadline=anyio.current_time() + patience)
     guard = _Guard(emit, wait)
@@ -253,7 +254,7 @@ async def metered(crystal: Crystal, query: Query, emit: Emit, spend: Spend) -> R
                 retryable=True,
             )
     except BaseException:
-        # A cancel as well: what had been streamed until then is billed.
+        # Also after a cancel: the provider bills what it had streamed until then.
         used = query.meter.used
         if used == NO_USAGE and guard.begun:
             used = UNKNOWN_USAGE

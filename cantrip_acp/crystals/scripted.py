@@ -1,7 +1,7 @@
-"""A crystal that plays responses in order: for tests, demos and benchmarks in place of a paid model.
+"""Scripted crystal: plays responses in order, for tests, demos and benchmarks without a paid model.
 
-It keeps to the crystal contract in everything but CRYSTAL-1: its place in the script is state, and belongs to this value,
-so casts of one cantrip share it.
+It follows the crystal contract except CRYSTAL-1: its position in the script is state of this object, so casts of one
+cantrip share it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ KEYS = frozenset(
         "tool_result",
     }
 )
-"""What a response of a script may hold."""
+"""The keys that a response of a script may have."""
 
 TOOLS = ("native", "text")
-"""How a script's crystal calls tools: as calls, or in its text."""
+"""How a script's crystal calls tools: as native calls, or in its text."""
 
 _USAGE_KEYS = (
     "prompt_tokens",
@@ -57,18 +57,18 @@ class ScriptedCrystal:
     """Plays ``responses``, each a mapping with any of `KEYS`.
 
     - ``content``, ``thinking``: text. ``chunks``: the text in pieces, as it streams.
-    - ``tool_calls``: a list of ``{id?, gate, args}``; args is a mapping, or text that is sent as it stands.
+    - ``tool_calls``: a list of ``{id?, gate, args}``; args is a mapping, or text that is sent unchanged.
     - ``bash``, ``code``: a call of the medium's own tool with that command or program.
     - ``usage``: prompt_tokens, completion_tokens, cached_tokens, cost; without it, ``usage`` of the whole script.
-    - ``error``: ``{status, message, retry_after?}``: this query fails so. ``delay_ms``: wait before each piece.
-    - ``when``: use it only while the intent holds that text. ``repeat``: never used up.
+    - ``error``: ``{status, message, retry_after?}``: this query fails with it. ``delay_ms``: wait before each piece.
+    - ``when``: use it only while the intent contains that text. ``repeat``: it is never used up.
 
-    With ``tools="text"`` it plays a model that writes its tool calls as text: blocks that call a tool in ``content`` are read as
-    calls, and a program may be a code block (`mediums.text_program`).
+    With ``tools="text"`` it plays a model that writes its tool calls as text: blocks that call a tool in ``content``
+    are read as calls, and a program may be a code block (`mediums.text_program`).
 
-    ``children`` are scripts for child entities by order of birth. With ``record_inputs`` every query is kept in
-    ``invocations``, its messages copied; ``queries`` counts them all. A script that has run out raises
-    `ScriptExhausted`.
+    ``children`` are scripts for child entities in the order of their start. With ``record_inputs`` every query is kept
+    in ``invocations``, with a copy of its messages; ``queries`` counts all queries. A query after the end of the
+    script raises `ScriptExhausted`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ScriptedCrystal:
         step = self._next(query.intent)
         usage = step.usage if step.usage is not None else None if step.error is not None else self._usage
         if usage is not None and usage != NO_USAGE:
-            # As a provider that reports usage at the end of its answer, or with its error.
+            # Like a provider that reports usage at the end of its answer, or with its error.
             query.meter.sent()
             if step.error is not None:
                 query.meter.report(usage, complete=True)
@@ -130,7 +130,7 @@ class ScriptedCrystal:
         if step.fixed:
             calls = step.calls
         else:
-            # Ids that the script leaves out are unique over the script's whole life.
+            # Ids that the script omits are unique over the life of this object.
             calls = tuple(
                 c if c.id else ToolCall(f"tc_{self.queries}_{i}", c.gate, c.args) for i, c in enumerate(step.calls, 1)
             )
@@ -155,7 +155,7 @@ class ScriptedCrystal:
         )
 
     def _reader(self, query: Query) -> Spoken | None:
-        """What reads the text of a response for calls; None for a script whose text is text."""
+        """The reader that finds calls in the text of a response; None for a script whose text holds no calls."""
         if not self.text_calls:
             return None
         from cantrip_acp.crystals.text_tools.text_filter import Spoken
@@ -164,7 +164,8 @@ class ScriptedCrystal:
         return Spoken(names, tags=False)
 
     def child(self, number: int, depth: int) -> Crystal:
-        """The crystal of an entity's child of that number, from 0: its own script, or this one where there are none.
+        """The crystal for an entity's child of that number, from 0: its own script, or this one where there are no
+        child scripts.
 
         Raises `CrystalError` where ``children`` has no script for it.
         """
@@ -190,7 +191,7 @@ class ScriptedCrystal:
         )
 
     def skip(self, queries: int) -> None:
-        """Go on as if that many queries had been played already (a session that was loaded again)."""
+        """Skip as many responses as if that many queries had been played (a session that was loaded again)."""
         for _ in range(queries):
             self.queries += 1
             while self._first < len(self._script) and (self._used[self._first] or self._script[self._first].repeat):
@@ -219,7 +220,7 @@ class ScriptedCrystal:
     def _check_window(self, query: Query) -> None:
         if self.context_window is None:
             return
-        # Four characters a token: the usual rule of thumb, and the only one that needs no tokenizer.
+        # Four characters per token: the usual estimate, and the only one without a tokenizer.
         tokens = sum(len(m.content or "") + sum(len(c.args) for c in m.tool_calls) for m in query.messages) // 4
         if tokens > self.context_window:
             raise ContextLimitError(
@@ -305,7 +306,7 @@ def _usage(raw: Any, where: str) -> Usage:
     for key in raw:
         if key not in _USAGE_KEYS:
             raise DefinitionError(f"unknown key {key!r} in usage; known: {', '.join(_USAGE_KEYS)}", where=where)
-    # A count that is null is one that the provider does not report.
+    # A null count means that the provider does not report it.
     return Usage(**{k: v for k, v in raw.items() if k != "total_tokens"})
 
 

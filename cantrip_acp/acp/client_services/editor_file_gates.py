@@ -181,7 +181,7 @@ class FileGates:
                 return None
             raise refused
         if given == "" and place.status is None:
-            # Some clients answer with nothing for a file that they do not find.
+            # Some clients answer with empty text for a missing file.
             raise place.no_such("file")
         return given
 

@@ -169,7 +169,7 @@ class Family:
 
     @staticmethod
     def _did(brood: _Brood, child: _Child, inner: Any) -> bool:
-        """Whether there is something new to see."""
+        """Apply an event to a child. Returns whether the view changed."""
         match inner:
             case events.CastStarted():
                 child.intent, child.cast_id, child.state = headline(inner.intent), inner.cast_id, "running"

@@ -61,10 +61,11 @@ CantripFactory = Callable[[Path], "Cantrip"]
 
 @dataclass(slots=True)
 class Opened:
-    """A session's entity with what belongs to it. ``lock`` is a descriptor that holds a session in a shared loom, or -1.
+    """An opened session: its entity with what belongs to it.
 
-    ``lost`` says what was chosen in the session and is not to be had any more. ``exports`` is the folder for exports of it.
-    ``past`` is what its entity lived through, as it was read at the opening; None once it was shown, or has grown.
+    ``lock`` is a file descriptor that locks a session in a shared loom, or -1. ``lost`` names the problem where the
+    chosen crystal or effort is no longer available. ``exports`` is the folder for exports of the session. ``past``
+    holds the entity's history as it was read at the opening; None once it was sent, or is out of date.
     """
 
     note: Note

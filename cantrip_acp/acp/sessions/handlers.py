@@ -369,7 +369,7 @@ class Sessions:
         if waiting is not None:
             return self._trusted_first(waiting, params, request)
         session = self._living.session(params.session_id)
-        # An empty prompt goes on without a new message.
+        # An empty prompt continues without a new message.
         intent, context = read_prompt(params.prompt) if params.prompt else (None, ())
         command = None
         if intent is not None and intent.lstrip().startswith("/"):

@@ -1,1 +1,4 @@
-"""What is known of models: windows, limits, prices, abilities, and parameters that they reject."""
+"""Model catalog: windows, limits, prices and abilities of models, and the parameters that they refuse.
+
+These modules may import the contract and the core. Start reading in `types` (the data) and `lookup`.
+"""

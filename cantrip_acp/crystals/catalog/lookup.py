@@ -1,7 +1,7 @@
-"""Looking a model up: in the user's own table first, then in the one that ships (`models.json`).
+"""Model lookup: finds a model in the user's own table first, then in the shipped one (`models.json`).
 
-The user's is ``models.toml`` in the configuration folder: a table a provider, in it a table a model, with the fields of
-`ModelInfo`; what it gives stands over what ships, field by field::
+The user's table is ``models.toml`` in the configuration folder: a table per provider, in it a table per model, with
+the fields of `ModelInfo`. Its fields override the shipped ones one by one::
 
     [openai."gpt-6.1-sol"]
     price = {input = 2, output = 10, cached = 0.1}
@@ -39,38 +39,38 @@ FILE = "models.toml"
 DEFAULTS = "defaults"
 MAX_BYTES = 1_000_000
 SOON_DAYS = 60
-"""How long before its day a retirement is told of: the notice that providers give."""
+"""Days before its date on which a retirement is announced: the notice that providers give."""
 ALIKE = 0.88
-"""How much alike the letters of two names are where one is a misspelling of the other, from 0 to 1."""
+"""How similar the letters of two names must be, from 0 to 1, to count as a misspelling."""
 
 _SUFFIX = re.compile(
     r"-(?:latest|\d{8}|\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|preview-\d{2}-\d{2}|preview-\d{2}-\d{4}|preview|exp|\d{3})\Z"
 )
-"""What providers append to a model's name for one state of it."""
+"""The suffixes that providers append to a model's name for one version of it."""
 
 _VENDORS = {"anthropic": "anthropic", "openai": "openai", "google": "google"}
 _FIELDS = tuple(field for field in ModelInfo.__struct_fields__ if field not in ("known", "family"))
 
 
 def look_up(provider: str, model: str, *, remark: bool = True) -> ModelInfo:
-    """What is known of a model. Dated names and ``-latest`` are the model's own. Of a model that no table
-    has, what the rules of its family assume, else `UNKNOWN`.
+    """Look up a model. Dated names and ``-latest`` count as the model itself. For a model in no table: the assumptions
+    of its family, else `UNKNOWN`.
 
-    An unknown model is remarked on in the log, once. Raises `DefinitionError` where the user's table cannot be read.
+    An unknown model is logged once. Raises `DefinitionError` where the user's table cannot be read.
     """
     shipped, users = _entry(_shipped()["models"], provider, model), _entry(users_own(), provider, model)
     retired = _entry(_shipped()["retired"], provider, model) if shipped is None else None
     known = not (shipped is None and retired is None and users is None)
     found = {**(_of_family(provider, model) if shipped is None else shipped), **(retired or {}), **(users or {})}
     if provider == "ollama" and "price" not in found and "cloud" not in model.partition(":")[2]:
-        found["price"] = {}  # it runs on a machine of one's own: nothing is charged for tokens
+        found["price"] = {}  # it runs on the user's own machine: tokens cost nothing
     if not known and remark and provider not in ("local", *LOCAL):
         _remark(provider, model, found.get("family", ""))
     return codecs.convert({**found, "known": known}, ModelInfo) if found or known else UNKNOWN
 
 
 def _of_family(provider: str, model: str) -> dict[str, Any]:
-    """What the rules for families assume of a model; empty where no rule is for it."""
+    """The assumptions for a model's family; empty where no family matches."""
     bare = _bare(model)
     rule = next((rule for rule in _shipped()["families"] if re.search(rule["match"], bare)), None)
     if rule is None:
@@ -84,7 +84,7 @@ def _of_family(provider: str, model: str) -> dict[str, Any]:
 
 
 def _bare(model: str) -> str:
-    """A model's own name: without its maker, its tag, and the dots that OpenRouter has where Anthropic has dashes."""
+    """A model's bare name: without its maker and tag, and with dashes where OpenRouter has dots in Claude's names."""
     name = model.rpartition("/")[2].partition(":")[0].lower()
     return name.replace(".", "-") if name.startswith("claude-") else name
 
@@ -99,7 +99,7 @@ def _days_to(day: str) -> int:
 
 
 def remark(provider: str, model: str) -> str:
-    """What a user should know of a model's name: a retirement and its successor, or a likely misspelling. Empty if nothing."""
+    """A note about a model's name: a retirement and its successor, or a likely misspelling. Empty if there is none."""
     info = look_up(provider, model, remark=False)
     if info.retired:
         instead = f"; use {info.successor}" if info.successor else ""
@@ -112,9 +112,9 @@ def remark(provider: str, model: str) -> str:
 
 
 def meant(provider: str, model: str) -> str | None:
-    """The model of the table that a name is a misspelling of; None where it is none.
+    """The known model that a name misspells; None where it is no misspelling.
 
-    A name that differs from a known one in digits alone is a version that the table lacks, not a misspelling.
+    A name that differs from a known one only in digits is a version that the table lacks, not a misspelling.
     """
     import difflib
 
@@ -136,7 +136,7 @@ def _letters(name: str) -> str:
 
 
 def _all_names(provider: str) -> list[str]:
-    """Every name of a provider's models in the tables, those of the makers whose models OpenRouter serves too."""
+    """Every name of a provider's models in the tables; for OpenRouter also the models of the makers that it serves."""
     found = [name for _, name, _ in listed(provider)]
     if provider == "openrouter":
         for vendor, maker in _VENDORS.items():
@@ -145,7 +145,7 @@ def _all_names(provider: str) -> list[str]:
 
 
 def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
-    """Every model of both tables: provider, name, what is known."""
+    """Every model of both tables: provider, name, data."""
     shipped, users = _shipped()["models"], users_own()
     for name in (n for n in dict.fromkeys((*shipped, *users)) if provider in (None, n)):
         for model in dict.fromkeys((*shipped.get(name, {}), *users.get(name, {}))):
@@ -153,7 +153,7 @@ def listed(provider: str | None = None) -> Iterator[tuple[str, str, ModelInfo]]:
 
 
 def default(provider: str) -> str | None:
-    """The model of a provider where nobody names one; the user's ``defaults`` stand over ours."""
+    """The default model of a provider. The user's ``defaults`` override the shipped ones."""
     chosen = _file().get(DEFAULTS, {}).get(provider) or _shipped()["defaults"].get(provider)
     return str(chosen) if chosen else None
 
@@ -164,12 +164,12 @@ def about() -> Mapping[str, Any]:
 
 
 def users_file() -> Path:
-    """Where the user's own table is looked for."""
+    """The path of the user's own table."""
     return config_dir() / FILE
 
 
 def names(provider: str, model: str) -> Iterator[str]:
-    """The names under which a model may stand in a table, the nearest first."""
+    """The names under which a table may hold a model, the closest first."""
     yield model
     if provider in ("local", *PRESETS):
         base = model.partition(":")[0]
@@ -194,7 +194,7 @@ def _entry(table: Mapping[str, Any], provider: str, model: str) -> Mapping[str, 
             found: Mapping[str, Any] = entries[name]
             return found
     if provider == "openrouter":
-        # The makers' own models cost the same there, under names with dots where the maker has dashes.
+        # The makers' models cost the same there, under names with dots where the maker has dashes.
         vendor, _, name = model.partition("/")
         maker = _VENDORS.get(vendor)
         if maker is not None:
@@ -213,7 +213,7 @@ def _shipped() -> dict[str, Any]:
 
 
 def users_own() -> dict[str, Any]:
-    """What the user's table says, by provider and model. Raises `DefinitionError` where it cannot be read."""
+    """The user's table, by provider and model. Raises `DefinitionError` where it cannot be read."""
     return {name: models for name, models in _file().items() if name != DEFAULTS}
 
 
@@ -221,7 +221,7 @@ _read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
 
 def _file() -> dict[str, Any]:
-    """The user's table, read again when the file has changed."""
+    """The user's table file, read again when it has changed."""
     path = users_file()
     try:
         state = path.stat()
@@ -268,7 +268,8 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _sensible(entry: Mapping[str, Any], place: str) -> None:
-    """Windows and limits hold something, and nothing costs less than nothing: a ward on costs would never be reached."""
+    """Check the values: windows and limits must be positive, and prices not negative, or a ward on costs would never
+    be reached."""
     for key in ("context_window", "max_input", "max_output"):
         if entry.get(key, 1) < 1:
             raise DefinitionError(f"{key} is a number of tokens, 1 or more, not {entry[key]}", where=place)
@@ -281,7 +282,7 @@ def _sensible(entry: Mapping[str, Any], place: str) -> None:
     price = entry.get("price")
     while price is not None:
         for key in ("input", "output", "cached", "cache_write", "above"):
-            # Not a number is not below 0 either.
+            # NaN is not below 0 either.
             if not 0 <= price.get(key, 0) < float("inf"):
                 raise DefinitionError(f"price.{key} is a number from 0 on, not {price[key]}", where=place)
         price = price.get("long")
@@ -291,7 +292,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def _remark(provider: str, model: str, family: str) -> None:
-    """Said once a process: what is assumed, and where it can be corrected."""
+    """Log once per process what is assumed, and where to correct it."""
     if (provider, model) in _told:
         return
     _told.add((provider, model))

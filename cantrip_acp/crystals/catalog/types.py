@@ -1,6 +1,6 @@
-"""What is known of models: windows, limits, prices, abilities.
+"""Model data: windows, limits, prices and abilities of a model.
 
-The table ships as data (`models.json`) and is corrected by the user's own. An unknown model works with `UNKNOWN`.
+The table ships as data (`models.json`), and the user's own table corrects it. An unknown model works with `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cantrip_acp.crystals.contract import Attachment, Usage
 
 
 class Price(msgspec.Struct, frozen=True):
-    """US dollars for a million tokens. ``cached`` and ``cache_write`` are None where they cost what input costs.
+    """US dollars per million tokens. ``cached`` and ``cache_write`` are None where they cost the same as input.
 
-    A query whose prompt has more than ``above`` tokens costs what ``long`` says, all of it.
+    A query whose prompt has more than ``above`` tokens costs the ``long`` price, for all its tokens.
     """
 
     input: float = 0.0
@@ -26,7 +26,7 @@ class Price(msgspec.Struct, frozen=True):
     long: Price | None = None
 
     def cost(self, usage: Usage) -> float | None:
-        """What one query cost, in US dollars: the part of it that is known, None where nothing is."""
+        """The cost of one query in US dollars, for its known tokens; None where no tokens are known."""
         if usage.total_tokens is None:
             return None
         prompt, read, wrote = usage.prompt_tokens or 0, usage.cached_tokens or 0, usage.cache_write_tokens or 0
@@ -40,7 +40,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 def priced(usage: Usage, price: Price | None) -> Usage:
-    """One query's usage with its cost, where both its tokens and the price are known; what is unknown of it counted."""
+    """The usage of one query with its cost, where the price is known; unknown parts are counted."""
     if price is not None:
         usage = msgspec.structs.replace(usage, cost=price.cost(usage))
     if usage.prompt_tokens is None or usage.completion_tokens is None:
@@ -49,16 +49,18 @@ def priced(usage: Usage, price: Price | None) -> Usage:
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One model.
+    """The data of one model.
 
-    ``context_window``, ``max_input`` and ``max_output`` are in tokens, None where not known; ``max_input`` is given where a
-    prompt may not fill the window. ``price`` is None where not known. ``efforts`` are those that it takes, from the least;
-    empty where not known. ``retired`` is the day (ISO) on which its provider shuts it down, ``successor`` what to use instead.
-    ``tools``: takes tool definitions (else gate calls are asked for and parsed in text). ``images``, ``audio``,
+    ``context_window``, ``max_input`` and ``max_output`` are in tokens, None where not known; ``max_input`` is set
+    where a prompt may not fill the window. ``price`` is None where not known. ``efforts`` are the supported efforts,
+    lowest first; empty where not known. ``retired`` is the day (ISO) on which its provider shuts it down,
+    ``successor`` the model to use instead.
+    ``tools``: takes tool definitions (else gate calls are requested and parsed in text). ``images``, ``audio``,
     ``documents``: takes such attachments. ``reasoning``: thinks before it answers, by an effort or a budget.
-    ``sampling``: takes temperature and top_p. ``forced_tools``: takes a tool_choice that forces a call. ``thinking``, where
-    the family has several ways: by a ``budget`` of tokens, ``adaptive`` (it decides; an effort bounds it), or adaptive and
-    ``always``. ``known``: stands in the table, and is no assumption. ``family``: the name of the rule that assumed the rest.
+    ``sampling``: takes temperature and top_p. ``forced_tools``: takes a tool_choice that forces a call. ``thinking``,
+    where the family has several ways: ``budget`` of tokens, ``adaptive`` (the model decides; an effort limits it), or
+    ``always`` (adaptive, cannot be turned off). ``known``: it is in the table, not assumed. ``family``: the name of
+    the rule with the assumptions.
     """
 
     context_window: int | None = None
@@ -86,7 +88,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNKNOWN = ModelInfo()
-"""What is assumed of a model that no table knows: it takes tools, nothing but text, and its window and price are not known."""
+"""The data for a model in no table: it takes tools and only text; its window and price are not known."""
 
 
 def takes(attachment: Attachment, info: ModelInfo) -> bool:
@@ -95,9 +97,10 @@ def takes(attachment: Attachment, info: ModelInfo) -> bool:
 
 
 def attachment_note(attachment: Attachment, model: str, why: str = "") -> str:
-    """What the model reads in an attachment's place. ``why`` replaces the reason, that it does not take the kind.
+    """The note that the model reads in place of an attachment. ``why`` replaces the default reason, that it does not
+    take the kind.
 
-    A function of its arguments alone: the same in every query, so that prompt caches stay warm.
+    The note depends only on the arguments. It is the same in every query, so prompt caches stay valid.
     """
     article = "a" if attachment.kind == "document" else "an"
     what = f"{article} {attachment.kind} ({attachment.mime}, {_size(attachment)})"
@@ -108,7 +111,7 @@ def attachment_note(attachment: Attachment, model: str, why: str = "") -> str:
 
 
 def _size(attachment: Attachment) -> str:
-    """How large the attachment is, for people: ``12 kB``."""
+    """The size of the attachment for people: ``12 kB``."""
     count = len(attachment.data) * 3 // 4 - attachment.data[-2:].count("=")
     for unit in ("bytes", "kB"):
         if count < 1000:

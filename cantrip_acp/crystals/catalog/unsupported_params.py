@@ -1,6 +1,7 @@
-"""Parameters that a model or a server turns out not to take: left out from then on, in place of failing each query.
+"""Unsupported parameters: drops a request parameter after a model or server refused it, so that later queries do not
+fail.
 
-No table knows every model. Only what changes how well it answers is left out so, never what was said or asked for.
+No table knows every model. Only parameters that affect the quality are dropped, never the messages or the tools.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DROPPABLE = (
 _RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 
 _SPOKEN = {"reasoning.summary": r"reasoning[ _.]summar(?:y|ies)", "include": r"(?:include|[Ee]ncrypted content)"}
-"""Where the message names a parameter in other words than the request."""
+"""Patterns for parameters whose name in the error message differs from the request."""
 
 _NOT_TAKEN = re.compile(
     r"unsupported|not supported|does(?: not|n't) support|unrecognized|unknown|unexpected|not permitted|extra (?:fields|inputs)"
@@ -44,7 +45,7 @@ _NOT_TAKEN = re.compile(
 
 
 def not_taken(error: CrystalError, body: Mapping[str, Any]) -> str | None:
-    """The parameter of ``body`` that ``error`` says is not taken; None where it says nothing of the kind."""
+    """The parameter of ``body`` that ``error`` says is not supported; None where it says no such thing."""
     if error.status not in (400, 403, 422):
         return None
     words = str(error)
@@ -61,7 +62,7 @@ def not_taken(error: CrystalError, body: Mapping[str, Any]) -> str | None:
 
 
 def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
-    """The body without what is not taken; a limit of tokens goes by its other name."""
+    """The body without the refused parameters; a refused token limit gets its other name."""
     out = dict(body)
     for name in dropped:
         head, _, tail = name.partition(".")
@@ -83,11 +84,12 @@ def without(body: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
 
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Every effort that some model takes, from the least to the most."""
+"""All efforts that models take, lowest first."""
 
 
 def nearest_effort(asked: str, taken: Sequence[str]) -> str:
-    """The one of ``taken`` that is nearest to the effort asked for; of two the lesser. Who asks for thinking gets some."""
+    """The effort of ``taken`` that is nearest to the requested one; of two equally near, the lower. Unless "none" was
+    requested, thinking stays on where possible."""
     rank = EFFORTS.index(asked) if asked in EFFORTS else EFFORTS.index("medium")
     thinks = [effort for effort in taken if effort != "none"]
     return min(
@@ -97,12 +99,12 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
 
 
 _EFFORT_PLACES = (("reasoning", "effort"), ("reasoning_effort",), ("output_config", "effort"))
-"""Where the requests of the different protocols have it."""
+"""The places of the effort in the requests of the different protocols."""
 _QUOTED = re.compile(r"[`'\"\u2018\u2019\u201c\u201d](\w+)[`'\"\u2018\u2019\u201c\u201d]")
 
 
 class Effort:
-    """The effort that a model takes in place of one that it refused, learned from the refusal's own words."""
+    """The effort that replaces one that the model refused, learned from the error message."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -110,14 +112,14 @@ class Effort:
         self._notices: list[str] = []
 
     def applied(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body with the effort that its model takes."""
+        """The body with an effort that the model takes."""
         place = _effort_place(body)
         if place is None:
             return body
         return _with_effort(body, place, self._instead.get(_at(body, place), _at(body, place)))
 
     def learn(self, error: CrystalError, sent: Mapping[str, Any]) -> bool:
-        """Whether ``error`` refuses the effort that was sent and names others, so that asking once more helps."""
+        """Whether ``error`` refuses the sent effort and names others, so that a second try helps."""
         place = _effort_place(sent)
         words = str(error)
         if place is None or error.status not in (400, 422) or "effort" not in words:
@@ -134,7 +136,7 @@ class Effort:
         return True
 
     def notices(self) -> tuple[str, ...]:
-        """What the user is to be told, once."""
+        """The notes for the user; each is returned once."""
         told, self._notices = tuple(self._notices), []
         return told
 
@@ -156,10 +158,10 @@ def _with_effort(body: dict[str, Any], place: tuple[str, ...], effort: str) -> d
 
 
 class RefusedReplay:
-    """Thinking of the history that its provider refuses to take back, by what it is: later thinking is still sent.
+    """Thinking blocks of the history that their provider refuses to take back. Later thinking is still sent.
 
-    A fold, another recipe or another key changes what stood before a signed block, and the provider then refuses all blocks
-    from before that change. What comes after it is signed anew.
+    A fold, another recipe or another key changes the messages before a signed block. Then the provider refuses all
+    blocks from before that change. Blocks after it have new signatures.
     """
 
     def __init__(self, family: str) -> None:
@@ -167,7 +169,7 @@ class RefusedReplay:
         self._refused: set[bytes] = set()
 
     def without(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages, those that were refused as content and calls alone."""
+        """The messages, with only content and calls for the refused ones."""
         if not self._refused:
             return messages
         return [
@@ -176,7 +178,8 @@ class RefusedReplay:
         ]
 
     def refuse(self, messages: Sequence[Message]) -> bool:
-        """Remember all that these messages replay; False where that is nothing, so that asking again would not help."""
+        """Remember all blocks in these messages as refused. False where there are none, so that asking again would not
+        help."""
         found = {key for message in messages if (key := self._key(message)) is not None}
         self._refused |= found
         return bool(found)

@@ -190,7 +190,7 @@ class Usage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Usage:
-        """What `record` gave; keys that an older record lacks were not known then and count as 0."""
+        """Read back the result of `record`. Keys that an older record lacks count as 0."""
         return cls(**{name: record[name] for name in cls.__struct_fields__ if name in record})
 
 

@@ -47,12 +47,12 @@ SILENCE_S = 300.0
 class Endpoint:
     """One model at one address.
 
-    ``base_url`` None is the provider's own address, or the one that the environment names for this provider
-    (`environment_address`). Headers that the environment holds for the provider's SDK (``OPENAI_CUSTOM_HEADERS`` …) are sent
-    only then. ``headers`` are sent with each request. ``options`` are those of the recipe that only one family knows
-    (``api``, ``effort``, ``thinking_budget``, ``tools`` …). ``refusal_hint`` tells a user whose request was refused for want of a
-    key why none was sent. ``name_hint`` tells one whose model was not found what it may be meant to be, ``remarks`` what is to be
-    said when a cast begins.
+    ``base_url`` None means the address that the environment names for this provider (`environment_address`), else the
+    provider's own. Headers that the environment holds for the provider's SDK (``OPENAI_CUSTOM_HEADERS`` …) are sent
+    only then. ``headers`` are sent with each request. ``options`` are the recipe's options that only some providers
+    know (``api``, ``effort``, ``thinking_budget``, ``tools`` …). ``refusal_hint`` tells the user why no key was sent,
+    where a request was refused for lack of one. ``name_hint`` suggests another name for a model that was not found.
+    ``remarks`` are shown when a cast begins.
     """
 
     provider: str

@@ -36,7 +36,8 @@ _LISTED = ("", "/models")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``ok``: it answered, and takes the key. ``text`` says what happened, without secrets."""
+    """The result of a check. ``ok``: the provider answers and accepts the key. ``text`` says what happened, without
+    secrets."""
 
     ok: bool
     text: str

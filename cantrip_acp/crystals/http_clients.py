@@ -110,5 +110,5 @@ async def release(crystal: Crystal, user: object) -> None:
     with anyio.move_on_after(CLOSING_S, shield=True):
         try:
             await aclose()
-        except Exception as error:  # noqa: BLE001 - whatever a library says of a connection that ends anyway
+        except Exception as error:  # noqa: BLE001 - a library may raise anything while a connection closes
             log.debug("the connections of %s did not end well: %s: %s", crystal.name, type(error).__name__, error)

@@ -197,9 +197,10 @@ END = "."
 
 @dataclass(frozen=True)
 class Said:
-    """What was typed: prose, a call (tool and arguments as JSON text), a refusal, or a question to the terminal itself.
+    """One input: text, a call (tool and arguments as JSON text), a refusal, or a command for the terminal itself.
 
-    ``more`` where it is not complete, ``problem`` with what is wrong with it. ``hold``: it goes with what comes next.
+    ``more`` where it is not complete; ``problem`` with what is wrong. ``hold``: it is sent together with the next
+    input.
     """
 
     kind: Literal["text", "call", "refusal", "show", "problem", "more", "nothing"]
@@ -211,7 +212,7 @@ class Said:
 
 @dataclass
 class Typing:
-    """Lines as they are typed, until they are something. ``tools`` are those that the query offers."""
+    """Collects typed lines until they form one input. ``tools`` are those that the query offers."""
 
     tools: Sequence[ToolDefinition]
     _lines: list[str] = field(default_factory=list)

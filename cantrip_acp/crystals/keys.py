@@ -38,7 +38,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A key: ``name`` is the variable's, ``source`` says for people where it was: the environment, a file, the keyring."""
+    """A key. ``name`` is its variable; ``source`` is its place, as text for people: the environment, a file, the
+    keyring."""
 
     name: str
     secret: Secret = field(repr=False)

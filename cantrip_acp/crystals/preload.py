@@ -46,7 +46,7 @@ def prepare_beside(crystal: Crystal) -> None:
     def run() -> None:
         try:
             prepare()
-        except Exception as error:  # noqa: BLE001 - the first query meets it again, and says it where it can be seen
+        except Exception as error:  # noqa: BLE001 - the first query meets the same error, and reports it
             log.info("%s could not be prepared: %s: %s", crystal.name, type(error).__name__, error)
 
     threading.Thread(target=run, name=f"prepare {crystal.name}", daemon=True).start()

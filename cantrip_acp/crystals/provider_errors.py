@@ -119,7 +119,7 @@ _SENT = frozenset({"ReadTimeout", "ReadError", "RemoteProtocolError"})
 
 @contextmanager
 def opening(meter: Meter) -> Iterator[None]:
-    """Around the sending of one request, until its response begins: tells the meter whether it may be billed."""
+    """Wraps the sending of one request, until its response begins. Tells the meter whether the request may be billed."""
     meter.sent()
     try:
         yield

@@ -48,12 +48,12 @@ _INSIST = "Your last answer called no tool. Answer with at least one tool call."
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently to ask again.
+    """How often to retry, and how long to wait.
 
-    ``max_retries`` are attempts after the first. The n-th wait is ``base_s`` × 2ⁿ with up to a quarter more by chance, at
-    most ``max_wait_s``; a ``Retry-After`` of the provider is honoured instead, and ends the asking where it is longer than
-    ``max_retry_after_s``. ``statuses`` replaces the retryable ones (429 and 5xx); other 4xx are never asked again.
-    ``sleep`` and ``chance`` can be replaced so that tests need no time.
+    ``max_retries`` are attempts after the first. The n-th wait (from 0) is ``base_s`` × 2ⁿ plus a random part of up to
+    a quarter, at most ``max_wait_s``. A ``Retry-After`` of the provider is used instead; if it is longer than
+    ``max_retry_after_s``, there is no retry. ``statuses`` replaces the retryable statuses (429 and 5xx); other 4xx are
+    never retried. ``sleep`` and ``chance`` can be replaced, so that tests need no time.
     """
 
     max_retries: int = 3

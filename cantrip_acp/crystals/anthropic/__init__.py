@@ -1,1 +1,4 @@
-"""Claude by Anthropic's Messages API, through the official SDK, which is imported with the first query."""
+"""Anthropic: Claude models through the Messages API and the official SDK, imported with the first query.
+
+These modules may import the contract, the catalog and the HTTP helpers. Start reading in `crystal`.
+"""

@@ -1,6 +1,8 @@
-"""Claude by Anthropic's own SDK (``anthropic``), which is imported when it is first needed.
+"""Anthropic crystal: queries Claude through Anthropic's SDK (``anthropic``), which is imported when it is first
+needed.
 
-Requests are `anthropic_request`'s, responses `anthropic_reading`'s; here is the way between: the client, its errors, its end.
+`anthropic.request` builds the requests and `anthropic.response` reads the responses. This module has the client, its
+errors and its end.
 """
 
 from __future__ import annotations
@@ -35,16 +37,16 @@ _PAUSES = 8
 _REQUEST_ID = "X-ACP-Model-Request-ID"
 _BETA = "anthropic-beta"
 _INTERLEAVED = "interleaved-thinking-2025-05-14"
-"""Lets models that think by a budget think between calls of tools; the others do so anyway."""
+"""Lets models with a thinking budget think between tool calls; the others do so anyway."""
 
 _SAMPLING = ("temperature", "top_p")
-"""What the models of today do not take any more."""
+"""Parameters that newer models no longer take."""
 
 _UNSIGNED = re.compile(
     r"signature\W.{0,60}(?:invalid|verif|valid)|invalid.{0,10}signature|thinking\W{0,3} blocks? .{0,80}(?:modified|original)",
     re.IGNORECASE | re.DOTALL,
 )
-"""How it is said that a block of thinking is not the server's own."""
+"""The error text for a thinking block that is not the server's own."""
 
 _STATUSES = {
     "invalid_request_error": 400,
@@ -59,11 +61,11 @@ _STATUSES = {
     "timeout_error": 504,
     "overloaded_error": provider_errors.OVERLOADED,
 }
-"""The status that an error in a stream would have had, by its type: the stream's own was 200."""
+"""The status for an error inside a stream, by its type; the stream's own status was 200."""
 
 
 class AnthropicCrystal:
-    """A Claude model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `anthropic_request.thinking`)."""
+    """A Claude model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `anthropic.request.thinking`)."""
 
     name = "anthropic"
 
@@ -78,12 +80,12 @@ class AnthropicCrystal:
         self._who = f"{self.name}:{self.model}"
         self._clients: ClientPerLoop[Any] = ClientPerLoop(self._make, _close)
         self._tls: Any = None
-        """The certificates to trust, once for all loops: they take as long to load as a short answer."""
+        """The trusted certificates, loaded once for all event loops: loading takes as long as a short answer."""
         self._lock = threading.Lock()
         self._refused_thinking = RefusedReplay(FAMILY)
         self._effort = Effort(self._who)
         self._dropped: set[str] = set()
-        """Parameters that the model turned out not to take."""
+        """Parameters that the model refused."""
 
     def __repr__(self) -> str:
         return f"AnthropicCrystal({self.model})"
@@ -98,7 +100,7 @@ class AnthropicCrystal:
                 self._tls = httpx2.create_ssl_context()
 
     async def _prepared(self) -> None:
-        # The import takes a second or more, for which the loop must not stand still.
+        # The import takes a second or more, and must not block the event loop.
         try:
             await anyio.to_thread.run_sync(self.prepare, abandon_on_cancel=True)
         except Exception as error:
@@ -133,7 +135,7 @@ class AnthropicCrystal:
             sent = await self._ask(body, headers, reading, emit, query.meter)
             if not reading.paused:
                 break
-            # It goes on where it was, from its own words.
+            # Continue from the model's own output.
             said = reading.resume()
             messages = body["messages"]
             if messages[-1]["role"] == "assistant":
@@ -155,8 +157,10 @@ class AnthropicCrystal:
     async def _ask(
         self, body: dict[str, Any], headers: Mapping[str, str], reading: Reading, emit: Emit, meter: Meter
     ) -> dict[str, Any]:
-        """One request; its body as it was sent. A parameter that nobody insists on and that the model does not take is left
-        out from then on."""
+        """Send one request until it is accepted, and return its body as sent.
+
+        A sampling or thinking parameter that the model refuses is left out from then on; a refused effort is replaced.
+        """
         while True:
             sent = self._effort.applied(without(body, self._dropped))
             try:
@@ -191,16 +195,16 @@ class AnthropicCrystal:
                     break
                 await reading.take(event, emit)
                 if event.get("type") in ("message_start", "message_delta"):
-                    # Counted at once: whoever cancels now has been billed for what was reported until now.
+                    # Count at once: a query that is cancelled now is billed for what was reported so far.
                     used = priced(reading.used(), self._endpoint.info.price)
                     meter.report(used, complete=reading.stopped is not None)
             else:
-                # What is left is the end of the body: a connection that was read to it serves the next query as well.
+                # Read to the end of the body, so that the connection can serve the next query.
                 with anyio.move_on_after(_REST_S), contextlib.suppress(CrystalError):
                     await self._sdk(anext(stream, _END), sent=True)
         except CrystalError as error:
             if error.status is not None and reading.events == before:
-                # The service was overloaded, say, and told so inside the stream before it began to answer.
+                # For example, the service was overloaded and said so inside the stream before it began to answer.
                 meter.refused()
             raise
         except Unreadable as problem:
@@ -215,7 +219,7 @@ class AnthropicCrystal:
             raise provider_errors.broken(self._who, EOFError("it ended without message_stop"), sent=True)
 
     def _no_event(self, response: Any) -> CrystalError:
-        """What came with status 200 in place of a stream: an error, or something else altogether."""
+        """The error for a response with status 200 that is not a stream: an API error, or other content."""
         body = response.extensions.get(TAIL, b"").decode("utf-8", "replace")
         try:
             found = json.loads(body)
@@ -231,7 +235,8 @@ class AnthropicCrystal:
         return provider_errors.no_answer(self._who, kind, body)
 
     async def _post(self, body: Any, headers: Mapping[str, str]) -> Any:
-        """The stream of a request, its events as they come: the SDK's own types would be built for each, and lose what is new."""
+        """The stream of a request, with its events as plain JSON. The SDK's own types would cost time for each event,
+        and drop new fields."""
         import anthropic
 
         client = self._clients.get()
@@ -244,12 +249,12 @@ class AnthropicCrystal:
         try:
             return await post(body)
         except UnicodeEncodeError:
-            # Half of a surrogate pair, which JSON in UTF-8 cannot hold, as a program's output may have it.
+            # Half of a surrogate pair, which JSON in UTF-8 cannot hold. The output of a program may contain it.
             text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
             return await post(json.loads(text))
 
     async def _sdk(self, step: Any, *, sent: bool = False) -> Any:
-        """What a step of the SDK gives; whatever it raises is an error of the contract."""
+        """Await one step of the SDK, and turn its errors into errors of the contract."""
         import anthropic
         import httpx2
 
@@ -270,7 +275,7 @@ class AnthropicCrystal:
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise provider_errors.broken(who, error, sent=sent) from None
         except Exception as error:  # noqa: BLE001
-            # The SDK parses as it reads: what is not the API's JSON raises whatever the parser raises.
+            # The SDK parses while it reads: for content that is not the API's JSON, any error of the parser may come.
             words = f"{type(error).__name__}: {error}"
             if sent:
                 raise provider_errors.unreadable(who, words) from None
@@ -286,7 +291,7 @@ class AnthropicCrystal:
         message = error.api_message if isinstance(error.api_message, str) else error.message
         code = kind
         if "spend_limit" in (error.error_code or "") or "credit balance is too low" in message:
-            # It is 429 (or 400) as well, but does not pass by waiting.
+            # Its status is 429 (or 400), but waiting does not help.
             code = "insufficient_quota"
         return provider_errors.refused(
             self._who,
@@ -306,7 +311,8 @@ class AnthropicCrystal:
         address = endpoint.address()
         headers: dict[str, Any] = {}
         if endpoint.base_url is not None:
-            # An address of a recipe is a stranger to the environment: the SDK would send it these headers all the same.
+            # The address comes from a recipe, not from the environment. Without this, the SDK would send the
+            # environment's headers there.
             for line in os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n"):
                 if name := line.partition(":")[0].strip():
                     headers[name] = anthropic.Omit()
@@ -314,15 +320,15 @@ class AnthropicCrystal:
             headers[{"authorization": "Authorization", "user-agent": "User-Agent"}.get(name.lower(), name)] = value
         if endpoint.api_key:
             if address is not None and not any(name.lower() == "x-api-key" for name in headers):
-                # Servers that speak this API in Anthropic's place look for the key where it used to be.
+                # Other servers with this API look for the key in its older header.
                 headers["X-Api-Key"] = endpoint.api_key.reveal()
         elif "Authorization" not in headers:
-            # A gateway that asks for none. The SDK must not go and find one of its own for it.
+            # A gateway without a key. The SDK must not find another key and send it there.
             headers["Authorization"] = anthropic.Omit()
         silence, connect = endpoint.silence_s, endpoint.connect_s
         straight: dict[str, Any] = {}
         if provider_errors.is_loopback(address or ""):
-            # A proxy of the environment knows nothing of this machine's own ports.
+            # A proxy of the environment cannot reach this machine's own ports.
             straight = {"trust_env": False, "transport": httpx2.AsyncHTTPTransport(verify=self._tls)}
         return anthropic.AsyncAnthropic(
             api_key=endpoint.api_key.reveal() if endpoint.api_key else "",
@@ -330,10 +336,10 @@ class AnthropicCrystal:
             default_headers=headers,
             max_retries=0,
             timeout=httpx2.Timeout(silence, connect=connect, pool=connect),
-            # The loop's own spans tell of a query; a second set would count it twice.
+            # The loop has its own spans for a query; a second set would count it twice.
             open_telemetry=False,
             http_client=anthropic.DefaultAsyncHttpxClient(
-                # A redirect would carry the conversation, and keys in headers, to who knows where.
+                # A redirect could send the conversation, and keys in headers, to any address.
                 follow_redirects=False,
                 verify=self._tls,
                 event_hooks={"response": [watch]},

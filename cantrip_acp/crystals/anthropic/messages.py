@@ -1,7 +1,7 @@
-"""Our messages as the Messages API takes them, and back. No SDK is needed for it.
+"""Anthropic messages: renders our messages for the Messages API, and keeps its blocks. It needs no SDK.
 
-What is rendered once is rendered the same for good: a longer list of messages has the shorter one's rendering as its
-beginning, so that Anthropic's prompt cache holds. Cache points alone move (`cached`); they are no part of what is cached.
+The rendering of a message never changes: a longer list of messages starts with the rendering of the shorter one, so
+Anthropic's prompt cache works. Only the cache points move (`cached`); they are not part of the cached content.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def tools_of(tools: Iterable[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Rendered:
-    """System messages before the first other one are the system prompt, a block each; a later one is a user's message.
+    """Render messages. System messages before any other become the system prompt, one block each; a later one becomes
+    a user message.
 
-    The answers to the calls of one utterance stand together in one user's message, right behind it, as the API demands.
+    The answers to the calls of one utterance are together in one user message, directly after it, as the API requires.
     """
     rendering = _Rendering(model, info)
     for message in messages:
@@ -55,7 +56,7 @@ def rendered(messages: Sequence[Message], model: str, info: ModelInfo) -> Render
 
 
 class _Rendering:
-    """Messages on their way to the wire."""
+    """The state of a rendering."""
 
     __slots__ = ("_answers", "_asked", "_held", "_info", "_model", "_used", "messages", "system")
 
@@ -65,9 +66,9 @@ class _Rendering:
         self._model = model
         self._info = info
         self._used: dict[str, int] = {}
-        """Ids on the wire so far and how often they came: each must be the only one of its kind."""
+        """Call ids so far, and how often each came: an id must be unique in a request."""
         self._asked: dict[str, str] = {}
-        """Calls of the last utterance that wait for an answer, by our id: their id on the wire."""
+        """Calls of the last utterance that wait for an answer: our id to the id in the request."""
         self._answers: list[dict[str, Any]] = []
         self._held: list[dict[str, Any]] = []
 
@@ -93,7 +94,7 @@ class _Rendering:
                 self._assistant(message)
 
     def close(self) -> None:
-        """The answers of an utterance are complete: the ones that lack are made up, for the API demands one to each call."""
+        """End the answers of an utterance. Missing ones are made up, because the API requires one for each call."""
         if self._asked or self._answers:
             for wire_id in self._asked.values():
                 self._answers.append(_result(wire_id, _text(_UNANSWERED), is_error=True))
@@ -114,7 +115,7 @@ class _Rendering:
             blocks = [{"type": "text", "text": message.content}] if message.content and message.content.strip() else []
             blocks.extend(calls)
         if not self.messages:
-            # A conversation begins with the user; one that was folded or forked may not.
+            # A conversation must start with the user; a folded or forked one may not.
             self._user([{"type": "text", "text": _EMPTY}])
         self.messages.append({"role": "assistant", "content": blocks or [{"type": "text", "text": _EMPTY}]})
 
@@ -122,7 +123,7 @@ class _Rendering:
         wire_id = call.id if _ID.fullmatch(call.id) and len(call.id) <= _LONGEST_ID else f"call_{_digest(call.id)}"
         count = self._used[wire_id] = self._used.get(wire_id, 0) + 1
         if count > 1:
-            # Other providers count from one in each response.
+            # Other providers count ids from one in each response.
             wire_id = f"call_{_digest(f'{wire_id} {count}')}"
         self._asked[call.id] = wire_id
         return {"type": "tool_use", "id": wire_id, "name": wire_name(call.gate), "input": _input(call.args)}
@@ -133,7 +134,7 @@ class _Rendering:
         attached = [_attached(each, self._model, self._info) for each in message.attachments]
         if wire_id is not None:
             if message.is_error:
-                # The content of a failure must be text.
+                # The content of a failed result must be text.
                 self._held.extend(attached)
                 attached = []
             self._answers.append(_result(wire_id, [*_text(text), *attached], is_error=message.is_error))
@@ -159,7 +160,8 @@ def _result(wire_id: str, content: list[dict[str, Any]], *, is_error: bool) -> d
 
 
 def _verbatim(message: Message, model: str, calls: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """The blocks in the order in which this model gave them, its thinking untouched; None where another said it."""
+    """The blocks in the order in which this model gave them, with its thinking unchanged; None where another model
+    wrote them."""
     kept = message.provider
     if not isinstance(kept, Mapping) or kept.get("family") != FAMILY or kept.get("model") != model:
         return None
@@ -175,9 +177,9 @@ def _verbatim(message: Message, model: str, calls: list[dict[str, Any]]) -> list
 
 
 def kept_blocks(blocks: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any] | None:
-    """``Response.provider`` for these blocks; None where content and calls alone give the same.
+    """``Response.provider`` for these blocks; None where content and calls alone give the same blocks.
 
-    Calls are kept as places: what they say is in the response's own ``tool_calls``.
+    For a call only its place is kept: the response's ``tool_calls`` hold the rest.
     """
     kinds = [b["type"] for b in blocks]
     if kinds == sorted(kinds) and set(kinds) <= {"text", "tool_use"} and kinds.count("text") <= 1:
@@ -217,7 +219,8 @@ def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, 
 
 
 def _input(args: str) -> dict[str, Any]:
-    """Arguments as the mapping that the API demands; what is none is carried in one, so that the model sees its mistake."""
+    """The arguments as the mapping that the API requires. Other values are put into a mapping, so that the model sees
+    its mistake."""
     if not args.strip():
         return {}
     try:
@@ -228,8 +231,10 @@ def _input(args: str) -> dict[str, Any]:
 
 
 def cached(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with its cache points, at most four: behind the tools, the system prompt, what the last query ended with
-    (which is in the cache) and what this one ends with (which the next one will find). The request itself stays as it is.
+    """The request with at most four cache points; ``request`` itself does not change.
+
+    They are after the tools, after the system prompt, at the end of the last query (which is in the cache), and at the
+    end of this one (which the next query will find).
     """
     out = dict(request)
     for part in ("tools", "system"):

@@ -1,4 +1,4 @@
-"""A whole request to the Messages API: how much it thinks, whether it must call a tool, how long it may answer."""
+"""Anthropic request: builds the whole body for the Messages API, with thinking, tool choice and token limit."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.contract import Query
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""What ``effort`` may be; Anthropic has no ``minimal``, so it is ``low``."""
+"""The values of ``effort``. Anthropic has no ``minimal``, so it becomes ``low``."""
 
 UNKNOWN_MAX_TOKENS = 16_384
-"""Tokens of a response of a model that no table knows: the API demands a number."""
+"""The token limit of a response for a model in no table: the API requires a number."""
 MAX_TOKENS = 64_000
-"""Tokens of a response where the call gives none and the model has no lower limit."""
+"""The token limit of a response where the call sets none and the model has no lower one."""
 LEAST_BUDGET = 1024
 
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 49152}
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Raises `DefinitionError` for an effort or a budget that there is not."""
+    """Check effort and budget. Raises `DefinitionError` for an invalid value."""
     effort = options.get("effort")
     if effort is not None and effort not in EFFORTS:
         raise DefinitionError(f"effort is {effort!r}; it is one of {', '.join(EFFORTS)}")
@@ -38,11 +38,11 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def thinking(info: ModelInfo, options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    """``thinking`` and the effort of ``output_config``; None where the request is to leave it out.
+    """``thinking`` and the effort of ``output_config``; None where the request must omit it.
 
-    ``thinking_budget`` is in tokens, ``effort`` one of `EFFORTS`. A model that decides by itself how much to think is asked
-    for summaries of it, also where neither is given, and takes a budget as an effort. One that thinks by a budget thinks
-    where it is told to. Of a model that is not known, what is asked for is believed to be possible.
+    ``thinking_budget`` is in tokens, ``effort`` is one of `EFFORTS`. An adaptive model is asked for summaries of its
+    thinking, even where neither is set, and gets a budget as an effort. A model with a budget thinks only where asked.
+    For an unknown model, the request is assumed to be possible.
     """
     effort, budget = options.get("effort"), options.get("thinking_budget")
     off = budget == 0 or (budget is None and effort == "none")
@@ -120,7 +120,7 @@ def _choice(query: Query, *, forced: bool) -> dict[str, Any] | None:
 
 
 def _room(max_tokens: int, thought: dict[str, Any], info: ModelInfo) -> tuple[int, dict[str, Any]]:
-    """A limit that leaves room for an answer beside the budget: the API counts both together."""
+    """A token limit with room for an answer besides the budget, because the API counts both together."""
     budget = thought["budget_tokens"]
     total = max_tokens if budget < max_tokens else budget + max_tokens
     if info.max_output is not None:
@@ -130,7 +130,8 @@ def _room(max_tokens: int, thought: dict[str, Any], info: ModelInfo) -> tuple[in
 
 
 def _breaks_off(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the model is amid calls of tools that were begun without thinking (by another model): the API then wants none."""
+    """Whether the model is in the middle of tool calls that began without thinking (by another model): the API then
+    refuses thinking."""
     if messages[-1]["content"][0]["type"] != "tool_result":
         return False
     said = next(m["content"] for m in reversed(messages) if m["role"] == "assistant")
@@ -138,7 +139,7 @@ def _breaks_off(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _tools_of_old(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Definitions of the tools that the history calls, where there are none any more: the API wants them."""
+    """Definitions for the tools that the history calls, where no tools are offered any more: the API requires them."""
     names: dict[str, None] = {}
     for message in messages:
         if message["role"] == "assistant":

@@ -1,6 +1,6 @@
-"""A response of the Messages API while it streams: events in, blocks and counts out. No SDK is needed for it.
+"""Anthropic response: reads the events of a Messages API stream into blocks and counts. It needs no SDK.
 
-Events are JSON as it arrived, so one may lack anything; what is not known is passed over, as the API asks.
+Events are plain JSON, so any field may be missing. Unknown events are ignored, as the API asks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Unreadable(Exception):
 
 
 class _Block:
-    """One block of content: its fields as they grow."""
+    """One content block, with its fields while they grow."""
 
     __slots__ = ("fields", "kind", "parts", "said")
 
@@ -41,15 +41,15 @@ class _Block:
         self.kind = kind
         self.fields = fields
         self.parts: list[str] = []
-        """Of a text or a thinking block: its text; of a tool_use: the JSON of its input."""
+        """For a text or thinking block: its text. For a tool_use: the JSON of its input."""
         self.said = False
-        """Whether a text has more than blanks."""
+        """Whether a text block has more than blanks."""
 
 
 class Reading:
-    """What has come so far. ``stopped`` is the provider's own word for why it ended; ``done`` says that it did.
+    """The response so far. ``stopped`` is the provider's stop reason; ``done`` is true when the stream has ended.
 
-    A response that was paused goes on in another stream: `resume`, and blocks and counts go on where they were.
+    A paused response continues in another stream: call `resume`, then blocks and counts continue.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,8 @@ class Reading:
 
     @property
     def paused(self) -> bool:
-        """Whether it waits to be asked to go on: a server's own tools took long. Calls of ours are answered first."""
+        """Whether the provider waits for a request to continue, because its own tools took long. Calls of our tools
+        are answered first."""
         return (
             self.stopped == "pause_turn"
             and bool(self._wire_blocks())
@@ -75,7 +76,7 @@ class Reading:
         )
 
     async def take(self, event: Any, emit: Emit) -> None:
-        """One event. Raises `Unreadable`."""
+        """Take one event. Raises `Unreadable`."""
         kind = _text(event, "type")
         if kind == "content_block_delta":
             await self._delta(event, emit)
@@ -99,7 +100,7 @@ class Reading:
         self.events += 1
 
     def resume(self) -> list[dict[str, Any]]:
-        """Get ready for the next stream of a paused response; the blocks so far, to be sent back as they are."""
+        """Prepare for the next stream of a paused response. Returns the blocks so far, to send back unchanged."""
         self.done = False
         self.stopped = None
         self._open = {}
@@ -110,9 +111,10 @@ class Reading:
     def response(
         self, names: Mapping[str, str], model: str, price: Price | None, request: RequestParameters
     ) -> Response:
-        """The whole. ``names`` leads from names on the wire to the tools' own; ``request`` is what was asked for.
+        """The whole response. ``names`` maps names in the request to the tools' own; ``request`` holds the sent
+        parameters.
 
-        Raises `CrystalError` where the limit was reached before anything was said.
+        Raises `CrystalError` where the token limit was reached before any answer, or the answer is empty.
         """
         content = "".join("".join(b.parts) for b in self._blocks if b.said) or None
         thought = "\n\n".join(t for b in self._blocks if b.kind == "thinking" and (t := "".join(b.parts))) or None
@@ -133,7 +135,7 @@ class Reading:
                 retryable=False,
             )
         if content is None and not calls:
-            # It happens after results of tools, and passes when asked again.
+            # It happens after tool results, and a retry helps.
             raise CrystalError(f"anthropic:{model} answered nothing at all (stop reason {stop})", retryable=True)
         if stop is None:
             stop = "tool_calls" if calls else "stop"
@@ -161,11 +163,11 @@ class Reading:
             if not block.fields["name"]:
                 raise Unreadable("a tool_use block without a name")
             start = given.get("input")
-            # The API always begins with an empty input; other servers give all of it here.
+            # The API always starts with an empty input; other servers give all of it here.
             if start and isinstance(start, dict):
                 first = msgspec.json.encode(start).decode()
         else:
-            # A tool that a server calls by itself: it goes back as it came.
+            # A tool that the server calls itself: it goes back unchanged.
             block.fields = given
         self._open[index] = block
         self._blocks.append(block)
@@ -194,14 +196,14 @@ class Reading:
             await self._grow(block, piece, emit)
 
     async def _grow(self, block: _Block, piece: str, emit: Emit) -> None:
-        # Text is guarded where it is emitted; the arguments of a call may be as endless.
+        # Text is limited where it is emitted; the arguments of a call need a limit too.
         self._left -= len(piece)
         if self._left < 0:
             raise MalformedResponse(
                 f"the response went beyond {MAX_RESPONSE_CHARS:,} characters without an end and was stopped"
             )
         if block.kind == "text":
-            # Blank text is held back until words come: a block of nothing else is left out, here and in what is kept.
+            # Hold back blanks until text comes: a block of only blanks is left out, here and in the kept blocks.
             blank = not block.said
             block.parts.append(piece)
             if piece.strip():
@@ -230,7 +232,8 @@ class Reading:
         return tuple(calls)
 
     def _wire_blocks(self) -> list[dict[str, Any]]:
-        """The blocks as they go back: thinking as it was; a text without a letter is left out, which the API would refuse."""
+        """The blocks to send back: thinking unchanged; a text of only blanks is left out, because the API would refuse
+        it."""
         out: list[dict[str, Any]] = []
         for block in self._blocks:
             whole = "".join(block.parts)
@@ -238,7 +241,7 @@ class Reading:
                 if block.said:
                     out.append({"type": "text", "text": whole})
             elif block.kind == "thinking":
-                # One without a signature is no proof to the API, which refuses it.
+                # The API refuses a thinking block without a signature.
                 if block.fields["signature"]:
                     out.append({"type": "thinking", "thinking": whole, **block.fields})
             elif block.kind == "redacted_thinking":
@@ -259,7 +262,7 @@ class Reading:
             self._counts["thinking_tokens"] = thought
 
     def used(self) -> Usage:
-        """What the stream has reported so far; of a paused response, its last stream."""
+        """The usage that the stream has reported so far; for a paused response, that of its last stream."""
         count = self._counts.get
         cached, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
         fresh = count("input_tokens")

@@ -83,7 +83,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input_limit(self) -> int | None:
-        """The most tokens of a prompt; None where it is not known."""
+        """The largest number of tokens of a prompt; None where it is not known."""
         return min((n for n in (self.max_input, self.context_window) if n is not None), default=None)
 
 

@@ -1,1 +1,4 @@
-"""Gemini by Google's API, through the official SDK, which is imported with the first query."""
+"""Google: Gemini models through Google's API and its official SDK, imported with the first query.
+
+These modules may import the contract, the catalog and the HTTP helpers. Start reading in `crystal`.
+"""

@@ -1,8 +1,8 @@
-"""Gemini by Google's own SDK (``google-genai``), which is imported when it is first needed.
+"""Google crystal: queries Gemini through Google's SDK (``google-genai``), which is imported when it is first needed.
 
-The body is rendered by `google_messages` and given to the SDK as it is (``extra_body``), so that signatures and arguments
-go back byte for byte. The key goes in a header. The HTTP client is ours: it follows no redirect (the SDK's would carry the
-key along), keeps our time-outs, and its response is closed at once when a query is cancelled.
+`google.messages` renders the body, and the SDK sends it unchanged (``extra_body``), so signatures and arguments go
+back byte for byte. The key goes in a header. The HTTP client is ours: it follows no redirect (the SDK's would send the
+key along), uses our time-outs, and closes the response at once when a query is cancelled.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from cantrip_acp.crystals.openai.tool_names import names_back
 BASE_URL = "https://generativelanguage.googleapis.com"
 API_VERSION = "v1beta"
 NO_KEY = "none"
-"""In a key's place, for a gateway that asks for none; the SDK insists on one, and would look for it in the environment."""
+"""The key for a gateway that needs none. The SDK requires a key, and would else look for one in the environment."""
 
 _FINISH_MESSAGE = re.compile(rb'"finishMessage"\s*:\s*("(?:[^"\\]|\\.)*")')
 _CLOSE_S = 2.0
 _LESSONS = 6
-"""Requests that one query may take to learn which parameters a model takes."""
+"""Requests that one query may use to learn which parameters a model takes."""
 _SIGNATURE = re.compile(r"thought[ _]?signature", re.IGNORECASE)
 _REQUEST_ID = "X-ACP-Model-Request-ID"
 _VERSION = re.compile(r"^(.*?)/(v\d+(?:alpha|beta)?\d*)/?$")
 _PLACE = [{"role": "user", "parts": [{"text": "-"}]}]
-"""Stands where the SDK wants contents; the body's own take its place."""
+"""A placeholder where the SDK requires contents; those of the body replace it."""
 
 _responses: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("_responses", default=None)
 """The HTTP responses of the running query."""
@@ -54,7 +54,7 @@ class _Client:
 
 
 class GoogleCrystal:
-    """A Gemini model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `google_thinking`)."""
+    """A Gemini model at an endpoint. ``options``: ``effort``, ``thinking_budget`` (see `google.thinking`)."""
 
     name = "google"
 
@@ -68,7 +68,7 @@ class GoogleCrystal:
         self.priced = endpoint.info.price is not None
         self._who = f"{self.name} ({self.model})"
         self._taken: dict[str, dict[str, Any]] = {}
-        """What this model takes in place of a ``generationConfig`` that it refused."""
+        """The accepted ``generationConfig`` for one that this model refused."""
         self._refused_signatures: set[str] = set()
         self._clients: ClientPerLoop[_Client] = ClientPerLoop(self._make, _close)
 
@@ -79,7 +79,7 @@ class GoogleCrystal:
         """Import the SDK and build what it builds on first use."""
         from google.genai import types
 
-        # A word of the API that the SDK does not know yet is no news for whoever sits at the terminal.
+        # The user need not see that the SDK does not know a new value of the API.
         warnings.filterwarnings("ignore", message=".* is not a valid", module=r"google\.genai")
         types.GenerateContentConfig(http_options=types.HttpOptions(headers={}))
         types.GenerateContentResponse.model_validate({})
@@ -115,13 +115,14 @@ class GoogleCrystal:
                 if reading.begun:
                     raise
                 if error.status == 400 and _SIGNATURE.search(str(error)) and (signed := signatures(body)):
-                    # Of another project's key, or too old: what came with them is said in plain words from now on.
+                    # A signature of another project's key, or too old: from now on, send its message as plain text and
+                    # calls.
                     self._refused_signatures |= signed
                     continue
                 less = with_less(self._who, asked, error)
                 if less is None:
                     raise
-                # Learned for as long as this crystal lives: each query would cost a refusal otherwise.
+                # Keep it as long as this crystal exists; otherwise each query would be refused once.
                 self._taken[repr(asked)], notice = less
                 notices += (notice,) if notice else ()
         else:
@@ -133,7 +134,7 @@ class GoogleCrystal:
         return msgspec.structs.replace(reading.response(), request=asked, notices=notices)
 
     async def _read(self, body: dict[str, Any], request_id: str, reading: Reading) -> None:
-        """One request and the whole of its stream."""
+        """Send one request and read its whole stream."""
         responses: list[Any] = []
         token = _responses.set(responses)
         try:
@@ -148,7 +149,7 @@ class GoogleCrystal:
                     reading.explain(_finish_message(responses[-1]))
         finally:
             _responses.reset(token)
-            # The SDK's generators are left as they are, so the connection is ended here, whatever they wait for.
+            # The SDK's generators are not closed here, so close the connection, whatever they wait for.
             with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSE_S):
                 for response in responses:
                     await response.aclose()
@@ -179,7 +180,7 @@ class GoogleCrystal:
         tls = httpx2.create_ssl_context()
         http = httpx2.AsyncClient(
             verify=tls,
-            # A proxy of the environment knows nothing of this machine's own ports.
+            # A proxy of the environment cannot reach this machine's own ports.
             trust_env=not provider_errors.is_loopback(base),
             follow_redirects=False,
             event_hooks={"request": [self._patience], "response": [_noted]},
@@ -189,21 +190,21 @@ class GoogleCrystal:
             "api_version": version,
             "headers": endpoint.plain_headers(),
             "httpx_async_client": http,
-            # Never used, but the SDK would make one, with certificates of its own to load.
+            # Never used, but without it the SDK would make one and load its own certificates.
             "httpx_client": httpx2.Client(verify=tls),
         }
         key = endpoint.api_key.reveal() if endpoint.api_key else NO_KEY
         return _Client(Client(vertexai=False, api_key=key, http_options=options), http)
 
     async def _patience(self, request: Any) -> None:
-        """Our time-outs; the SDK sets none, or one for the whole response."""
+        """Set our time-outs. The SDK sets none, or one for the whole response."""
         endpoint = self._endpoint
         silence, connect = endpoint.silence_s, endpoint.connect_s
         request.extensions["timeout"] = {"connect": connect, "read": silence, "write": silence, "pool": connect}
 
     @contextlib.asynccontextmanager
     async def _errors_mapped(self, reading: Reading, responses: list[Any]) -> AsyncIterator[None]:
-        """Whatever the SDK and its HTTP client raise, as errors of the contract."""
+        """Turn all errors of the SDK and its HTTP client into errors of the contract."""
         import httpx2
         from google.genai import errors
 
@@ -223,7 +224,7 @@ class GoogleCrystal:
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
             raise provider_errors.broken(who, error, sent=reading.begun, address=self._endpoint.address()) from None
         except Exception as error:  # noqa: BLE001
-            # The SDK parses and validates as it reads: what is not Gemini's JSON raises whatever the parser raises.
+            # The SDK parses while it reads: for content that is not Gemini's JSON, any error of the parser may come.
             status = responses[-1].status_code if responses else None
             if status is None:
                 words = provider_errors.said(error)
@@ -238,7 +239,7 @@ class GoogleCrystal:
             raise provider_errors.unreadable(who, f"{type(error).__name__}: {error}") from None
 
     def _check_error(self, response: Any) -> None:
-        """Raise what a response of success says that went wrong: servers in Google's place answer so."""
+        """Raise the error that a success response holds: servers that imitate Google's answer so."""
         try:
             found = msgspec.json.decode(response.extensions.get(TAIL, b"").strip().removeprefix(b"data:"))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -269,7 +270,7 @@ class GoogleCrystal:
 
 
 class _Ours(Exception):
-    """Carries what the reader of pieces raised past the rules for what the SDK raises."""
+    """Carries an error of the reader past the handlers for the SDK's errors."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -277,7 +278,7 @@ class _Ours(Exception):
 
 
 class _Reader:
-    """Marks what is raised while a piece is handed on, as distinct from the SDK's own errors."""
+    """Marks errors that are raised while a piece is passed on, to distinguish them from the SDK's own errors."""
 
     __slots__ = ("_reading",)
 
@@ -298,7 +299,7 @@ async def _close(client: _Client) -> None:
 
 
 async def _noted(response: Any) -> None:
-    """Keep the response for the query that asked, and watch it."""
+    """Keep the response for its query, and watch its size."""
     responses = _responses.get()
     if responses is not None:
         responses.append(response)
@@ -306,7 +307,7 @@ async def _noted(response: Any) -> None:
 
 
 def _finish_message(response: Any) -> str | None:
-    """Why it stopped, in Gemini's own words, from the end of the stream: the SDK leaves ``finishMessage`` out."""
+    """Gemini's text about the reason of the end, from the end of the stream: the SDK drops ``finishMessage``."""
     found = _FINISH_MESSAGE.findall(response.extensions.get(TAIL, b""))
     try:
         return str(msgspec.json.decode(found[-1])) if found else None
@@ -315,7 +316,8 @@ def _finish_message(response: Any) -> str | None:
 
 
 def _quota(details: Any) -> tuple[float | None, bool]:
-    """Of an error's details: the seconds to wait (``RetryInfo``), and whether a day's quota is spent (``QuotaFailure``)."""
+    """From an error's details: the seconds to wait (``RetryInfo``), and whether a daily quota is used up
+    (``QuotaFailure``)."""
     delay: float | None = None
     spent = False
     inner = details.get("error", details) if isinstance(details, Mapping) else {}

@@ -1,6 +1,7 @@
-"""Our messages as Gemini's contents (the REST API's JSON, ``v1beta``). Pure: a message's form never changes later.
+"""Gemini messages: renders our messages as Gemini's contents (the REST API's JSON, ``v1beta``).
 
-What Gemini said is given back as it came, part by part: a thought signature belongs to the part that it came with.
+The functions are pure, and a message's form never changes later. Gemini's own output goes back unchanged, part by
+part, because a thought signature belongs to the part that it came with.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from cantrip_acp.crystals.openai.tool_names import wire_name
 FAMILY = "google"
 
 UNSIGNED = "skip_thought_signature_validator"
-"""Google's word for a call that another model made: Gemini 3 and later refuse calls of a turn without any signature."""
+"""Google's marker for a call that another model made: Gemini 3 and later refuse calls of a turn without any signature.
+"""
 
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 _IMAGES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif")
@@ -30,9 +32,10 @@ _NO_SIGNATURES = re.compile(r"(?:^|/)(?:gemini-[12](?:[.\-]|$)|gemma|learnlm)")
 def body_of(
     query: Query, model: str, info: ModelInfo, options: Mapping[str, Any], refused: Set[str] = frozenset()
 ) -> dict[str, Any]:
-    """The request's body, all but the model's name, which stands in the address.
+    """The body of the request, without the model's name, which is in the URL.
 
-    ``refused`` are thought signatures that the API does not take any more: what came with them goes as plain words.
+    ``refused`` are thought signatures that the API no longer takes: what came with them is sent as plain text and
+    calls.
     """
     system, contents = contents_of(query.messages, model, info, refused)
     body: dict[str, Any] = {"contents": contents}
@@ -73,8 +76,8 @@ def contents_of(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The parts of the system instruction, and the contents.
 
-    System messages before the first other one are the instruction, a part each; a later one is a text in front of the
-    next user's message. The answers to the calls of one utterance stand together in one content, as Gemini wants them.
+    System messages before any other message become the instruction, one part each. A later one becomes text before the
+    next user message. The answers to the calls of one utterance are together in one content, as Gemini requires.
     """
     system: list[dict[str, Any]] = []
     contents: list[dict[str, Any]] = []
@@ -121,7 +124,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def signatures(body: Mapping[str, Any]) -> set[str]:
-    """The thought signatures of a body that are Google's own."""
+    """The thought signatures in a body that are Google's own."""
     found = {p.get("thoughtSignature") for content in body["contents"] for p in content["parts"]}
     return {str(s) for s in found if s is not None and s != UNSIGNED}
 
@@ -137,7 +140,7 @@ def _user_parts(message: Message, model: str, info: ModelInfo) -> Iterable[dict[
 
 
 def _said(message: Message, model: str, calls: dict[str, _Asked], refused: Set[str]) -> list[dict[str, Any]]:
-    """The parts of what was said; notes the calls, for their answers."""
+    """The parts of an assistant's message. Adds its calls to ``calls``, for their answers."""
     parts = _verbatim(message, model)
     if parts is not None and not any(p.get("thoughtSignature") in refused for p in parts):
         asked = [p["functionCall"] for p in parts if "functionCall" in p]
@@ -155,7 +158,8 @@ def _said(message: Message, model: str, calls: dict[str, _Asked], refused: Set[s
 
 
 def _verbatim(message: Message, model: str) -> list[dict[str, Any]] | None:
-    """The parts as this model gave them; None where another said it, or where they do not fit what the loom says."""
+    """The parts as this model gave them; None where another model wrote them, or where they do not match the loom's
+    record."""
     kept = message.provider
     if not isinstance(kept, Mapping) or kept.get("family") != FAMILY or kept.get("model") != model:
         return None
@@ -171,7 +175,8 @@ def _verbatim(message: Message, model: str) -> list[dict[str, Any]] | None:
 
 
 def _args(call: ToolCall) -> dict[str, Any]:
-    """Arguments as the mapping that the API demands; what is none is carried in one, so that the model sees its mistake."""
+    """The arguments as the mapping that the API requires. Other values are put into a mapping, so that the model sees
+    its mistake."""
     try:
         args = msgspec.json.decode(call.args) if call.args.strip() else {}
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -190,9 +195,9 @@ def _attached(attachment: Attachment, model: str, info: ModelInfo) -> dict[str, 
 def _answer(
     message: Message, calls: Mapping[str, _Asked], model: str, info: ModelInfo
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The part of an answer, and the parts that follow in a content of their own.
+    """The part of a tool's answer, and the parts that follow in a separate content.
 
-    Gemini 3 and later take images within a function's response; for earlier models they follow it.
+    Gemini 3 and later take images inside a function response; for earlier models they follow it.
     """
     asked = calls.get(message.tool_call_id or "")
     parts = [_attached(each, model, info) for each in message.attachments]

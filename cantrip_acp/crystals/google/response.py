@@ -1,4 +1,4 @@
-"""Gemini's stream read to a response: parts put together, calls with ids of their own, the reason for its end."""
+"""Gemini response: reads the stream into a response, with joined parts, unique call ids and a stop reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REFUSED = frozenset(
         "JAILBREAK",
     }
 )
-"""Ends that are a refusal: asking the same again gives the same."""
+"""Finish reasons that are a refusal: the same request would be refused again."""
 
 _AGAIN = {
     "RECITATION": "it broke off where its words came too close to a text that it has learned",
@@ -39,14 +39,14 @@ _AGAIN = {
     "MALFORMED_RESPONSE": "it made a response that cannot be read",
     "OTHER": "it broke off without a reason",
 }
-"""Ends by chance: another try often goes well."""
+"""Finish reasons by chance: a retry often works."""
 
 _STOPS = {"STOP": "stop", "MAX_TOKENS": "length", "FUNCTION_CALL": "stop"}
-"""``FUNCTION_CALL`` is said by servers that stand in for Google's."""
+"""``FUNCTION_CALL`` comes from servers that imitate Google's."""
 
 
 class Reading:
-    """One response as it comes. ``add`` takes the SDK's chunks in order; ``response`` is the whole."""
+    """A response while it streams. ``add`` takes the SDK's chunks in order; ``response`` gives the whole."""
 
     def __init__(
         self,
@@ -80,20 +80,20 @@ class Reading:
         self.begun = False
 
     async def add(self, chunk: Any) -> None:
-        """Take a ``GenerateContentResponse`` of the stream."""
+        """Take one ``GenerateContentResponse`` of the stream."""
         self.begun = True
         self._reported = chunk.model_version or self._reported
         self._id = chunk.response_id or self._id
         if chunk.usage_metadata is not None:
             self._usage = chunk.usage_metadata
             ends = any(candidate.finish_reason is not None for candidate in chunk.candidates or ())
-            # Each chunk has the counts so far: whoever cancels now has been billed for them.
+            # Each chunk has the counts so far; a query that is cancelled now is billed for them.
             self._meter.report(self._counted(), complete=ends)
         feedback = chunk.prompt_feedback
         if feedback is not None and feedback.block_reason is not None:
             self._blocked = _word(feedback.block_reason)
             self._blocked_message = feedback.block_reason_message
-        # One candidate was asked for.
+        # Only one candidate was requested.
         for candidate in (chunk.candidates or ())[:1]:
             for part in (candidate.content.parts if candidate.content is not None else None) or ():
                 await self._part(part)
@@ -109,7 +109,7 @@ class Reading:
         return self._finish is not None or self._blocked is not None
 
     def explain(self, finish_message: str | None) -> None:
-        """What the provider says about the end of the response."""
+        """Set the provider's text about the end of the response."""
         self._finish_message = finish_message
 
     async def _part(self, part: Any) -> None:
@@ -136,7 +136,7 @@ class Reading:
             await self._emit(Delta("thought" if thought else "text", part.text))
 
     def _joined(self, part: dict[str, Any]) -> bool:
-        """Whether a piece of text went on from the one before. What is signed stays as it was signed."""
+        """Whether a piece of text was appended to the previous one. Signed parts must not change."""
         last = self._parts[-1] if self._parts else None
         plain = {"text"} | ({"thought"} if "thought" in part else set())
         if last is None or "text" not in part or set(part) != plain or set(last) != plain:
@@ -145,7 +145,7 @@ class Reading:
         return True
 
     def _call(self, call: Any) -> dict[str, Any]:
-        """The call as it came; the id that we know it by is new where Gemini gave none, or one that was there before."""
+        """Take a call, and return it in Gemini's form. It gets a new id where Gemini gave none, or a repeated one."""
         args = call.args or {}
         name = call.name or ""
         if not name:
@@ -159,7 +159,8 @@ class Reading:
         return {"functionCall": kept}
 
     def response(self) -> Response:
-        """The whole, once the stream has ended. Raises `CrystalError` where it has no proper end or no content."""
+        """The whole response, after the end of the stream. Raises `CrystalError` where it has no proper end or no
+        content."""
         usage = self._counted()
         if self._blocked is not None and self._finish is None:
             return self._refusal(f"the prompt was blocked: {self._blocked}", self._blocked_message, usage)
@@ -188,7 +189,7 @@ class Reading:
         return self._made(text or None, usage, "tool_calls" if self._calls and stop == "stop" else stop or finish)
 
     def _refusal(self, why: str, message: str | None, usage: Usage) -> Response:
-        """Refused: what was said stays, calls do not; where nothing was said, the reason stands in its place."""
+        """A refusal keeps its text and drops its calls. Without text, the reason becomes the text."""
         self._calls = []
         self._parts = []
         text = "".join(self._text) or f"[{self._who} declined: {why}{f': {message}' if message else ''}]"
@@ -214,9 +215,9 @@ class Reading:
             return UNKNOWN_USAGE
         thoughts = found.thoughts_token_count or 0
         usage = Usage(
-            # What a server-side tool gave the model to read is counted apart from the prompt.
+            # Gemini counts the input of server-side tools separately from the prompt.
             prompt_tokens=(found.prompt_token_count or 0) + (found.tool_use_prompt_token_count or 0),
-            # A response without words has no count of them.
+            # A response without text has no such count.
             completion_tokens=(found.candidates_token_count or 0) + thoughts,
             cached_tokens=found.cached_content_token_count or 0,
             reasoning_tokens=thoughts,

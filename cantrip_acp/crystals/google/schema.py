@@ -1,7 +1,7 @@
-"""A gate's JSON Schema in the part of JSON Schema that Gemini's ``parametersJsonSchema`` takes.
+"""Gemini schema: reduces a gate's JSON Schema to the part that Gemini's ``parametersJsonSchema`` takes.
 
-What it does not know is said in another way where there is one (``const`` as an enum) and otherwise left out: arguments are
-checked against the whole schema when the gate is called, so nothing is loosened by it.
+An unsupported keyword is expressed differently where possible (``const`` as an enum), else dropped. Nothing becomes
+less strict: arguments are checked against the whole schema when the gate is called.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NAMED = ("properties", "$defs", "definitions")
 
 
 def accepted(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as Gemini takes it; a function of the schema alone, in its order of keys."""
+    """The schema as Gemini takes it. It depends only on the schema, and keeps its key order."""
     if "$ref" in schema:
-        # Beside a reference it allows nothing but keys that begin with $.
+        # Next to a reference, it allows only keys that start with $.
         out: dict[str, Any] = {"$ref": str(schema["$ref"]).replace("#/definitions/", "#/$defs/", 1)}
     else:
         out = {}
@@ -63,7 +63,7 @@ def _say_otherwise(schema: Mapping[str, Any], out: dict[str, Any]) -> None:
         elif isinstance(const, str | int | float):
             out["enum"] = [const]
     if any(not isinstance(v, str | int | float) or isinstance(v, bool) for v in out.get("enum") or ()):
-        # Its enums are of texts and numbers.
+        # Its enums hold only strings and numbers.
         out.pop("enum", None)
     for key, name in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(schema.get(key), int | float) and not isinstance(schema[key], bool):
@@ -76,7 +76,7 @@ def _say_otherwise(schema: Mapping[str, Any], out: dict[str, Any]) -> None:
 
 
 def _join(out: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Take up one schema of an ``allOf``; where two say a thing, the first holds."""
+    """Merge one schema of an ``allOf``. Where two define the same key, the first one wins."""
     for key, value in more.items():
         if key == "properties":
             out[key] = {**value, **out.get(key, {})}

@@ -1,4 +1,4 @@
-"""How much a Gemini model thinks: by level from Gemini 3 on, by a budget of tokens before."""
+"""Gemini thinking: how much a model thinks, by level from Gemini 3 on, by a token budget before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cantrip_acp.crystals.catalog.types import ModelInfo
 from cantrip_acp.crystals.catalog.unsupported_params import nearest_effort
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""What ``effort`` may be."""
+"""The values of ``effort``."""
 
 _THINKS = re.compile(r"(?:^|/)gemini-(?:2\.5|[3-9]|\d\d)|-latest$")
 _BY_BUDGET = re.compile(r"(?:^|/)gemini-[12][.\-]")
@@ -27,7 +27,7 @@ _LEVELS = {
 }
 _XHIGH = re.compile(r"(?:^|/)gemini-(?:4-(?!argon)|[5-9]|\d\d)")
 _NEXT = {"MINIMAL": "LOW", "MEDIUM": "HIGH", "XHIGH": "HIGH"}
-"""What is asked for where a model has no such level."""
+"""The level to ask for where a model lacks this one."""
 _EVERY_LEVEL = ("MINIMAL", "LOW", "MEDIUM", "HIGH", "XHIGH")
 _RANGE = re.compile(r"(?:between|range|from)\D{0,20}(\d{1,9})\D{1,12}(\d{1,9})", re.IGNORECASE)
 _NOT_TAKEN = re.compile(
@@ -40,7 +40,7 @@ _PRO_MOST = 32768
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Raises `DefinitionError` for an effort or a budget that there is not."""
+    """Check effort and budget. Raises `DefinitionError` for an invalid value."""
     effort = options.get("effort")
     if effort is not None and effort not in EFFORTS:
         raise DefinitionError(f"effort is {effort!r}; it is one of {', '.join(EFFORTS)}")
@@ -52,13 +52,13 @@ def check(options: Mapping[str, Any]) -> None:
 
 
 def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``thinkingConfig``; None for a model that does not think, which would refuse it.
+    """``thinkingConfig``; None for a model that does not think, because it would refuse it.
 
-    ``effort`` is one of `EFFORTS`; ``thinking_budget`` is in tokens and stands over it. A pro model cannot do without
-    thinking: its least is taken where none is asked for.
+    ``effort`` is one of `EFFORTS`; ``thinking_budget`` is in tokens and overrides it. A pro model always thinks: if no
+    thinking is asked for, it gets the minimum.
     """
     effort, budget = options.get("effort"), options.get("thinking_budget")
-    # A model of the table is believed; of any other, its name tells.
+    # For a model in the table, the table decides; for any other, its name.
     thinks = info.reasoning or (not info.known and _THINKS.search(model) is not None)
     if not thinks and effort in (None, "none") and budget is None:
         return None
@@ -80,15 +80,16 @@ def thinking(model: str, info: ModelInfo, options: Mapping[str, Any]) -> dict[st
 
 
 def with_less(who: str, generation: Mapping[str, Any], error: CrystalError) -> tuple[dict[str, Any], str] | None:
-    """``generationConfig`` without what ``error`` says that the model does not take, and what to tell the user of it (empty
-    where that is nothing that the user has asked for). None where the error says no such thing.
+    """``generationConfig`` without what ``error`` says the model does not take, and a note for the user.
 
-    No table knows what each model takes. Only how well and how long it thinks is changed so, never what was said.
+    The note is empty where the user did not ask for that parameter. None where the error says no such thing. No table
+    knows what each model takes. Only parameters of sampling, thinking and log-probabilities change, never the
+    messages.
     """
     words = str(error)
     out = dict(generation)
     if error.status == 400 and "responseLogprobs" in out and re.search("logprobs", words, re.IGNORECASE):
-        # Few models tell them, and each says in other words that it does not.
+        # Few models report log-probabilities, and each refuses with other words.
         del out["responseLogprobs"]
         return out, ""
     if error.status != 400 or not _NOT_TAKEN.search(words):
@@ -104,7 +105,7 @@ def with_less(who: str, generation: Mapping[str, Any], error: CrystalError) -> t
 
 
 def _thinking_with_less(who: str, config: Mapping[str, Any], words: str) -> tuple[dict[str, Any] | None, str]:
-    """The nearest level or budget that a refusal names, else the next level, else what the model decides by itself."""
+    """The nearest level or budget that the error names, else the next level, else none, so that the model decides."""
     thought = dict(config)
     level, budget = thought.pop("thinkingLevel", None), thought.pop("thinkingBudget", None)
     if level is not None:

@@ -1,1 +1,4 @@
-"""Servers that speak Chat Completions: presets by name, any address, and those found on this machine."""
+"""Local and other Chat Completions servers: presets by name, any address, and servers found on this machine.
+
+These modules may import the contract, the catalog and the `openai` crystals. Start reading in `crystal`.
+"""

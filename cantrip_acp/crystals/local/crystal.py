@@ -1,6 +1,7 @@
-"""Every server that speaks Chat Completions, with a key or without: the ones of `presets`, and any address (``local``).
+"""Local crystal: queries any Chat Completions server, with a key or without: those of `presets`, and any address
+(``local``).
 
-Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Without a ``base_url`` Ollama is asked.
+Options: ``tools`` (native | text | auto), ``effort``, ``logprobs``. Without a ``base_url`` it uses Ollama.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 from cantrip_acp.crystals.openai.client import shown
 
 _CUT_FROM = 1000
-"""Below this many tokens no window is full; such a count is of what an old version had not in its cache."""
+"""A smaller count of tokens proves nothing: old versions do not count the tokens in their cache."""
 _CLEARLY_MORE = 1.25
 
 
 class LocalCrystal(ChatCrystal):
-    """A model behind a server of one's own."""
+    """A model on a Chat Completions server."""
 
     dialect = Dialect("local", one_system=True, carry=("reasoning_content", "reasoning"))
     limit_key = "max_tokens"
@@ -40,7 +41,7 @@ class LocalCrystal(ChatCrystal):
         if effort:
             body["reasoning_effort"] = effort
         if self.endpoint.options.get("logprobs"):
-            # vLLM and SGLang tell the tokens' ids, the prompt's too; others do not know the word and pass it over.
+            # vLLM and SGLang report the token ids, also of the prompt. Other servers ignore the key.
             body["return_token_ids"] = True
 
     def explained(self, error: CrystalError) -> CrystalError:
@@ -61,7 +62,8 @@ class LocalCrystal(ChatCrystal):
         return error
 
     def kept(self, chat: ChatAnswer) -> Any:
-        # Models that think between calls are to see it again, which DeepSeek and Kimi insist on. Without calls it is spent.
+        # Models that think between calls must see their thinking again; DeepSeek and Kimi require it. Without calls it
+        # is not needed.
         if not chat.calls or chat.thought_key not in self.dialect.carry:
             return None
         return {"family": self.dialect.family, chat.thought_key: "".join(chat.thoughts)}
@@ -73,12 +75,13 @@ class LocalCrystal(ChatCrystal):
     def usage(self, chat: ChatAnswer) -> Usage:
         usage = chat.counted()
         if usage is None or not usage.total_tokens:
-            # Some servers answer with zeros for what they did not count.
+            # Some servers report zeros for what they did not count.
             return UNKNOWN_USAGE
         return priced(usage, self.endpoint.info.price)
 
     def _check_read(self, read: int, least: int) -> None:
-        """Ollama cuts what does not fit its window and says nothing; its count of what it read gives it away (CRYSTAL-2)."""
+        """Check how much Ollama read. It cuts what does not fit its window without an error; only its count shows that
+        (CRYSTAL-2)."""
         if read >= _CUT_FROM and least > read * _CLEARLY_MORE:
             raise ContextLimitError(
                 f"{self.sdk.who}: Ollama read only {read:,} of at least {least:,} tokens: the rest did not fit its context "
@@ -89,7 +92,7 @@ class LocalCrystal(ChatCrystal):
 
 
 def local_address(endpoint: Endpoint) -> str:
-    """Where the server is: the endpoint's base_url, completed with ``/v1`` where it names a host alone, else Ollama's."""
+    """The server's address: the endpoint's base_url, with ``/v1`` added where it has no path, else Ollama's."""
     if not endpoint.base_url:
         return ollama_address(keys.setting("OLLAMA_HOST"))
     parts = urlsplit(endpoint.base_url)
@@ -97,7 +100,7 @@ def local_address(endpoint: Endpoint) -> str:
 
 
 def _server(provider: str, url: str) -> Preset | None:
-    """The preset of a provider; of ``local``, the one whose usual port this is."""
+    """The preset of a provider; for ``local``, the preset with the same port."""
     if provider in PRESETS:
         return PRESETS[provider]
     try:

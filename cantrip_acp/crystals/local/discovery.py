@@ -1,8 +1,8 @@
-"""Which servers of the user's own run on this machine, and what they serve.
+"""Discovery: finds the local model servers that run on this machine, and the models that they serve.
 
-Each of `presets.LOCAL` is asked at its usual address (or the one that the environment names) for its list of models, over
-plain HTTP without an SDK: a port where nothing listens answers at once. Beyond the list, each kind of server is asked in its
-own way for windows and abilities: Ollama ``/api/show``, LM Studio ``/api/v0/models``, llama.cpp ``/props``, vLLM its list.
+It asks each of `presets.LOCAL` at its usual address (or the one in the environment) for its list of models, over plain
+HTTP without an SDK: a port without a listener answers at once. Then it asks each kind of server in its own way for
+windows and abilities: Ollama ``/api/show``, LM Studio ``/api/v0/models``, llama.cpp ``/props``, vLLM its list.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cantrip_acp.crystals.local.presets import LOCAL, PRESETS, ollama_address
 TIMEOUT_S = 1.0
 """Seconds for one request to a server on this machine."""
 FRESH_S = 30.0
-"""Seconds for which what was found is not asked for again."""
+"""Seconds for which a result is reused."""
 MOST_MODELS = 50
 """Models of one server that are asked about one by one."""
 _MAX_BYTES = 4_000_000
@@ -44,7 +44,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
-    """A server that answered, with the models that can hold a conversation, loaded ones first."""
+    """A server that answered, with its chat models, loaded ones first."""
 
     provider: str
     base_url: str
@@ -52,11 +52,11 @@ class LocalServer:
 
 
 class NoServer(Exception):
-    """Nothing that lists models answers at this address."""
+    """No server that lists models answers at this address."""
 
 
 def address(provider: str) -> str:
-    """Where a local server is asked: ``OLLAMA_HOST``, ``VLLM_BASE_URL`` and their like, else its usual port."""
+    """The address of a local server: from ``OLLAMA_HOST``, ``VLLM_BASE_URL`` and the like, else its usual port."""
     named = environment_address(provider)
     if provider == "ollama":
         named = ollama_address(keys.setting("OLLAMA_HOST"))
@@ -64,7 +64,8 @@ def address(provider: str) -> str:
 
 
 def ask(provider: str, *, timeout: float = TIMEOUT_S) -> LocalServer:
-    """What one server serves. Blocks for a few ``timeout`` seconds at most. Raises `NoServer`, with the reason."""
+    """Ask one server for its models. Blocks for a few times ``timeout`` seconds at most. Raises `NoServer`, with the
+    reason."""
     base_url = address(provider)
     root = base_url.rstrip("/").removesuffix("/v1")
     get = _Getter(provider, timeout)
@@ -84,7 +85,8 @@ _cache: tuple[float, tuple[str, ...], tuple[LocalServer, ...]] | None = None
 
 
 def running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> tuple[LocalServer, ...]:
-    """The servers that run now and serve a model, asked at the same time; remembered for `FRESH_S`. Never raises."""
+    """The servers that run now and serve a model, asked in parallel. The result is kept for `FRESH_S` seconds. Never
+    raises."""
     global _cache
     wanted = tuple(f"{provider} {address(provider)}" for provider in providers)
     with _lock:
@@ -105,7 +107,7 @@ def running(providers: Sequence[str] = LOCAL, *, timeout: float = TIMEOUT_S) -> 
 
 
 def known() -> tuple[LocalServer, ...]:
-    """What `running` found last, without asking anybody; empty where it was not called yet."""
+    """The last result of `running`, without a request; empty where it was not called yet."""
     with _lock:
         return _cache[2] if _cache is not None else ()
 
@@ -114,14 +116,14 @@ def known() -> tuple[LocalServer, ...]:
 
 
 class _Staying(urllib.request.HTTPRedirectHandler):
-    """A redirect is not followed: it would lead off this machine."""
+    """Does not follow redirects: they would lead off this machine."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class _Getter:
-    """JSON from a server, with its key where the user has one for it. Raises `NoServer`."""
+    """Gets JSON from a server, with its key where the user has one for it. Raises `NoServer`."""
 
     def __init__(self, provider: str, timeout: float) -> None:
         found = keys.find((PRESETS[provider].key,), keyring=False)
@@ -129,7 +131,7 @@ class _Getter:
         if found is not None:
             self._headers["authorization"] = f"Bearer {found.secret.reveal()}"
         self._timeout = timeout
-        # No proxy: it knows nothing of this machine's own ports.
+        # No proxy: it cannot reach this machine's own ports.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Staying)
 
     def __call__(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -146,7 +148,7 @@ class _Getter:
             raise NoServer(getattr(reason, "strerror", None) or str(reason) or type(reason).__name__) from None
 
     def maybe(self, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        """As above; None where it has no answer."""
+        """Same, but None where there is no answer."""
         try:
             return self(url, body)
         except NoServer:
@@ -154,7 +156,7 @@ class _Getter:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether this can be shown, and written as the name of a model."""
+    """Whether the value is printable and can be the name of a model."""
     return isinstance(value, str) and 0 < len(value) <= 300 and value.isprintable() and value == value.strip()
 
 
@@ -163,7 +165,7 @@ def _number(value: Any) -> int | None:
 
 
 def _as_listed(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
-    """vLLM and SGLang give the window with the list."""
+    """vLLM and SGLang report the window in their list."""
     return [ServedModel(entry["id"], _number(entry.get("max_model_len")), loaded=True) for entry in entries]
 
 
@@ -189,7 +191,7 @@ def _of_llamacpp(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iter
 
 
 def _of_lmstudio(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
-    """LM Studio's own list has kinds, windows and what is loaded."""
+    """LM Studio's own list has kinds, windows and the loaded state."""
     listed = get.maybe(f"{root}/api/v0/models")
     data = listed.get("data") if isinstance(listed, dict) else None
     about = {e["id"]: e for e in data if isinstance(e, dict) and "id" in e} if isinstance(data, list) else {}
@@ -209,7 +211,7 @@ def _of_lmstudio(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iter
 
 
 def _of_ollama(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterable[ServedModel | None]:
-    """Ollama says what each model can do, and what is loaded with which window."""
+    """Ollama reports what each model can do, and which are loaded with which window."""
     listed = get.maybe(f"{root}/api/ps")
     running = listed.get("models") if isinstance(listed, dict) else None
     loaded = {m.get("name"): m for m in running if isinstance(m, dict)} if isinstance(running, list) else {}
@@ -225,7 +227,7 @@ def _of_ollama(get: _Getter, root: str, entries: list[dict[str, Any]]) -> Iterab
         def can(what: str) -> bool | None:
             return what in able if isinstance(able, list) else None
 
-        # The model's own window is only an upper limit; what counts is the one that it was loaded with.
+        # The model's own window is only an upper limit; the window that it was loaded with counts.
         window = _number(loaded[name].get("context_length")) if name in loaded else None
         return ServedModel(name, window, can("tools"), can("vision"), can("thinking"), loaded=name in loaded)
 

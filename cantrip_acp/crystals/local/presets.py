@@ -1,6 +1,6 @@
-"""Servers that speak Chat Completions, by name: where each is asked, and which variable holds its key.
+"""Presets: Chat Completions servers by name, each with its address and the variable for its key.
 
-``groq:llama-4-70b`` or ``vllm:qwen3`` then need no ``base_url``. A new one is one more row.
+With a preset, ``groq:llama-4-70b`` or ``vllm:qwen3`` needs no ``base_url``. Add one row for a new server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One provider. ``key`` is the variable with its key; a local server may need none. ``start`` starts a local server."""
+    """One provider. ``key`` is the variable with its key; a local server may need none. ``start`` is the command that
+    starts a local server."""
 
     name: str
     base_url: str
@@ -48,11 +49,11 @@ _ALL = (
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
 
 LOCAL: tuple[str, ...] = tuple(preset.name for preset in _ALL if preset.local)
-"""The servers of one's own that are looked for on this machine, in the order in which they are offered."""
+"""The local servers that discovery looks for, in the order in which they are offered."""
 
 
 def ollama_address(host: str) -> str:
-    """Ollama's address by ``$OLLAMA_HOST``: ``host``, ``host:port``, ``:port`` or a URL; empty is this machine."""
+    """Ollama's address from ``$OLLAMA_HOST``: ``host``, ``host:port``, ``:port`` or a URL; empty means this machine."""
     text = host.strip().strip("\"'")
     if not text:
         return PRESETS["ollama"].base_url
@@ -63,7 +64,7 @@ def ollama_address(host: str) -> str:
         rest = f"[{rest}]"
     matched = re.fullmatch(r"(\[.*\]|[^:]*)(?::(\d*))?", rest)
     name, port = (matched.group(1), matched.group(2) or "") if matched is not None else (rest, "")
-    # What a server listens on with these, a client cannot ask.
+    # A server can listen on these addresses, but a client cannot connect to them.
     name = "127.0.0.1" if name in ("", "0.0.0.0") else "[::1]" if name == "[::]" else name
     default = 11434 if not found else 443 if scheme == "https" else 80
     base = f"{scheme}://{name}:{port or default}"

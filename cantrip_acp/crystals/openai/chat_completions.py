@@ -1,4 +1,4 @@
-"""Chat Completions: the protocol that most servers speak, as OpenAI wrote it and as others do."""
+"""Chat Completions crystal: the protocol that most servers support, in OpenAI's form and in the variants of others."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PATH = "/chat/completions"
 TOOLS = ("auto", "native", "text")
 
 _MOST_STOPS = 4
-"""Stop sequences that servers take."""
+"""The largest number of stop sequences that servers take."""
 _NO_TOOLS = re.compile(
     r"does not support (?:tools|tool|function)|tools? (?:is|are) not supported|support tool use|enable-auto-tool-choice"
     r"|tool-call-parser|requires --jinja|no tool support|tools param|function calling is not (?:supported|enabled)"
     r"|(?:unrecognized|unknown|unexpected|extra)[^.]{0,60}\btools\b|\btools\b[^.]{0,40}(?:not permitted|extra inputs|not allowed)",
     re.IGNORECASE,
 )
-"""How servers say that this model, or this server as it was started, takes no tool definitions."""
+"""The error texts for a model, or a server in its present setup, that takes no tool definitions."""
 
 _LEFT_OVER = re.compile(
     r"^[ \t]*(?:<tool_calls?>|\[TOOL_CALLS\]|<\|tool_calls?\|>|<\|python_tag\|>|<function=)", re.MULTILINE
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Answer:
-    """One answer while it comes: what the protocol says, and how its text is read."""
+    """One answer while it streams: the parsed protocol, and the filter for its text."""
 
     chat: ChatAnswer
     spoken: Spoken
@@ -61,17 +61,17 @@ class _Answer:
 
 
 class ChatCrystal:
-    """A model behind Chat Completions. What a family does in its own way it overrides.
+    """A model behind Chat Completions. Subclasses override what their servers do differently.
 
-    If the endpoint's model takes no tool definitions, or the server says so, calls are asked for in text (option ``tools``:
-    native, text, or auto, which finds out). ``text_calls`` is true only if that was known beforehand, by the option or by the
-    table of models. A model that is asked with tool definitions writes text and nothing else in its text.
+    If the model takes no tool definitions, or the server says so, calls are requested as text (option ``tools``:
+    native, text, or auto, which finds out). ``text_calls`` is true only if that was known beforehand, by the option or
+    by the table of models. If tool definitions are sent, the model's text is only text, and no calls are read from it.
     """
 
     dialect = Dialect("openai-chat")
     limit_key = "max_completion_tokens"
     think_tags = False
-    """Whether thinking may stand in the text, in tags."""
+    """Whether the text may hold thinking in tags."""
 
     def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
         self.name = endpoint.provider
@@ -96,15 +96,15 @@ class ChatCrystal:
         return f"{type(self).__name__}({self.endpoint.provider}:{self.model})"
 
     def prepare(self) -> None:
-        """Import the SDK; blocks, and may be called in any thread."""
+        """Import the SDK. Blocks; may be called in any thread."""
         self.sdk.prepare()
 
     async def aclose(self) -> None:
-        """End the connections of the running event loop."""
+        """Close the connections of the running event loop."""
         await self.sdk.aclose()
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
+        """Answer a query (CRYSTAL-1..5). Raises `CrystalError`."""
         check_window(self.endpoint, query)
         while True:
             by_text = self._by_text
@@ -121,7 +121,7 @@ class ChatCrystal:
                     raise self.explained(error) from None
 
     def explained(self, error: CrystalError) -> CrystalError:
-        """The error, with what this family knows of its cause."""
+        """The error with what this provider knows about its cause."""
         return error
 
     def body(self, query: Query, *, by_text: bool = False) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class ChatCrystal:
             offered = query.tools if query.tool_choice != "none" else ()
             messages = as_text(messages, offered, required=query.tool_choice == "required")
             if offered and len(stop) < _MOST_STOPS:
-                # A model that goes on to make up the results is stopped before them.
+                # Stop a model that starts to invent the results of its calls.
                 stop.append(RESULT)
         body: dict[str, Any] = {
             "model": self.model,
@@ -164,7 +164,7 @@ class ChatCrystal:
         return body
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
-        """What this family adds to a request."""
+        """Add what this provider needs in a request."""
         effort = self.endpoint.options.get("effort")
         if effort:
             body["reasoning_effort"] = effort
@@ -208,7 +208,7 @@ class ChatCrystal:
 
     async def _feed(self, answer: _Answer, chunk: Mapping[str, Any], query: Query) -> None:
         if isinstance(chunk.get("usage"), Mapping) or isinstance(chunk.get("x_groq"), Mapping):
-            # Most servers count once, at the end; what some tell with each chunk is what a cancel costs.
+            # Most servers count once, at the end. Some report counts with each chunk; these are the cost of a cancel.
             ended = answer.chat.ended or not chunk.get("choices")
             counted = ChatAnswer()
             counted.feed({key: chunk[key] for key in ("usage", "x_groq") if key in chunk})
@@ -244,7 +244,7 @@ class ChatCrystal:
         )
 
     def _remark(self, content: str) -> None:
-        """Log once that the server left what looks like a tool call in the text, where it is not run."""
+        """Log once that the server left something like a tool call in the text, where it is not run."""
         if not self._remarked and not self._by_text and _LEFT_OVER.search(content):
             self._remarked = True
             _log.warning(
@@ -254,20 +254,21 @@ class ChatCrystal:
             )
 
     def kept(self, chat: ChatAnswer) -> Any:
-        """What the server needs back with this answer."""
+        """The data that the server needs back with this answer."""
         return None
 
     def check_usage(self, usage: Usage, query: Query) -> None:
-        """Raises `CrystalError` where the count gives away that the messages were not read in full."""
+        """Raises `CrystalError` where the count shows that the server did not read all messages."""
 
     def usage(self, chat: ChatAnswer) -> Usage:
-        """What the answer took, with its cost where it is known."""
+        """The usage of the answer, with its cost where it is known."""
         usage = chat.counted()
         return UNKNOWN_USAGE if usage is None else priced(usage, self.endpoint.info.price)
 
 
 def said_something(who: str, response: Response) -> Response:
-    """The response, if there is one: an answer without words or calls is a failure with a reason that helps."""
+    """The response, if it has content. Raises `CrystalError` with a helpful reason for an answer without text or
+    calls."""
     if response.tool_calls or response.refused or (response.content and response.content.strip()):
         return response
     if response.stop_reason == "length":
@@ -276,10 +277,10 @@ def said_something(who: str, response: Response) -> Response:
             f"{'all of it went into thinking' if response.thinking else 'nothing was said'}; raise call.max_tokens",
             retryable=False,
         )
-    # Models do this at times, small ones often; the next try usually answers.
+    # Models do this at times, often small ones; a retry usually helps.
     raise provider_errors.unreadable(who, "an empty answer: no text and no tool call")
 
 
 def cache_key(query: Query) -> str:
-    """Sends the queries of one entity to the same cache: the same all its life, and no name of anything."""
+    """A key that sends all queries of one entity to the same cache. It never changes, and reveals no name."""
     return "cantrip-" + hashlib.sha256(query.entity_id.encode()).hexdigest()[:32]

@@ -1,4 +1,5 @@
-"""Our messages as those of Chat Completions: pure, and append-only (a message's form depends on those before it alone)."""
+"""Chat messages: renders our messages for Chat Completions. It is pure and append-only: a message's form depends only
+on earlier ones."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from cantrip_acp.crystals.contract import Attachment, Message, ToolDefinition
 from cantrip_acp.crystals.openai.tool_names import wire_args, wire_id, wire_name
 
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-"""The two that OpenAI's protocol takes."""
+"""The two formats that OpenAI's protocol takes."""
 IMAGE_FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -20,9 +21,10 @@ IMAGE_FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 class Dialect:
     """How one family of servers takes messages.
 
-    ``one_system``: a template may know one system message, the first, and users and assistants in turn: the leading ones are
-    joined, later ones stand in the next user's message, and an assistant's word stands between two users.
-    ``carry``: keys of the provider's own data that belong into an assistant's message, where ``family`` says it is its own.
+    ``one_system``: a chat template may accept only one system message, the first, and then users and assistants in
+    turn. So leading system messages are joined, later ones go into the next user message, and an assistant message is
+    put between two user messages.
+    ``carry``: keys of the provider's own data that go into an assistant's message, where ``family`` is this family.
     """
 
     family: str
@@ -36,9 +38,9 @@ def render(messages: Sequence[Message], info: ModelInfo, model: str, dialect: Di
 
 
 def as_words(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: bool) -> str | None:
-    """What stands for an attachment in text: a document that is text itself, or the note why it is left out.
+    """The text in place of an attachment: the document itself if it is text, or the note why it is left out.
 
-    None where it can be sent as what it is. ``only_pdf``: of documents, only those are taken.
+    None where it can be sent as an attachment. ``only_pdf``: PDF is the only accepted document type.
     """
     if attachment.kind == "document" and attachment.mime.startswith(("text/", "application/json")):
         try:
@@ -55,7 +57,7 @@ def as_words(attachment: Attachment, info: ModelInfo, model: str, *, only_pdf: b
 
 
 def file_name(attachment: Attachment) -> str:
-    """The name of a document's file, by whose ending the API tells what it is."""
+    """The file name of a document; the API reads its type from the suffix."""
     name = attachment.title or (attachment.uri or "").rpartition("/")[2] or "document"
     ending = ".pdf" if attachment.mime == "application/pdf" else ""
     return name if name.lower().endswith(ending) else name + ending
@@ -87,7 +89,7 @@ class _Rendering:
         self._asked: set[str] = set()
         self._late: list[str] = []
         self._images: list[dict[str, Any]] = []
-        """Images of tools' answers, which take text alone: they follow in a user's message."""
+        """Images of tool results, which take only text. They follow in a user message."""
 
     def of(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         for message in messages:
@@ -120,7 +122,7 @@ class _Rendering:
         text = "\n\n".join([*self._late, *([message.content] if message.content else [])])
         self._late = []
         if self._dialect.one_system and self._out and self._out[-1]["role"] == "user":
-            # Where a cast ended without an answer; many templates refuse two users in a row.
+            # A cast ended without an answer; many templates refuse two user messages in a row.
             self._out.append({"role": "assistant", "content": "Understood."})
         if not message.attachments:
             self._out.append({"role": "user", "content": text})
@@ -159,7 +161,7 @@ class _Rendering:
         call_id = message.tool_call_id or ""
         text = message.content or ""
         if call_id not in self._asked:
-            # An answer without its question is invalid here; what it says is kept.
+            # An answer without its call is invalid here, so send its text as a user message.
             self._show_images()
             text = f"[result of {message.name or 'a call'}]\n{text}"
             self._user(Message("user", text, attachments=message.attachments))

@@ -1,4 +1,5 @@
-"""A streamed answer of Chat Completions, put together: pure, and patient with what servers leave out or do their own way."""
+"""Chat stream: puts a streamed Chat Completions answer together. It is pure, and accepts missing fields and variants
+of servers."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ STOP_REASONS = {
     "content_filter": "content_filter",
     "refusal": "refusal",
 }
-"""Servers' words for the end of an answer, as those of the contract."""
+"""The servers' finish reasons, mapped to those of the contract."""
 
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(slots=True)
 class PartialCall:
-    """A tool call while its pieces arrive; ``args`` is whatever text came."""
+    """A tool call while its pieces arrive; ``args`` holds the text so far."""
 
     id: str = ""
     name: str = ""
@@ -46,12 +47,12 @@ class PartialCall:
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """What has come of an answer. ``feed`` takes each chunk and gives what can be shown of it."""
+    """The answer so far. ``feed`` takes each chunk and returns what can be shown of it."""
 
     text: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     thought_key: str | None = None
-    """Under which key the server sends thinking; it wants it back under the same."""
+    """The key under which the server sends thinking; it needs it back under the same key."""
     calls: list[PartialCall] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
     finish: str | None = None
@@ -66,7 +67,8 @@ class ChatAnswer:
     _slots: dict[int, PartialCall] = field(default_factory=dict)
 
     def feed(self, chunk: Mapping[str, Any]) -> list[Delta]:
-        """One chunk; what to show of it. A whole answer (``message`` in place of ``delta``) is a chunk too."""
+        """Take one chunk, and return what to show of it. A whole answer (``message`` instead of ``delta``) is a chunk
+        too."""
         if isinstance(chunk.get("model"), str) and chunk["model"]:
             self.model = chunk["model"]
         if isinstance(chunk.get("system_fingerprint"), str) and chunk["system_fingerprint"]:
@@ -82,7 +84,7 @@ class ChatAnswer:
         if isinstance(usage, Mapping):
             self.usage = usage
             if not choices and (self.text or self.calls or self.thoughts) and self.finish is None:
-                # A count of its own comes last: some servers end by it, and name no reason.
+                # A separate count comes last: some servers end with it, and give no finish reason.
                 self.finish = "stop"
         if not isinstance(choices, list):
             return []
@@ -135,7 +137,7 @@ class ChatAnswer:
         for key in _THOUGHTS:
             value = delta.get(key)
             if isinstance(value, str) and value:
-                # The same words may stand under two keys; the first that is used is kept to.
+                # The same thinking may come under two keys; use only the first one seen.
                 if self.thought_key in (None, key):
                     self.thought_key = key
                     deltas += self._say("thought", value)
@@ -201,14 +203,14 @@ class ChatAnswer:
         if index is not None:
             self._slots[index] = call
         call.id = call.id or call_id
-        # A name comes whole with the first piece; some servers repeat it with each, a few stream it in parts.
+        # A name comes in full with the first piece. Some servers repeat it in each piece, a few stream it in parts.
         if name and name != call.name:
             call.name += name
         if args:
             call.args.append(args)
 
     def _slot(self, index: int | None, call_id: str, name: str) -> PartialCall | None:
-        """The call that a piece belongs to; None where it begins one."""
+        """The call that a piece belongs to; None where it begins a new one."""
         if index is not None:
             at = self._slots.get(index)
         else:
@@ -217,7 +219,7 @@ class ChatAnswer:
         if at is None:
             return None
         if call_id and at.id and call_id != at.id:
-            return None  # Another id at the same index: servers that send whole calls count them all as the first.
+            return None  # Another id at the same index: servers that send whole calls give them all the first index.
         if not call_id and name and at.name and _complete(at.text):
             return None
         if index is None and call_id and not at.id and at.name:
@@ -226,13 +228,13 @@ class ChatAnswer:
 
 
 def usage_of(raw: Mapping[str, Any]) -> Usage:
-    """The counts of a ``usage``, in the words of Chat Completions or of the Responses API; None where it has none."""
+    """The counts of a ``usage``, with the names of Chat Completions or of the Responses API; None for a missing count."""
     prompts, completions = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")
     prompt = next((_count(raw, key) for key in prompts if raw.get(key) is not None), None)
     completion = next((_count(raw, key) for key in completions if raw.get(key) is not None), None)
     read = _details(raw, "prompt_tokens_details", "input_tokens_details")
     said = _details(raw, "completion_tokens_details", "output_tokens_details")
-    # DeepSeek's own word for what was read from its cache comes last.
+    # DeepSeek has its own name for cached tokens.
     cached = _count(read, "cached_tokens") or _count(raw, "prompt_cache_hit_tokens") or _count(raw, "cached_tokens")
     return Usage(
         prompt_tokens=prompt,
@@ -257,7 +259,7 @@ def _count(raw: Mapping[str, Any], key: str) -> int:
 
 
 def _complete(args: str) -> bool:
-    """Whether arguments are a whole JSON value, so that the next piece with a name begins another call."""
+    """Whether the arguments are a whole JSON value, so that the next piece with a name begins another call."""
     try:
         msgspec.json.decode(args)
     except (msgspec.DecodeError, RecursionError):

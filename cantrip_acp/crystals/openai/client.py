@@ -1,7 +1,7 @@
-"""The official ``openai`` client, as OpenAI and every server that speaks its protocol are asked by it.
+"""OpenAI client: sends requests through the official ``openai`` SDK, to OpenAI and to every server with its protocol.
 
-It gives the client, the connection, the keys and the events; what the events mean is read from their JSON by
-`chat_stream` and `responses_stream`, since half of the servers leave out what the SDK's types promise.
+The SDK gives the client, the connection, the keys and the events. `chat_stream` and `responses_stream` read the events
+as plain JSON, because many servers omit fields that the SDK's types require.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ OWN_ADDRESS = "https://api.openai.com/v1"
 REQUEST_ID = "X-ACP-Model-Request-ID"
 
 _CLOSE_S = 2.0
-"""Seconds that ending a stream may take; after that its connection is left to the garbage collector."""
+"""Seconds that closing a stream may take; after that the garbage collector closes its connection."""
 _AFTERWARDS_S = 5.0
-"""Seconds that an answer which has ended may take to close its stream."""
+"""Seconds that a finished answer may take to close its stream."""
 MAX_BYTES = 256_000_000
-"""More bytes than any answer has, with all that the protocol puts around its tokens."""
+"""More bytes than any real answer has, including the protocol around its tokens."""
 
 
 class OpenAISdk:
-    """One endpoint, asked through the SDK. ``base_url`` is complete; ``headers`` stand behind the endpoint's own."""
+    """One endpoint, queried through the SDK. ``base_url`` is complete; the endpoint's own headers override
+    ``headers``."""
 
     def __init__(self, endpoint: Endpoint, base_url: str, headers: Mapping[str, str] | None = None) -> None:
         self.who = f"{endpoint.provider}:{endpoint.model}"
@@ -47,7 +48,7 @@ class OpenAISdk:
         self._clients: ClientPerLoop[openai.AsyncOpenAI] = ClientPerLoop(self._client, _close)
 
     def prepare(self) -> None:
-        """Import the SDK, which takes most of a second; blocks."""
+        """Import the SDK, which takes most of a second. Blocks."""
         import openai
         import openai._streaming  # noqa: F401
 
@@ -56,27 +57,29 @@ class OpenAISdk:
 
     @asynccontextmanager
     async def events(self, path: str, body: Mapping[str, Any], query: Query) -> AsyncIterator[Events]:
-        """The events of one streamed answer to ``body``. Leaving closes the HTTP stream. Raises `CrystalError`."""
+        """The events of one streamed answer to ``body``. Leaving the block closes the HTTP stream. Raises
+        `CrystalError`."""
         import openai
 
         client = self._clients.get()
         headers: dict[str, Any] = {REQUEST_ID: query.request_id} if query.request_id else {}
         if not self._authorized():
             headers["Authorization"] = openai.Omit()
-        # No redirect is followed: it would carry the request's secret headers to wherever it points.
+        # Follow no redirect: it would send the request's secret headers to any address.
         options: Any = {"headers": headers, "follow_redirects": False}
         with provider_errors.opening(query.meter):
             try:
                 try:
                     stream = await self._post(client, path, dict(body), options)
                 except UnicodeEncodeError:
-                    # Half of a surrogate pair, which JSON in UTF-8 cannot hold, as a program's output may have it.
+                    # Half of a surrogate pair, which JSON in UTF-8 cannot hold. The output of a program may contain
+                    # it.
                     text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
                     stream = await self._post(client, path, json.loads(text), options)
             except openai.OpenAIError as error:
                 raise self.failure(error) from None
             except (ValueError, TypeError, OSError, RuntimeError) as error:
-                # An address or a header that cannot be, found by the layers below the SDK.
+                # The layers below the SDK refuse an invalid address or header.
                 raise CrystalError(f"{self.who}: the request cannot be made: {provider_errors.said(error)}") from None
         try:
             yield Events(self, stream)
@@ -92,12 +95,12 @@ class OpenAISdk:
         )
 
     def _authorized(self) -> bool:
-        """Whether there is anything to send as Authorization; a local server may need nothing."""
+        """Whether there is an Authorization to send; a local server may need none."""
         names = {name.lower() for name in (*self._endpoint.headers, *self._headers)}
         return bool(self._endpoint.api_key) or "authorization" in names
 
     def failure(self, error: BaseException, *, sent: bool = False) -> CrystalError:
-        """What the SDK raised, as an error of the contract. ``sent``: part of the answer had come."""
+        """Turn an error of the SDK into an error of the contract. ``sent``: part of the answer had come."""
         import openai
 
         if isinstance(error, openai.APIStatusError):
@@ -125,13 +128,13 @@ class OpenAISdk:
                 hint = "; start the server there, or change the address" if local else ""
                 return CrystalError(
                     f"{self.who}: no connection to {shown(self.base_url)}: {provider_errors.said(cause) or 'refused'}{hint}",
-                    # Waiting starts no server on this machine.
+                    # Waiting does not start a server on this machine.
                     retryable=not local,
                 )
             return provider_errors.broken(self.who, cause, sent=sent)
         if isinstance(error, openai.APIError):
             return self.refused_midway(error.body, str(error.message))
-        # Versions of the SDK before 3 let errors of the layer below through while they read a stream.
+        # Versions of the SDK before 3 do not wrap errors of the layer below while they read a stream.
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if "TimeoutException" in kinds:
             return provider_errors.silent(self.who, self._endpoint.silence_s)
@@ -140,7 +143,7 @@ class OpenAISdk:
         return provider_errors.unreadable(self.who, f"{type(error).__name__}: {error}")
 
     def refused_midway(self, error: Any, message: str = "") -> CrystalError:
-        """An error that came inside a stream or a 200, where only its own words give the status."""
+        """The error for an error inside a stream or a 200 response, where only its text gives the status."""
         words, code = explanation(error)
         kind = error.get("type") if isinstance(error, Mapping) else None
         return provider_errors.refused(
@@ -151,19 +154,20 @@ class OpenAISdk:
         import openai
 
         endpoint = self._endpoint
-        # An address of a recipe is a stranger to the environment; without one, the environment itself named it.
+        # The environment's settings are not meant for an address from a recipe. Without such an address, the
+        # environment itself named it.
         own = is_own(self.base_url) or (endpoint.provider == "openai" and endpoint.base_url is None)
         headers: dict[str, Any] = {**self._headers}
         _update(headers, endpoint.plain_headers())
         if not own:
-            # What the environment holds for OpenAI itself is no business of another server.
+            # What the environment holds for OpenAI itself must not go to another server.
             for line in os.environ.get("OPENAI_CUSTOM_HEADERS", "").split("\n"):
                 name = line.partition(":")[0].strip()
                 if name and name.lower() not in {n.lower() for n in headers}:
                     headers[name] = openai.Omit()
         key = endpoint.api_key.reveal() if endpoint.api_key else ""
         client = openai.AsyncOpenAI(
-            # Never None: the SDK would look for OPENAI_API_KEY, and send it to whatever server this is.
+            # Never None: the SDK would look for OPENAI_API_KEY, and send it to any server.
             api_key=key or "none",
             organization=None if own else "",
             project=None if own else "",
@@ -179,7 +183,8 @@ class OpenAISdk:
 
 
 class Events:
-    """The events of an answer, as decoded JSON. Iterating raises `CrystalError` where it breaks off or cannot be read."""
+    """The events of an answer, as decoded JSON. Iterating raises `CrystalError` where the stream breaks off or cannot
+    be read."""
 
     def __init__(self, sdk: OpenAISdk, stream: openai.AsyncStream[object]) -> None:
         self._sdk = sdk
@@ -196,11 +201,11 @@ class Events:
                 event = await self._stream.__anext__()
             except (StopAsyncIteration, CrystalError):
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever reading somebody's bytes ends in, it is their failure
+            except Exception as error:  # noqa: BLE001 - any error while reading the stream is the server's failure
                 raise self._sdk.failure(error, sent=self._any) from None
             self._any = True
             if self._stream.response.num_bytes_downloaded > MAX_BYTES:
-                # What is not shown (arguments, comments, empty pieces) is counted by nobody else.
+                # Nothing else counts what is not shown (arguments, comments, empty pieces).
                 raise MalformedResponse(f"{self._sdk.who}: the answer went beyond {MAX_BYTES:,} bytes without an end")
             if isinstance(event, dict):
                 return event
@@ -208,10 +213,10 @@ class Events:
                 raise provider_errors.unreadable(self._sdk.who, f"an event that is no object: {event!r}"[:200])
 
     async def afterwards(self) -> dict[str, Any] | None:
-        """The next event after an answer's end (its usage, for one); None where none comes, soon and in good order.
+        """The next event after an answer's end (for example its usage); None where none comes soon.
 
-        Reading on to the end keeps the connection for the next query. A server that holds it open, or breaks it, has
-        said all the same what there was to say.
+        Reading to the end keeps the connection usable for the next query. If the server holds it open or breaks it,
+        the answer is still complete.
         """
         if self._until is None:
             self._until = anyio.current_time() + _AFTERWARDS_S
@@ -223,7 +228,7 @@ class Events:
         return None
 
     async def whole(self) -> Any:
-        """The body, where the server sent one JSON value in place of a stream; None where it streams."""
+        """The body, where the server sent one JSON value instead of a stream; None where it streams."""
         response = self._stream.response
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in ("text/event-stream", ""):
@@ -253,18 +258,18 @@ class Events:
 
 
 def address(endpoint: Endpoint) -> str:
-    """Where provider ``openai`` is: the endpoint's base_url, else ``$OPENAI_BASE_URL``, else OpenAI's own."""
+    """The address for provider ``openai``: the endpoint's base_url, else ``$OPENAI_BASE_URL``, else OpenAI's own."""
     return endpoint.base_url or environment_address("openai") or OWN_ADDRESS
 
 
 def is_own(url: str) -> bool:
-    """Whether an address is OpenAI's: the one, or that of a region."""
+    """Whether an address is OpenAI's own, including its regional ones."""
     host = urlsplit(url).hostname or ""
     return host == "api.openai.com" or host.endswith(".api.openai.com")
 
 
 def explanation(body: Any) -> tuple[str, str | None]:
-    """The message and the code of an error's body, whatever of the usual shapes it has."""
+    """The message and the code of an error body in any of the usual forms."""
     if isinstance(body, str):
         return provider_errors.without_markup(body), None
     if not isinstance(body, Mapping):
@@ -276,7 +281,7 @@ def explanation(body: Any) -> tuple[str, str | None]:
     code = body.get("code") or body.get("type")
     metadata = body.get("metadata")
     if isinstance(metadata, Mapping) and metadata.get("raw"):
-        # OpenRouter's own text is "Provider returned error"; what was wrong stands here.
+        # OpenRouter's own text is only "Provider returned error"; the cause is here.
         name = metadata.get("provider_name")
         message = f"{message}{f' ({name})' if name else ''}: {metadata['raw']}"
     if not isinstance(message, str):
@@ -285,14 +290,14 @@ def explanation(body: Any) -> tuple[str, str | None]:
 
 
 def status_of(code: str | None, kind: Any, message: str) -> int:
-    """The HTTP status that an error inside a stream would have had."""
+    """The HTTP status that fits an error inside a stream."""
     if code is not None and code.isdigit() and 400 <= int(code) <= 599:
         return int(code)
     words = f"{code or ''} {kind or ''}".lower()
     for status, pattern in _KINDS:
         if pattern.search(words):
             return status
-    # Without a word for it, the text decides whether it is the window; a server's fault is what is left.
+    # Without a known word, the text decides whether it is the context window; otherwise it counts as a server fault.
     return 400 if "context" in message.lower() and "length" in message.lower() else 500
 
 
@@ -310,22 +315,24 @@ _KINDS = tuple(
 
 
 def shown(url: str) -> str:
-    """An address without what may be secret in it."""
+    """The address without parts that may be secret."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}".rstrip("/")
 
 
 def _http(endpoint: Endpoint, url: str) -> Any:
-    """An HTTP client whose responses are watched. Within this machine it passes no proxy: one that HTTP_PROXY names knows
-    nothing of the machine's own ports."""
+    """An HTTP client whose responses are watched.
+
+    For this machine it uses no proxy: one from HTTP_PROXY cannot reach the machine's own ports.
+    """
     import ssl
 
     import openai
 
     straight: dict[str, Any] = {}
     if url.startswith("http:") and provider_errors.is_loopback(url):
-        # It speaks plain HTTP alone, so the certificates of all authorities need not be read, which takes a while.
+        # Plain HTTP needs no certificates, and reading them takes a while.
         straight = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
     return openai.DefaultAsyncHttpxClient(
         timeout=openai.Timeout(endpoint.silence_s, connect=endpoint.connect_s),
@@ -336,7 +343,7 @@ def _http(endpoint: Endpoint, url: str) -> Any:
 
 
 def _update(headers: dict[str, Any], more: Mapping[str, str]) -> None:
-    """Put ``more`` over ``headers``; names are the same in any case."""
+    """Put ``more`` over ``headers``. Header names match in any case."""
     for name, value in more.items():
         for old in [n for n in headers if n.lower() == name.lower()]:
             del headers[old]

@@ -1,6 +1,7 @@
-"""OpenRouter: many providers' models by Chat Completions, with what it does in its own way.
+"""OpenRouter crystal: models of many providers through Chat Completions, with OpenRouter's own parameters.
 
-Options: ``effort`` or ``thinking_budget`` (its ``reasoning``), ``routing`` (its ``provider``: which providers, in which order).
+Options: ``effort`` or ``thinking_budget`` (its ``reasoning``), ``routing`` (its ``provider``: which providers, in
+which order).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from cantrip_acp.crystals.openai.chat_stream import ChatAnswer
 
 OWN_ADDRESS = "https://openrouter.ai/api/v1"
 HEADERS = {"HTTP-Referer": "https://pypi.org/project/cantrip-acp/", "X-Title": "cantrip-acp"}
-"""Who asks, for its rankings; a recipe's own headers replace them."""
+"""Identify this program, for OpenRouter's rankings. A recipe's own headers override them."""
 
 _CACHED_BY_MARK = ("anthropic/", "~anthropic/", "qwen/")
-"""Makers whose models cache only up to marks that the request sets. The others cache by themselves; of them Gemini also takes
-marks, but bills each marked prefix as a write and its storage."""
+"""Makers whose models cache only up to cache points in the request. Other models cache automatically. Gemini also
+takes cache points, but bills each prefix as a write, and its storage."""
 
 
 class OpenRouterCrystal(ChatCrystal):
@@ -35,7 +36,7 @@ class OpenRouterCrystal(ChatCrystal):
         super().__init__(endpoint, endpoint.base_url or OWN_ADDRESS, HEADERS)
 
     def extend(self, body: dict[str, Any], query: Query) -> None:
-        # Its usage comes with the cost; it knows neither stream_options nor a cache's key.
+        # Its usage includes the cost. It does not know stream_options or a cache key.
         del body["stream_options"]
         body["usage"] = {"include": True}
         options = self.endpoint.options
@@ -58,7 +59,7 @@ class OpenRouterCrystal(ChatCrystal):
         if isinstance(cost, int | float) and not isinstance(cost, bool):
             details = (chat.usage or {}).get("cost_details")
             own = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
-            # With a key of one's own at the provider, the provider's bill comes on top of OpenRouter's fee.
+            # With the user's own key at the provider, the provider's bill is added to OpenRouter's fee.
             byok = (chat.usage or {}).get("is_byok") is True
             extra = own if byok and isinstance(own, int | float) else 0
             return msgspec.structs.replace(usage, cost=float(cost + extra), queries_without_cost=0)
@@ -66,7 +67,7 @@ class OpenRouterCrystal(ChatCrystal):
 
 
 def joined(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The reasoning details of a stream as they were before it cut them up: text and summaries come in pieces."""
+    """The reasoning details of a stream, joined again: their texts and summaries come in pieces."""
     out: list[dict[str, Any]] = []
     for detail in details:
         key = _PIECES.get(str(detail.get("type")))

@@ -1,7 +1,7 @@
-"""OpenAI: the Responses API at its own address, Chat Completions elsewhere or where ``api: chat`` asks for it.
+"""OpenAI crystal: the Responses API at OpenAI's own address, Chat Completions elsewhere or with ``api: chat``.
 
-Options: ``api`` (responses | chat), ``effort`` (none, minimal, low, medium, high, xhigh, max), ``summary`` (auto, concise,
-detailed, none: what is shown of its reasoning). The Responses API knows no stop sequences: a call that has some is asked by
+Options: ``api`` (responses | chat), ``effort`` (none, minimal, low, medium, high, xhigh, max), ``summary`` (auto,
+concise, detailed, none: how its reasoning is shown). The Responses API has no stop sequences, so a call with some uses
 Chat Completions.
 """
 
@@ -30,22 +30,22 @@ PATH = "/responses"
 APIS = ("responses", "chat")
 
 _NEEDS_RESPONSES = re.compile(r"(?:^|/)(?:gpt-(?:5\.[4-9]|[6-9])|[\w.-]*codex|[\w.-]+-pro\b)", re.IGNORECASE)
-"""Models that take function tools only by the Responses API. OpenAI opened Chat Completions for some of them later
-(2026-11), but only in part, so the Responses API stays the one that works for all. Looked up 2026-11: openai/openai-openapi
+"""Models that take function tools only through the Responses API. OpenAI opened Chat Completions for some of them
+later (2026-11), but only in part, so only the Responses API works for all. Looked up 2026-11: openai/openai-openapi
 issue 541, danny-avila/LibreChat issue 14355."""
 _ONLY_RESPONSES = re.compile(r"v1/responses|responses API|responses endpoint", re.IGNORECASE)
 
 _LOGPROBS = "message.output_text.logprobs"
 _FOREIGN_REASONING = re.compile(r"encrypted[ _]content", re.IGNORECASE)
-"""Reasoning that this key cannot open: another organization's, or that of a model which is gone."""
+"""The error for reasoning that this key cannot decrypt: from another organization, or from a removed model."""
 
 
 class OpenAICrystal:
-    """An OpenAI model, by one of its two APIs.
+    """An OpenAI model, through one of the two APIs.
 
-    Without the option ``api``: the Responses API at OpenAI's own address, and elsewhere for models that take tools only there;
-    otherwise, and if calls are to be written as text, Chat Completions. Where a server refuses a request and names the other
-    API, that one is used from then on.
+    Without the option ``api``: the Responses API at OpenAI's own address, and elsewhere for models that take tools
+    only there. Otherwise, and if calls are written as text, Chat Completions. If a server refuses a request and names
+    the other API, that one is used from then on.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -72,16 +72,16 @@ class OpenAICrystal:
         return f"OpenAICrystal({self.endpoint.provider}:{self.model}, {self.api})"
 
     def prepare(self) -> None:
-        """Import the SDK; blocks, and may be called in any thread."""
+        """Import the SDK. Blocks; may be called in any thread."""
         self._chat.prepare()
 
     async def aclose(self) -> None:
-        """End the connections of the running event loop."""
+        """Close the connections of the running event loop."""
         await self._chat.aclose()
         await self._responses.aclose()
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
+        """Answer a query (CRYSTAL-1..5). Raises `CrystalError`."""
         # The Responses API has no stop sequences.
         stops = query.params.stop and not (self._needs_responses and query.tools)
         by_chat = self.api == "chat" or bool(stops)
@@ -95,15 +95,15 @@ class OpenAICrystal:
 
 
 def _names_the_other_api(error: CrystalError, *, by_chat: bool) -> bool:
-    """Whether a refusal says that this model, or this server, is asked by the other API."""
+    """Whether an error says that this model, or this server, needs the other API."""
     if by_chat:
         return error.status in (400, 404, 405, 422) and _ONLY_RESPONSES.search(str(error)) is not None
-    # A gateway without this path, rather than one without this model.
+    # A gateway without this path, not a missing model.
     return error.status in (404, 405, 501) and "model" not in str(error).partition("): ")[2].lower()
 
 
 class ResponsesCrystal:
-    """A model behind the Responses API, asked without state on the server (CRYSTAL-1): ``store`` is off."""
+    """A model behind the Responses API, without state on the server (CRYSTAL-1): ``store`` is off."""
 
     def __init__(self, endpoint: Endpoint, base_url: str) -> None:
         self.endpoint = endpoint
@@ -117,7 +117,7 @@ class ResponsesCrystal:
         await self.sdk.aclose()
 
     async def query(self, query: Query, emit: Emit) -> Response:
-        """Answer (CRYSTAL-1..5). Raises `CrystalError`."""
+        """Answer a query (CRYSTAL-1..5). Raises `CrystalError`."""
         check_window(self.endpoint, query)
         while True:
             messages = self._refused_reasoning.without(query.messages)
@@ -130,7 +130,7 @@ class ResponsesCrystal:
             except CrystalError as error:
                 name = unsupported_params.not_taken(error, body)
                 if _LOGPROBS in body.get("include", ()) and error.status == 400 and "logprob" in str(error):
-                    # Models that reason tell none: the rest of what is included stays.
+                    # Reasoning models report no log-probabilities. The other included fields stay.
                     self._no_logprobs = True
                 elif name is not None and name not in self._dropped:
                     self._dropped.add(name)

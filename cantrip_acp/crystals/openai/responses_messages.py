@@ -1,4 +1,5 @@
-"""Our messages as the ``input`` of OpenAI's Responses API: pure, append-only, and asking the server to remember nothing."""
+"""Responses API messages: renders our messages as its ``input``. It is pure and append-only, and the server stores
+nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ FAMILY = "openai-responses"
 
 
 def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> list[dict[str, Any]]:
-    """The ``input`` items. What the API gave in earlier answers goes back as it came, reasoning included."""
+    """The ``input`` items. The API's own earlier items go back unchanged, including reasoning."""
     out: list[dict[str, Any]] = []
     asked: set[str] = set()
     for message in messages:
@@ -32,7 +33,7 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
                 call_id = message.tool_call_id or ""
                 parts = [_part(each, info, model) for each in message.attachments]
                 if call_id not in asked:
-                    # An answer without its question is invalid here; what it says is kept.
+                    # An answer without its call is invalid here, so send its text as a user message.
                     text = f"[result of {message.name or 'a call'}]\n{text}"
                 content = [{"type": "input_text", "text": text}, *parts] if parts else text
                 if call_id in asked:
@@ -43,7 +44,7 @@ def render_input(messages: Sequence[Message], info: ModelInfo, model: str) -> li
 
 
 def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """The ``tools`` of a request. Not strict: that would take only a part of JSON Schema."""
+    """The ``tools`` of a request. Not strict, because strict mode takes only a part of JSON Schema."""
     return [
         {
             "type": "function",
@@ -57,16 +58,16 @@ def render_tools(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def keep(items: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The data that a later query gives back: the items of an answer; None where they cannot be given back as they are."""
+    """The items of an answer, to send back in later queries; None where they cannot be sent back."""
     kept = []
     for item in items:
         if item.get("type") == "reasoning" and not item.get("encrypted_content"):
-            # Without it the item is a mere reference to what the server was told not to store.
+            # Without its content, the item only refers to data that the server was told not to store.
             return None
-        # The API gives null for what it does not take back as null.
+        # The API gives null for fields that it does not accept back as null.
         given = {key: value for key, value in item.items() if value is not None}
         if isinstance(given.get("content"), list):
-            # Log-probabilities are for the loom; the API has no use for them.
+            # The loom needs the log-probabilities; the API does not.
             given["content"] = [
                 {**part, "logprobs": []} if isinstance(part, dict) and part.get("logprobs") else part
                 for part in given["content"]

@@ -1,4 +1,4 @@
-"""A streamed answer of OpenAI's Responses API, put together: pure."""
+"""Responses stream: puts a streamed answer of the Responses API together. It is pure."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from cantrip_acp.crystals.contract import Delta
 from cantrip_acp.crystals.logprobs import Sampled, Tokens
 
 BREAK = "\n\n"
-"""Between two messages of one answer."""
+"""Separates two messages of one answer."""
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
 @dataclass(slots=True)
 class ResponsesAnswer:
-    """What has come of an answer. ``feed`` takes each event and gives what can be shown of it."""
+    """The answer so far. ``feed`` takes each event and returns what can be shown of it."""
 
     final: Mapping[str, Any] | None = None
-    """The response of the event that ends the stream: completed or incomplete."""
+    """The response in the event that ends the stream: completed or incomplete."""
     error: Any = None
     usage: Mapping[str, Any] | None = None
-    """Told at the end alone, of a response that failed as well."""
+    """Reported only at the end, also for a response that failed."""
     refused: bool = False
     _items: dict[int, dict[str, Any]] = field(default_factory=dict)
     _shown: bool = False
     _said: tuple[Any, Any] | None = None
-    """Which item and part the last piece of text belonged to."""
+    """The item and part that the last piece of text belonged to."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Delta]:
-        """One event; what to show of it."""
+        """Take one event, and return what to show of it."""
         kind = event.get("type")
         self._count(event.get("response"))
         delta = event.get("delta")
@@ -64,14 +64,14 @@ class ResponsesAnswer:
         return []
 
     def _text(self, event: Mapping[str, Any], delta: str) -> list[Delta]:
-        """A piece of text; a blank line stands before the first one of another message (`content` has it too)."""
+        """A piece of text, with a blank line before the first piece of another message (`content` has it too)."""
         before, self._said = self._said, (event.get("output_index"), event.get("item_id"))
         if before is not None and before != self._said:
             return [Delta("text", BREAK), Delta("text", delta)]
         return [Delta("text", delta)]
 
     def take(self, whole: Mapping[str, Any]) -> None:
-        """A response that came in one piece, without a stream."""
+        """Take a response that came in one piece, without a stream."""
         self._count(whole)
         if whole.get("status") == "failed":
             self.error = whole.get("error") or {"message": "the response failed"}
@@ -91,7 +91,7 @@ class ResponsesAnswer:
         return [self._items[index] for index in sorted(self._items)]
 
     def content(self) -> str | None:
-        """All text of the answer, a refusal's included."""
+        """All text of the answer, including a refusal."""
         messages: list[str] = []
         for item in self.items():
             if item.get("type") == "message":
@@ -103,11 +103,11 @@ class ResponsesAnswer:
                     elif isinstance(part.get("text"), str):
                         texts.append(part["text"])
                 messages.append("".join(texts))
-        # What it says of its work (phase commentary) and the answer itself are messages of their own.
+        # Comments on its work (phase commentary) and the answer itself are separate messages.
         return BREAK.join(text for text in messages if text) or None
 
     def thinking(self) -> str | None:
-        """The summaries of reasoning, or the reasoning itself where a server gives that."""
+        """The summaries of the reasoning, or the reasoning itself where a server gives it."""
         texts: list[str] = []
         for item in self.items():
             if item.get("type") == "reasoning":
@@ -134,7 +134,7 @@ class ResponsesAnswer:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing of it was cut off, so that its items may be given back."""
+        """Whether the answer was not cut off, so that its items may be sent back."""
         final = self.final or {}
         return bool(final.get("status", "completed") == "completed")
 
@@ -147,7 +147,7 @@ class ResponsesAnswer:
             reason = str(details["reason"])
             return _INCOMPLETE.get(reason, reason)
         if not self.complete:
-            # Cut off without a reason, in an event that calls it completed.
+            # It was cut off without a reason, although the event calls it completed.
             return "length"
         return "tool_calls" if self.calls() else "stop"
 

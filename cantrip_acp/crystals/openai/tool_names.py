@@ -1,4 +1,4 @@
-"""Names, ids and arguments as OpenAI's protocol takes them: what a model made up must not make the next request invalid."""
+"""Tool names, ids and arguments for OpenAI's protocol: makes invalid ones valid, so that the next request is accepted."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _DECODER = msgspec.json.Decoder()
 
 
 def wire_name(name: str) -> str:
-    """A tool's name with nothing but letters, digits, ``_`` and ``-``; the same each time."""
+    """A tool's name with only letters, digits, ``_`` and ``-``; always the same for the same name."""
     if _NAME.fullmatch(name):
         return name
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[: LONGEST_NAME - 9]}_{_digest(name)}"
 
 
 def names_back(tools: Iterable[ToolDefinition]) -> Mapping[str, str]:
-    """From the names that were sent to the tools' own, where they differ."""
+    """A map from the sent names to the tools' own names, where they differ."""
     return {sent: tool.name for tool in tools if (sent := wire_name(tool.name)) != tool.name}
 
 
 def wire_id(call_id: str) -> str:
-    """A tool call's id, not too long; another provider's, or one of a medium, may be longer."""
+    """A tool call's id in a valid length. An id of another provider, or of a medium, may be longer."""
     return call_id if 0 < len(call_id) <= LONGEST_ID else f"call_{_digest(call_id, 24)}"
 
 
 def wire_args(args: str) -> str:
-    """Arguments of a call in the past, which must be a JSON object: chat templates and servers parse them.
+    """The arguments of an earlier call. They must be a JSON object, because chat templates and servers parse them.
 
     Malformed ones are wrapped, so that the model sees what it wrote.
     """
@@ -52,7 +52,7 @@ def wire_args(args: str) -> str:
 
 
 def minted(calls: Iterable[tuple[str, str, str]], back: Mapping[str, str]) -> tuple[ToolCall, ...]:
-    """Tool calls from (id, name, args): where there is no id, or one comes twice, one is made (CRYSTAL-4)."""
+    """Tool calls from (id, name, args). A missing or repeated id is replaced by a new one (CRYSTAL-4)."""
     seen: set[str] = set()
     out: list[ToolCall] = []
     for given, name, args in calls:

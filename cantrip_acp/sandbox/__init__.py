@@ -1,5 +1,7 @@
-"""The sandbox: what an entity's commands run in, or they do not run at all.
+"""The sandbox: entity commands and code cells run here, never outside it.
 
-`policy` says what is visible and writable, `bubblewrap` turns that into arguments, `runner` runs one command in it.
-Only the shell mediums and the commands that show the policy may import from here.
+`policy/` decides what is visible and writable, `launch/` runs a command under that policy, `worker/` and `inside/`
+run code cells; `network/` holds the proxy, `gate_ipc/` the gate calls of shell commands.
+Only the importers listed in .importlinter (contract only-the-sandbox-knows-the-sandbox) may import from here. Start
+reading with `launch/sandbox.py`.
 """

@@ -1,10 +1,10 @@
-"""A gate as a command line: arguments from words, a contract as ``--help``, a result as output.
+"""Command line of a gate: arguments from words, its contract as ``--help``, its result as output.
 
     read_file notes.txt --limit 20      words in the schema's order, flags by name
     write_file out.txt -  <draft        '-' or nothing for the main text: it is read from standard input
     search --json '{"pattern": "a b"}'  every argument as one JSON object
 
-Text is taken as it is; whatever else a schema asks for is read as JSON. `--` ends the flags.
+Text arguments are taken as they are; all other types are read as JSON. `--` ends the flags.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cantrip_acp.gates.contract import Gate
 
 
 class UsageError(Exception):
-    """Words that do not make a call; the text says which, and what would."""
+    """The words are no valid call; the text says which, and what would be valid."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Words:
 
 
 def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Words:
-    """Arguments from words. Raises `UsageError`."""
+    """Parse words into arguments. Raises `UsageError`."""
     properties = gate.properties
     result = Words()
     positional = list(properties)
@@ -75,7 +75,7 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Word
                     result.args[key] = []
                 positional.remove(key)
                 result.args[key].append(_item(properties[key], word))
-                # Words after a list's first one go into the list, as for any command that takes files.
+                # Further words go into the list, as for any command that takes files.
                 while queue and (flags_end or not queue[0].startswith("--")):
                     result.args[key].append(_item(properties[key], queue.pop(0)))
                 continue
@@ -90,7 +90,10 @@ def parse(gate: Gate, words: Sequence[str], *, shown: str | None = None) -> Word
 
 
 def given(gate: Gate, name: str, text: str) -> dict[str, Any]:
-    """What standard input, or the main argument alone, says: that argument, or all of them as JSON where the gate takes that."""
+    """Arguments from standard input or from the main argument alone.
+
+    The text is that argument, or all arguments as JSON where the gate accepts that.
+    """
     if not gate.json_input or text.lstrip()[:1] not in ("{", "["):
         return {name: text}
     try:
@@ -103,7 +106,7 @@ def given(gate: Gate, name: str, text: str) -> dict[str, Any]:
 
 
 def from_words(gate: Gate, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that words gave; the main one alone may be JSON, as on standard input (`given`)."""
+    """The arguments from words. The main argument alone may be JSON, as on standard input (`given`)."""
     main = gate.main_text
     if not gate.json_input or main is None or set(args) != {main}:
         return dict(args)
@@ -114,7 +117,7 @@ def from_words(gate: Gate, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def usage(gate: Gate, shown: str | None = None) -> str:
-    """``read_file PATH [--offset N] [--limit N]``: one line, required words first as the schema orders them."""
+    """The usage line ``read_file PATH [--offset N] [--limit N]``: required words first, in the schema's order."""
     parts = [shown or gate.name]
     for name, schema in gate.properties.items():
         if name in gate.required:
@@ -127,7 +130,7 @@ def usage(gate: Gate, shown: str | None = None) -> str:
 
 
 def contract(gate: Gate, shown: str | None = None) -> str:
-    """What ``--help`` prints: usage, what the gate does, each argument with its type."""
+    """The text of ``--help``: usage, description, each argument with its type."""
     lines = [f"Usage: {usage(gate, shown)}", ""]
     if gate.description:
         lines += [*textwrap.wrap(gate.description, 100), ""]
@@ -193,7 +196,7 @@ def _item(schema: Mapping[str, Any], text: str) -> Any:
 
 
 def _value(key: str, schema: Mapping[str, Any], text: str) -> Any:
-    """A word as the schema wants it; what cannot be read is passed on, and the gate's own check says what it wants."""
+    """Convert a word to the schema's type. An unreadable word is passed on, and the gate's own check reports it."""
     kinds = _kinds(schema)
     if not kinds or "string" in kinds:
         return text

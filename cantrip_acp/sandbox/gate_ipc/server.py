@@ -1,14 +1,15 @@
-"""Gates as commands: how a call comes out of the sandbox and its answer goes back in.
+"""Gate call server: receives gate calls of shell commands from the sandbox and sends back the answers.
 
-Inside, each gate is a small shell script on PATH. It claims one of `SLOTS` numbered slots by writing its request there (a
-file in a private file system of the sandbox), announces the number on one FIFO, and runs the answer that it reads from the
-slot's own FIFO: a quoted script that prints what is to be printed and exits. Nobody polls, nothing forks, no socket is
-needed. The script is no authority: the host calls the gate, with its dependencies, wards, redaction and telemetry.
-
-Everything inside is hostile. FIFOs and scripts lie on a read-only mount, so they cannot be replaced. The host opens
-requests by a folder's descriptor without following links or blocking, takes regular files of a bounded size only, reads
-once, and never waits for a reader. Announcements are bounded lines; a number that was announced twice, or has no request,
-is nothing. Processes of one sandbox can forge each other's requests and answers: they are one party.
+Inside, each gate is a small shell script on PATH. It claims one of `SLOTS` numbered slots by writing its request
+there, as a file in a private file system of the sandbox. It announces the slot number on one FIFO. Then it runs the
+answer that it reads from the slot's own FIFO: a quoted script that prints the output and exits. There is no polling,
+no fork and no socket. The script has no authority: the host calls the gate, with its dependencies, wards, redaction
+and telemetry.
+Everything inside is hostile. FIFOs and scripts are on a read-only mount, so they cannot be replaced. The host opens
+requests by a folder's descriptor, without following links or blocking. It accepts only regular files of limited size,
+reads once, and never waits for a reader. Announcements are lines of limited length. A number that was announced
+twice, or without a request, is ignored. Processes of one sandbox can forge each other's requests and answers: they
+are one party.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from cantrip_acp.sandbox.launch.process_tree import NO_ROOM, failed
 from cantrip_acp.sandbox.policy.policy import WIRE
 
 SLOTS = 64
-"""Calls that can be under way at once; further ones wait for a slot."""
+"""Calls that can run at once; further ones wait for a slot."""
 
 LARGEST_REQUEST = 8 * 1024 * 1024
-"""Bytes of one request, and of the standard input that goes with one."""
+"""Bytes of one request, and of its standard input."""
 
 LARGEST_ANSWER = 8 * 1024 * 1024
 """Characters of one answer."""
 MOST_CALLS = 5_000
-"""Gate calls of one command: each is kept in the loom."""
+"""The most gate calls of one command: each is kept in the loom."""
 
 _LONGEST_LINE = 32
 _NO_ROOM_PAUSE = 0.05
-"""Seconds until a call is looked at again that came while this process could open no more files."""
+"""Seconds until a call is tried again after this process had no free file descriptors."""
 _UNDECLARED = 127
 _USAGE = 2
 
 Call = Callable[[str, dict[str, object]], Awaitable[tuple[object, bool]]]
-"""Call a gate by its name with arguments: its result, and whether that is an error."""
+"""Call a gate by its name with arguments: returns its result, and whether that is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class GateWire:
     """The scripts and FIFOs of one entity's gates, in a folder of ours that the sandbox sees read-only."""
 
     def __init__(self, gates: Mapping[str, Gate], folder: str, *, shell: str | None = None) -> None:
-        """``gates`` by the name that the command gets; ``NAME`` and ``cantrip_NAME`` are made for each."""
+        """``gates`` by command name; the commands ``NAME`` and ``cantrip_NAME`` are made for each."""
         self.folder = folder
         self.commands: dict[str, tuple[str, Gate]] = _commands(gates)
         self._own = dict(self.commands)
@@ -81,9 +82,9 @@ class GateWire:
         os.symlink("../call", os.path.join(self.folder, "bin", name))
 
     def gained(self, gates: Mapping[str, Gate]) -> None:
-        """From now on these gates are commands beside those that it was made with, in what runs already too."""
+        """Add commands for these gates to the original ones, also in a sandbox that already runs."""
         if not os.path.isdir(os.path.join(self.folder, "bin")):
-            # It was removed: the next wire is told of them when it is made.
+            # The folder was removed. The next wire gets these gates when it is made.
             return
         wanted = {**_commands(gates), **self._own}
         for name in self.commands.keys() - wanted.keys():
@@ -99,7 +100,7 @@ class GateWire:
         os.chmod(path, 0o755)
 
     def renew(self, slot: int) -> None:
-        """A fresh FIFO for a slot: what was written to the old one stays with whoever has it open."""
+        """Make a new FIFO for a slot: data written to the old one stays with whoever has it open."""
         fresh = os.path.join(self.folder, "answers", f".{slot}")
         try:
             os.unlink(fresh)
@@ -112,10 +113,10 @@ class GateWire:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def answer(self, reply: Reply) -> bytes:
-        """The script that a wrapper runs."""
+        """The answer script that a wrapper runs."""
         out = bytearray()
         for text, where in ((reply.stdout, b""), (reply.stderr, b" >&2")):
-            # No word of a shell holds a NUL, but printf writes one.
+            # A shell word cannot hold a NUL, but printf can write one.
             *before, last = text.split("\0")
             for part in before:
                 out += b"printf '%s\\0' " + _quoted(part) + where + b"\n"
@@ -124,7 +125,7 @@ class GateWire:
         return bytes(out) + b"exit %d" % reply.status + self._terminator
 
     def ask_for_input(self, slot: int) -> bytes:
-        """The script that sends standard input and then waits for the answer proper."""
+        """The script that sends standard input and then waits for the real answer."""
         again = b". /dev/fd/3" if self._terminator == b"\n" else b":"
         return (
             b'command -p head -c %d >|"$w/requests/$i.in"\nprintf \'%%si\\n\' %d >"$w/announce"\n%s'
@@ -133,7 +134,7 @@ class GateWire:
 
 
 def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
-    """Each gate under the name that its command gets, and under that name with ``cantrip_`` before it."""
+    """Each gate under its command name, and under that name with the prefix ``cantrip_``."""
     commands: dict[str, tuple[str, Gate]] = {}
     for shown, gate in gates.items():
         commands.setdefault(shown, (shown, gate))
@@ -145,7 +146,7 @@ def _commands(gates: Mapping[str, Gate]) -> dict[str, tuple[str, Gate]]:
 
 
 class WireSession:
-    """The wire while one command runs. `open` before the command starts, `close` when it has ended."""
+    """The gate calls of one running command. `open` before the command starts, `close` when it has ended."""
 
     def __init__(
         self,
@@ -155,7 +156,8 @@ class WireSession:
         pid: Callable[[], int],
         refuse: Callable[[str], str | None] | None = None,
     ) -> None:
-        """``refuse`` says why a call with this value of ``CANTRIP_CELL`` in its environment is not served, or None."""
+        """``refuse`` gets the value of ``CANTRIP_CELL`` in a call's environment and returns why the call is refused,
+        or None."""
         self._wire = wire
         self._refuse = refuse
         self._call = call
@@ -174,13 +176,13 @@ class WireSession:
 
     @property
     def used(self) -> bool:
-        """Whether anything was ever announced on it."""
+        """Whether anything was ever announced."""
         return bool(self._used or self._calls or self._line or self._skipping)
 
     def open(self) -> None:
-        """Raises `SandboxError` where it cannot be opened."""
+        """Open the announcement FIFO. Raises `SandboxError` where it cannot be opened."""
         try:
-            # For writing too, so that the end of one writer is not the end of the file.
+            # Opened for writing too, so that the end of one writer is not the end of the file.
             self._announce = os.open(f"{self._wire.folder}/announce", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise failed("gates cannot be called from the sandbox", error) from error
@@ -188,11 +190,11 @@ class WireSession:
         self._open = True
 
     def close(self) -> None:
-        """Refuse whatever is still announced, and leave every slot fresh for the next command."""
+        """Refuse everything that is still announced, and leave every slot fresh for the next command."""
         self._open = False
         if self._announce >= 0:
             self._loop.remove_reader(self._announce)
-            # The last opener's end empties the FIFO.
+            # Closing the last descriptor empties the FIFO.
             os.close(self._announce)
             self._announce = -1
         for fd in list(self._writers):
@@ -238,7 +240,7 @@ class WireSession:
         try:
             request = self._take(str(slot), LARGEST_REQUEST)
         except OSError:
-            # Who called waits for an answer, so it is looked at again once something else was closed.
+            # The caller waits for an answer, so try again when descriptors may be free.
             self._loop.call_later(_NO_ROOM_PAUSE, self._again, line)
             return
         if request is None:
@@ -252,11 +254,13 @@ class WireSession:
             self._announced(line)
 
     def _take(self, name: str, most: int) -> bytes | None:
-        """A request's bytes; None where there is none that can be taken. Raises OSError where this process can open no
-        more files."""
+        """A request's bytes; None where there is none that can be read.
+
+        Raises OSError where this process can open no more files.
+        """
         try:
             if self._requests < 0:
-                # The two folders above it lie on mounts that cannot be changed from inside.
+                # The two folders above it are on mounts that cannot be changed from inside.
                 self._requests = os.open(
                     f"/proc/{self._pid()}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
                 )
@@ -331,7 +335,7 @@ class WireSession:
                 text = given.decode("utf-8")
             except UnicodeDecodeError:
                 return Reply(_USAGE, stderr=f"{name}: gates take text: standard input is not valid UTF-8\n")
-            # Nothing given and nothing asked for: the argument is missing, and the gate says so.
+            # No input and none requested: the argument is missing, and the gate reports it.
             if text or "-" in arguments:
                 try:
                     args |= gate_cli.given(gate, parsed.stdin_for, text)
@@ -356,7 +360,7 @@ class WireSession:
         return None
 
     def _free(self, slot: int) -> None:
-        """Fresh FIFO first, then the claim: a wrapper that claims the slot finds its own FIFO there."""
+        """Renew the FIFO first, then free the slot: the next wrapper that claims it finds its own FIFO."""
         if self._open and self._requests >= 0:
             self._wire.renew(slot)
             for name in (f"{slot}.in", str(slot)):
@@ -369,7 +373,7 @@ class WireSession:
     # Answers
 
     async def _send(self, slot: int, data: bytes) -> None:
-        """Write to a slot's FIFO as its reader takes it; a reader that is gone gets nothing."""
+        """Write to a slot's FIFO as fast as its reader reads; skip a reader that is gone."""
         path = f"{self._wire.folder}/answers/{slot}"
         while True:
             try:
@@ -408,7 +412,7 @@ class WireSession:
 
 
 def clear_requests(pid: int) -> None:
-    """Free the slots of calls that were never finished, in a sandbox that lives on. Nothing may be running in it."""
+    """Free the slots of unfinished calls in a sandbox that continues. No process may be running in it."""
     try:
         folder = os.open(f"/proc/{pid}/root{WIRE}/requests", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -424,7 +428,7 @@ def clear_requests(pid: int) -> None:
 
 
 def wrapper_shell() -> str:
-    """The shell that the commands run in: a small one where there is one, since it is most of a call's time."""
+    """The shell for the gate commands: a small one if available, because it takes most of a call's time."""
     for path in ("/bin/dash", "/usr/bin/dash", "/bin/busybox", "/usr/bin/busybox"):
         if os.path.exists(path):
             return f"{path} sh" if path.endswith("busybox") else path
@@ -438,6 +442,6 @@ def _bounded(reply: Reply) -> Reply:
 
 
 def _quoted(text: str) -> bytes:
-    """Text as one word for a shell."""
+    """Quote text as one shell word."""
     data = text.encode("utf-8", "replace")
     return b"'" + data.replace(b"'", b"'\\''") + b"'"

@@ -1,3 +1,5 @@
-"""Starting a sandbox, running a command in it, and ending all that it started.
+"""Starts a sandbox, runs a command in it, and kills all processes that it started.
 
-Start with `sandbox.py` (one entity's sandbox) and `command.py` (one command in it)."""
+It may import the other host-side folders of the sandbox and `files/`, never a medium. Start with `sandbox.py` (one
+entity's sandbox) and `command.py` (one command in it).
+"""

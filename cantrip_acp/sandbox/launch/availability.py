@@ -1,4 +1,6 @@
-"""Can this machine give a sandbox, and if not, why not and what mends it. Nothing weaker is ever tried instead."""
+"""Sandbox availability: whether this machine can run a sandbox, and if not, why and how to fix it. There is no weaker
+fallback.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ class Cause:
     text: str
     mend: str
     lasting: bool = True
-    """Whether it is this machine, rather than this one command."""
+    """True where the cause is the machine, False where it is this one command."""
 
     def error(self) -> SandboxError:
-        """`SandboxMissing` where no command can run here, `SandboxError` where this one could not."""
+        """`SandboxMissing` where no command can run here, `SandboxError` where only this one could not."""
         if self.lasting:
             return SandboxMissing(self.text, mend=self.mend)
         return SandboxError(f"{self.text} {self.mend}")
@@ -77,7 +79,7 @@ OLD = Cause(
 
 
 def find_bubblewrap(path: str = _TRUSTED) -> str:
-    """Where bubblewrap is. Folders of the system alone are searched: PATH may name folders that a command could write.
+    """Path of bubblewrap. Only system folders are searched: PATH may name folders that a command can write.
 
     Raises `SandboxMissing`.
     """
@@ -92,7 +94,7 @@ def find_bubblewrap(path: str = _TRUSTED) -> str:
 
 
 def version(program: str) -> tuple[int, ...]:
-    """Bubblewrap's version, () where it does not say."""
+    """Bubblewrap's version; () where it does not report one."""
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False, env={})
     except (OSError, subprocess.TimeoutExpired):
@@ -102,7 +104,7 @@ def version(program: str) -> tuple[int, ...]:
 
 
 def explain(words: str) -> Cause:
-    """The cause behind bubblewrap's own words when it could not set a sandbox up."""
+    """The cause for bubblewrap's error text when it could not set up a sandbox."""
     words = words.strip()
     if "Unknown option" in words:
         return OLD

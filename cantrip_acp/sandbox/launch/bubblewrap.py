@@ -1,10 +1,9 @@
-"""A policy as bubblewrap's arguments: a pure function, and its text is snapshot-tested.
+"""Bubblewrap arguments of a policy: a pure function with snapshot-tested output.
 
-Mounts are made in the order of their paths, so that what is named most exactly wins. Each mount costs about 0.1 ms per
-command, which is why /etc is one prepared folder and not one bind for each of its files.
-
-The arguments go in by a file descriptor that is filled before bubblewrap starts: what stands there is either whole or,
-should we be killed before, nothing at all, and nothing at all shows the command nothing that it could run.
+Mounts are made in path order, so that the most specific path wins. Each mount costs about 0.1 ms per command. That is
+why /etc is one prepared folder and not one bind per file.
+bubblewrap reads the arguments from a descriptor that is filled before it starts. It holds all of them, or nothing if
+we were killed before. With nothing, the command sees no file that it could run.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from cantrip_acp.sandbox.policy.policy import WIRE, Policy
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Host paths that a policy's arguments refer to: the prepared /etc, and the note that is read in hidden files' place."""
+    """Host paths for a policy's arguments: the prepared /etc, and the note that replaces hidden files."""
 
     etc: str
     note: str
@@ -26,7 +25,7 @@ class Places:
 
 NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
 _ENVELOPE = 4096
-"""Bytes of the file system that stands where something is not: nothing can be written there."""
+"""Bytes of the empty, read-only file system that is mounted over missing paths."""
 
 
 NO_COPIES: Mapping[str, str] = {}
@@ -37,8 +36,8 @@ def arguments(
 ) -> list[str]:
     """Bubblewrap's options for a policy, without the program and its command.
 
-    ``folders`` are those hidden paths that are folders: an empty one stands in their place instead of the note. ``copies`` are
-    folders of the host by the path that they stand for: what is written there never reaches the path itself.
+    ``folders``: the hidden paths that are folders; an empty folder replaces them instead of the note. ``copies``:
+    host folders by the path that they replace; what is written there never reaches the path itself.
     """
     args = [*NAMESPACES]
     if not policy.network:
@@ -65,7 +64,7 @@ def arguments(
     add("/var/tmp", 0, "--symlink", "/tmp", "/var/tmp")
     if policy.home_source is not None:
         add(policy.home, 0, "--bind", policy.home_source, policy.home)
-        # A kept home is written by commands: the folders that hold mount points must be there, and stay what they are.
+        # Commands can write a kept home. The folders that hold mount points must exist and must not be replaced.
         for below in kept_folders(policy):
             add(f"{policy.home}/{below}", 0, "--bind", f"{policy.home_source}/{below}", f"{policy.home}/{below}")
     else:
@@ -81,7 +80,7 @@ def arguments(
         if path not in policy.writable:
             add(path, 2, "--ro-bind", source_of(path, copies), path)
     for path, copy in copies.items():
-        # What gates wrote in a copy is seen where the path itself is seen.
+        # What gates wrote in a copy must be visible at the path itself.
         if any(path.startswith(above.rstrip("/") + "/") for above in policy.readable) and path not in policy.writable:
             add(path, 2, "--ro-bind", copy, path)
     for path in policy.writable:
@@ -101,8 +100,8 @@ def arguments(
         add(path, 7, "--ro-bind", source, path)
     for _, _, options in sorted(mounts, key=lambda m: (m[0], m[1])):
         args += options
-    # The root, /dev and the whole of /proc last: what they hold that is no mount of its own cannot be written. As root,
-    # /proc/sys would otherwise run programs on the host (core_pattern).
+    # Make the root, /dev and /proc read-only last: files there without a mount of their own cannot be written. For
+    # root, /proc/sys could otherwise run programs on the host (core_pattern).
     for path in ("/proc", "/dev", "/"):
         args += ["--remount-ro", path]
     args += ["--chdir", policy.folder]
@@ -110,7 +109,7 @@ def arguments(
 
 
 def kept_folders(policy: Policy) -> list[str]:
-    """Folders below a kept home on the way to what is mounted there, outermost first, relative to it."""
+    """Folders below a kept home that lead to a mount point, outermost first, relative to it."""
     found: set[str] = set()
     for path in (*policy.tools, *(link for link, _ in policy.links), *policy.readable, *policy.writable):
         if path.startswith(policy.home + "/"):
@@ -120,11 +119,11 @@ def kept_folders(policy: Policy) -> list[str]:
 
 
 REQUESTS_SIZE = 64 * 1024 * 1024
-"""Bytes that gate requests under way may take together."""
+"""Bytes that all running gate requests may take together."""
 
 
 def encode(args: list[str]) -> bytes:
-    """Arguments as ``--args`` reads them. Raises ValueError for one that holds a NUL."""
+    """Encode arguments for ``--args``. Raises ValueError for one that holds a NUL."""
     out = bytearray()
     for arg in args:
         data = arg.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""One command under way in a sandbox: started, heard, bounded, ended, and cleaned up after."""
+"""One command in a sandbox: start it, stream its output, enforce its limits, kill it, clean up."""
 
 from __future__ import annotations
 
@@ -29,29 +29,32 @@ from cantrip_acp.sandbox.policy.policy import Policy
 from cantrip_acp.sandbox.policy.protected import places
 
 _LONG_COMMAND = 100_000
-"""Bytes of a command that is handed over in a file: the kernel takes 128 KiB in one argument."""
+"""Bytes from which a command is passed in a file: the kernel takes 128 KiB in one argument."""
 _COMMAND_FILE = "/run/command"
 _PACE = 0.01
 _PACED_FROM = 20
-"""A listener gets at most one piece in this many seconds, after the first few: a program that writes letter by letter."""
+"""After the first few pieces, a listener gets at most one piece per this many seconds: a program may write letter by
+letter.
+"""
 _LIVE_MOST = 262_144
-"""Bytes of output that wait for a slow reader before the command is made to wait too."""
+"""Bytes of output that may wait for a slow listener before the command is made to wait too."""
 
 Listener = Callable[[str, str], Awaitable[None]]
-"""Hears output while it comes: the stream's name (stdout, stderr) and cleaned text."""
+"""Receives output while it comes: the stream's name (stdout, stderr) and cleaned text."""
 
 
 Spawn = Callable[..., object]
 """Starts a coroutine function with its arguments in a task group."""
 
 Tap = Callable[[int, bytes], None]
-"""Gets output as it came, 1 or 2 for the stream, before anything is bounded or cleaned. It may block, and then the command
-waits too."""
+"""Receives raw output (1 or 2 for the stream), before it is limited or cleaned. It may block, and then the command
+waits too.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a command left behind. ``exit_code`` is 0 to 255, None where it was ended before its time."""
+    """Result of a command. ``exit_code`` is 0 to 255; None where the command was killed."""
 
     exit_code: int | None
     stdout: str
@@ -62,13 +65,16 @@ class Outcome:
     last_line: str = ""
     duration_ms: float = 0.0
     warning: str | None = None
-    """What is to be said of a command that ended by itself."""
+    """A warning about a command that ended by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a command is started with. ``key`` is what it was made from; ``encoded`` are the options as bubblewrap reads
-    them, ``filter`` the system call filter."""
+    """What a command is started with.
+
+    ``key`` identifies the inputs it was made from. ``encoded`` are the options as bubblewrap reads them; ``filter``
+    is the system call filter.
+    """
 
     key: object
     policy: Policy
@@ -80,7 +86,7 @@ class Prepared:
 
 
 class Running:
-    """One command under way."""
+    """One running command."""
 
     def __init__(
         self,
@@ -127,7 +133,7 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """The host's number of the sandbox's first process, 0 before there is one."""
+        """The host's number of the sandbox's first process; 0 before there is one."""
         return self.tree.pid if self.tree is not None else 0
 
     def end(self, because: str) -> None:
@@ -137,7 +143,7 @@ class Running:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """The length of something that has limits of its own: the command's time stands still."""
+        """Stop the command's timeout while something with its own limits runs."""
         self._holds += 1
         if self._holds == 1 and self._timers:
             self._timers[0].cancel()
@@ -151,7 +157,7 @@ class Running:
                 self._timers[0] = asyncio.get_running_loop().call_later(max(0.001, self._left), self._on_timeout)
 
     def so_far(self) -> tuple[str, str, bool]:
-        """What came since this was last asked, within the ward; `partial` then gives the rest."""
+        """The output since the last call, within the ward's limit; `partial` then returns the rest."""
         if self.tree is not None:
             self.tree.read_now()
         stdout, stderr, truncated, self._most = part(self._streams[1], self._streams[2], self._most)
@@ -251,7 +257,7 @@ class Running:
                 )
 
     def _on_way(self, listener: socket.socket) -> None:
-        """The proxy can be reached from inside now, and the command may run."""
+        """The proxy is reachable from inside now, so the command may run."""
         if self._spawn is None or self._tree.exited:
             listener.close()
             return
@@ -285,14 +291,14 @@ class Running:
     def _judged(self, verdict: str | None) -> None:
         if self._tree.exited:
             return
-        # Should it have ended meanwhile, its number may be somebody else's by now, and so is what was measured.
+        # If it has ended meanwhile, its number may be reused, and then the measurement is of another process.
         if verdict is not None and self._tree.alive:
             self._tree.end(f"it used {verdict}")
             return
         self._timers[1] = asyncio.get_running_loop().call_later(limits.INTERVAL, self._on_watch)
 
     async def _report(self, *, last: bool = False) -> int:
-        """Hand what came to whoever listens; while they are slow, the command is too. Gives how many pieces there were."""
+        """Send new output to the listener; a slow listener slows the command down. Returns the number of pieces."""
         pieces = 0
         for stream, name in ((1, "stdout"), (2, "stderr")):
             collector = self._streams[stream]
@@ -325,7 +331,7 @@ class Running:
         return status
 
     def partial(self, status: Status | None = None) -> Outcome:
-        """What there is: the end, or what came before a cancel."""
+        """The result so far: the final one, or the part before a cancel."""
         if status is None:
             status = self.tree.status if self.tree is not None else Status()
         out, err, truncated = share(self._streams[1], self._streams[2], self._most)
@@ -337,14 +343,14 @@ class Running:
             timed_out=self._timed_out,
             ended_because=status.ended_because,
             last_line=self._streams[1].last_line(),
-            # One that was quick enough met the end of the disk before it was looked at.
+            # A quick command may have filled the disk before the first check.
             warning=self._watchdog.disks.full() if status.ended_because is None else None,
             duration_ms=(time.perf_counter() - self._began) * 1000,
         )
 
 
 def _ready_home(policy: Policy) -> None:
-    """Make the folders of a kept home that things are mounted in; a link that a command put there instead goes."""
+    """Make the mount point folders of a kept home. A link that a command left there is removed."""
     assert policy.home_source is not None
     for below in bubblewrap.kept_folders(policy):
         path = os.path.join(policy.home_source, below)
@@ -359,7 +365,7 @@ def _ready_home(policy: Policy) -> None:
     for path, target in policy.links:
         own = os.path.join(policy.home_source, os.path.relpath(path, policy.home))
         if path.startswith(policy.home + "/") and os.path.lexists(own):
-            # Made anew by every command, and it must not be there before.
+            # Every command makes this link anew, so it must not exist before.
             if os.path.isdir(own) and not os.path.islink(own):
                 raise SandboxError(f"{own} stands where the link {path} -> {target} must be; remove it")
             os.unlink(own)
@@ -369,7 +375,7 @@ _groups: list[str | None] = []
 
 
 def control_groups() -> str | None:
-    """Where groups can be made, None where they cannot; looked for once."""
+    """The folder where control groups can be made; None where they cannot. Searched once."""
     if not _groups:
         _groups.append(controlgroup.find_parent())
     return _groups[0]

@@ -1,12 +1,12 @@
-"""Control groups, where we may make them: the kernel itself then bounds processes, and memory where it can.
+"""Control groups: kernel limits on processes, and on memory where possible, where we may create groups.
 
-Version 2 is delegated to us in a user's systemd session, and bounds both. Root may make groups in version 1's hierarchy of
-``pids``, which bounds processes: a fork bomb of root's outruns any watchdog, and no rlimit binds root. Where there is
-neither, the watchdog of `limits` serves. One group lives as long as one command.
-
-Moving another process into a group makes the kernel wait until no processor is in the middle of a fork: 8 to 20 ms on a
-quiet machine, with our event loop standing still. A thread that moves itself waits for nothing, and version 1 lets a single
-thread move: there ours goes in, starts the sandbox, which is born in the group, and comes out again, in 0.1 ms.
+In a user's systemd session version 2 is delegated to us; it limits both. Root may create groups in version 1's
+``pids`` hierarchy, which limits processes: a fork bomb of root is faster than any watchdog, and no rlimit binds root.
+Where neither exists, the watchdog of `limits` is used. A group exists as long as one command.
+Moving another process into a group makes the kernel wait until no processor is in the middle of a fork. That takes 8
+to 20 ms on a quiet machine and blocks our event loop. A thread that moves itself does not wait, and version 1 allows
+this for a single thread. So our thread enters the group, starts the sandbox (which is then in the group) and leaves
+again, in 0.1 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILES = ("cgroup.procs", "cgroup.subtree_control")
 
 
 def find_parent(mounts: str = "/proc/self/mountinfo", own: str = "/proc/self/cgroup") -> str | None:
-    """The folder in which we may make groups with a process limit: version 2's, with a memory limit too, before version 1's."""
+    """The folder in which we may make groups with a process limit: version 2 (also a memory limit) before version 1."""
     return _delegated(mounts, own) or _version_one(mounts, own)
 
 
@@ -55,7 +55,7 @@ def _delegated(mounts: str, own: str) -> str | None:
     place = _own_place(own)
     if mount is None or place is None or ".." in place.split("/"):
         return None
-    # Our own group has processes (us), and such a group can give no limits to groups below it.
+    # Our own group contains processes (us), and such a group cannot limit groups below it.
     parts = [p for p in place.split("/") if p][:-1]
     while True:
         folder = "/".join([mount, *parts])
@@ -97,10 +97,10 @@ def make(parent: str, name: str, *, memory: int, processes: int) -> ControlGroup
 
 
 class ControlGroup:
-    """One command's group. A sandbox is born in it (`entered`) where that can be, and else moved there (`placed`)."""
+    """One command's group. A sandbox starts inside it (`entered`) where possible, else it is moved there (`placed`)."""
 
     def __init__(self, parent: str, name: str, *, memory: int, processes: int) -> None:
-        """``memory`` in bytes; ``processes`` of the command, bubblewrap's own are allowed beside them.
+        """Make the group, with ``memory`` in bytes and ``processes`` for the command (bubblewrap's own are added).
 
         Raises OSError where the kernel refuses one of the limits; then there is no group.
         """
@@ -110,7 +110,7 @@ class ControlGroup:
         self._joined = False
         os.mkdir(self.folder)
         try:
-            # A sandbox that is born in its group has bubblewrap's outer process there too, beside its inner one.
+            # A sandbox that starts inside its group has bubblewrap's outer and inner process there.
             _write(f"{self.folder}/pids.max", b"%d" % (processes + (2 if self._by_thread else 1)))
             if self._by_thread:
                 return
@@ -124,14 +124,15 @@ class ControlGroup:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """What this thread starts in the meantime is born in the group, where the kernel lets single threads move.
+        """Processes that this thread starts in the meantime start in the group, where the kernel can move single
+        threads.
 
-        Raises OSError where it does not let us out again.
+        Raises OSError where the thread cannot leave the group.
         """
         if not self._by_thread:
             yield
             return
-        # The way back is opened first: a thread that cannot open it any more would stay in the group.
+        # Open the way back first: a thread that cannot open it later would stay in the group.
         back = os.open(f"{self._parent}/tasks", os.O_WRONLY | os.O_CLOEXEC)
         try:
             try:
@@ -149,8 +150,10 @@ class ControlGroup:
             os.close(back)
 
     def placed(self, pid: int) -> ControlGroup | None:
-        """This group with a sandbox's first process in it, which is moved there unless it was born there; what it starts
-        from now on is there too. None, and no group, where the kernel refuses."""
+        """This group, containing a sandbox's first process and all that it starts from now on.
+
+        Moves the process there if needed. Returns None, and removes the group, where the kernel refuses.
+        """
         if not self._joined:
             try:
                 _write(f"{self.folder}/cgroup.procs", b"%d" % pid)
@@ -161,14 +164,14 @@ class ControlGroup:
         return self
 
     def exceeded(self) -> bool:
-        """Whether the kernel ended the command for its memory."""
+        """Whether the kernel killed a process of the command for its memory."""
         if self._by_thread:
             return False
         events = dict(line.split() for line in _read(os.path.join(self.folder, "memory.events")).splitlines())
         return int(events.get("oom_kill", "0")) > 0
 
     def remove(self) -> None:
-        """Safe to call twice. The processes are gone; the kernel may need an instant to notice."""
+        """Remove the group; safe to call twice. The processes are gone, but the kernel may need a moment to notice."""
         for _ in range(20):
             try:
                 os.rmdir(self.folder)

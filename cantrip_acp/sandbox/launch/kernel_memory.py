@@ -1,10 +1,9 @@
-"""Memory that the kernel keeps for a tree and that is in no process's count: tables of pages, and what waits in sockets.
+"""Kernel memory of a process tree that no process's count contains: page tables and socket buffers.
 
-Half a gigabyte of page tables takes a quarter of a second and no resident memory at all; a pair of sockets holds 0.4 MB, and a
-process may have thousands. A control group counts both. Without one the watchdog asks here: first what the whole machine has
-of each, which is a line of text, and only where that would be too much, what the tree has.
-
-Pipes are not asked for: the kernel itself bounds them for each user (``fs.pipe-user-pages-soft``).
+Half a gigabyte of page tables takes a quarter of a second and no resident memory. A pair of sockets holds 0.4 MB, and
+a process may have thousands. A control group counts both. Without one the watchdog asks this module: first for the
+whole machine's use, which is quick to read, and only where that is too much, for the tree's use.
+Pipes are not counted: the kernel limits them for each user (``fs.pipe-user-pages-soft``).
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ import os
 from collections.abc import Iterable, Iterator
 
 UNIX_SOCKET = 425_984
-"""Bytes that may wait in one end of a pair: twice ``net.core.wmem_max``, as most machines have it. How much does wait there is
-told nowhere."""
+"""Bytes that may wait in one end of a pair: twice ``net.core.wmem_max``, as on most machines. The kernel does not
+report how much does wait.
+"""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def most(pid: int, machine_tables: int) -> int:
-    """No tree has more than this: what the whole machine has, of sockets' memory in the network of ``pid``.
+    """Upper bound in bytes for any tree: page tables of the whole machine, and socket memory in the network of ``pid``.
 
     ``machine_tables``: bytes of page tables (PageTables in /proc/meminfo).
     """
@@ -28,23 +28,23 @@ def most(pid: int, machine_tables: int) -> int:
 
 
 def kept(pid: int, tree: Iterable[str]) -> int:
-    """What is kept for the tree whose first process is ``pid``; ``tree`` are its processes' numbers."""
+    """Bytes that the kernel holds for the tree with first process ``pid``; ``tree`` are its process numbers."""
     names = list(tree)
     total = sum(_tables(name) for name in names)
-    # In a network of its own, sockets that are on their way from one process to another are its own, too.
+    # In a separate network, sockets that are being passed between processes belong to the tree too.
     ours = None if _own_network(pid) else {number for name in names for number in _sockets(name)}
     total += UNIX_SOCKET * sum(1 for fields in _rows(pid, "unix") if ours is None or fields[6] in ours)
     for kind in ("tcp", "tcp6", "udp", "udp6"):
         for fields in _rows(pid, kind):
             if ours is None or fields[9] in ours:
                 sent, _, received = fields[4].partition(b":")
-                # A byte that waits takes about two, with what is kept about it.
+                # A waiting byte takes about two, including the kernel's record of it.
                 total += 2 * (int(sent, 16) + int(received, 16))
     return total
 
 
 def _rows(pid: int, kind: str) -> Iterator[list[bytes]]:
-    """A table of the network of a process, without its head."""
+    """Rows of a table of a process's network, without the header."""
     try:
         with open(f"/proc/{pid}/net/{kind}", "rb") as file:
             next(file, b"")
@@ -65,7 +65,7 @@ def _lines(pid: int, kind: str) -> int:
 
 
 def _waiting(pid: int) -> int:
-    """What the machine's TCP and UDP sockets hold."""
+    """Bytes that the TCP and UDP sockets of the machine hold."""
     pages = 0
     try:
         with open(f"/proc/{pid}/net/sockstat", "rb") as file:
@@ -97,7 +97,7 @@ def _own_network(pid: int) -> bool:
 
 
 def _sockets(name: str) -> Iterator[bytes]:
-    """Numbers of the sockets that a process has open."""
+    """Inode numbers of the sockets that a process has open."""
     try:
         numbers = os.listdir(f"/proc/{name}/fd")
     except OSError:

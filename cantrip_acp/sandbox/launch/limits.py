@@ -1,8 +1,8 @@
-"""Limits of one command beside its wall clock: by the kernel where it offers them to us, else by a watchdog.
+"""Resource limits of one command, beside its timeout: kernel limits where possible, else a watchdog.
 
-The kernel counts processes against a user of a namespace, but never against root, and has no limit for the memory of a
-whole tree outside of control groups. Where a control group was delegated to us it is used; otherwise the watchdog adds up
-the tree from /proc, first after `FIRST` seconds, so that a short command never pays for it.
+The kernel limits processes per user of a namespace, but never for root. Without control groups it has no memory limit
+for a whole process tree. So a control group is used where one was delegated to us. Otherwise the watchdog adds up the
+tree's use from /proc, first after `FIRST` seconds: a short command costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
-    """Set the kernel's limits on a sandbox's first process, before its command runs. All later ones inherit them."""
+    """Set the kernel limits on a sandbox's first process, before its command runs. All later processes inherit them."""
     seconds = max(1, -(-limits.timeout_ms * cores // 1000)) + 1
     wanted = [
         (resource.RLIMIT_CPU, seconds),
@@ -36,11 +36,11 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
     if not root:
         wanted.append((resource.RLIMIT_NPROC, limits.processes))
     for what, value in wanted:
-        # What it has is what we have: its own limits are inherited from ours.
+        # The process inherited its hard limit from us, so our own hard limit is the maximum.
         hard = resource.getrlimit(what)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.prlimit(pid, what, (bound, bound))
-    # Whatever runs inside is what the kernel should end first when memory is short.
+    # When memory is short, the kernel should kill sandboxed processes first.
     try:
         fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -54,7 +54,8 @@ def apply(pid: int, limits: Limits, *, cores: int, root: bool) -> None:
 
 
 def bound_memory(pid: int, size: int) -> None:
-    """Bound the data of each process that comes of ``pid``: a program meets its own out-of-memory error first."""
+    """Limit the data size (bytes) of each process started by ``pid``: a program gets its own out-of-memory error
+    first."""
     hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
     bound = size if hard == resource.RLIM_INFINITY else min(size, hard)
     resource.prlimit(pid, resource.RLIMIT_DATA, (bound, bound))
@@ -62,22 +63,25 @@ def bound_memory(pid: int, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a tree uses: processes, and bytes of memory (resident, and in its private file systems)."""
+    """What a process tree uses: number of processes, and bytes of memory (resident, and in its private file systems)."""
 
     processes: int
     memory: int
 
 
 def measure(pid: int, folders: Iterable[str] = ()) -> Use:
-    """What the tree of a sandbox uses. ``pid`` is its first process, seen from the host; ``folders`` are its private
-    file systems, seen from inside."""
+    """Measure a sandbox's process tree.
+
+    ``pid`` is its first process, as numbered on the host. ``folders`` are its private file systems, as paths inside.
+    """
     processes = memory = 0
     for name in _tree(pid):
         processes += 1
         try:
             with open(f"/proc/{name}/statm", "rb") as file:
                 fields = file.read().split()
-            # Shared pages are counted once, in the file systems below, or belong to files, or are told by `shared`.
+            # Shared pages are not added here: the file systems below count them once, they belong to files, or
+            # `shared` counts them.
             memory += (int(fields[1]) - int(fields[2])) * _PAGE
         except (OSError, IndexError, ValueError):
             continue
@@ -85,7 +89,7 @@ def measure(pid: int, folders: Iterable[str] = ()) -> Use:
 
 
 def _tree(pid: int) -> Iterator[str]:
-    """Numbers of the processes of a sandbox."""
+    """Process numbers of a sandbox."""
     try:
         namespace = os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
@@ -101,9 +105,10 @@ def _tree(pid: int) -> Iterator[str]:
 
 
 def shared(pid: int) -> int:
-    """Bytes of memory that processes of a tree may share and that no file system holds: mapped, whether used or not.
+    """Bytes of shared memory that processes of a tree have mapped, used or not, and that no file system holds.
 
-    A page of it need not be in any process's own count, so what the machine has of it is the other bound (see `Watchdog`).
+    A page of it need not appear in any process's own count. So the shared memory of the whole machine is used as a
+    second bound (see `Watchdog`).
     """
     sizes: dict[bytes, int] = {}
     for name in _tree(pid):
@@ -120,8 +125,10 @@ def shared(pid: int) -> int:
 
 
 def _machine_has(*names: bytes) -> list[int]:
-    """Bytes that the whole machine has of these (lines of /proc/meminfo): Shmem is what processes share, file systems in
-    memory included."""
+    """Bytes of the whole machine for these lines of /proc/meminfo.
+
+    Shmem is memory that processes share, including file systems in memory.
+    """
     found = dict.fromkeys(names, 0)
     try:
         with open("/proc/meminfo", "rb") as file:
@@ -135,10 +142,10 @@ def _machine_has(*names: bytes) -> list[int]:
 
 
 def _file_systems(pid: int, folders: Iterable[str]) -> int:
-    """Bytes in the private file systems, their files' own records included (about 1 KiB each)."""
+    """Bytes in the private file systems, including about 1 KiB of records per file."""
     used = 0
     try:
-        # Until the sandbox has a root of its own, those names lead to the host's folders.
+        # Until the sandbox has its own root, these paths would lead to the host's folders.
         if os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/")):
             return 0
     except OSError:
@@ -153,7 +160,7 @@ def _file_systems(pid: int, folders: Iterable[str]) -> int:
 
 
 class Disks:
-    """How full the disks of writable folders become while a turn runs."""
+    """Free space on the disks of writable folders during a turn."""
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._folders = tuple(folders)
@@ -161,7 +168,8 @@ class Disks:
         self.begin()
 
     def begin(self) -> None:
-        """A turn begins: what must stay free follows from what is free now. Raises `SandboxError` for a bad setting."""
+        """Start a turn: compute from the current free space how much must stay free. Raises `SandboxError` for a bad
+        setting."""
         self._least = {}
         seen: set[int] = set()
         for folder in self._folders:
@@ -177,7 +185,7 @@ class Disks:
                     raise SandboxError(str(error)) from None
 
     def full(self) -> str | None:
-        """Which disk is full by now, in words; None where none is."""
+        """A message about the first disk that is full; None where none is."""
         for folder, least in self._least.items():
             try:
                 disk = os.statvfs(folder)
@@ -193,7 +201,8 @@ class Disks:
 
 
 class Watchdog:
-    """Looks at a tree now and then, and says what it uses too much of. ``disks``: the folders that it can write."""
+    """Checks a process tree at intervals and reports what it uses too much of. ``disks``: the folders that it can
+    write."""
 
     def __init__(self, limits: Limits, folders: tuple[str, ...], *, count: bool, disks: Iterable[str] = ()) -> None:
         self._limits = limits
@@ -202,8 +211,11 @@ class Watchdog:
         self.disks = Disks(disks)
 
     def verdict(self, pid: int, times: int = 1) -> str | None:
-        """Why the tree must be ended, or None. ``count``: processes too, because the kernel does not count them. ``times``: it may
-        use so often its memory, because pages that forked processes share are counted in each."""
+        """Why the tree must be killed, or None.
+
+        ``count`` (set at creation): check the number of processes too, because the kernel does not. ``times``: allow
+        this multiple of the memory limit, because pages shared by forked processes are counted once per process.
+        """
         most = self._limits.memory * times
         if (full := self.disks.full()) is not None:
             return f"too much of a disk: {full}"
@@ -222,23 +234,22 @@ class Watchdog:
         return None
 
 
-# --- Asking a watchdog without making others wait.
-#
-# The kernel lets whoever looks at a process wait while that process changes itself, so a look at hundreds of processes
-# that are being born can take a second. A tree that was slow to look at once is looked at in a thread from then on.
+# Asking a watchdog without blocking others.
+# The kernel makes a reader of /proc wait while the process changes itself. Reading hundreds of processes that are
+# just starting can take a second. After one slow check, a tree is checked in a thread.
 
 _SLOW = 0.01
-"""Seconds that one look may hold up everybody else."""
+"""Seconds that one check may block the event loop."""
 
 
 class Watching:
-    """One tree's: `ask` calls ``told`` with the verdict, at once or when it is there."""
+    """Runs the watchdog checks of one tree: `ask` calls ``told`` with the verdict, at once or later."""
 
     def __init__(self) -> None:
         self._slow = False
 
     def ask(self, verdict: Callable[[], str | None], told: Callable[[str | None], None]) -> None:
-        """``told`` has to check whether the tree that was looked at is still there."""
+        """``told`` must check whether the tree still exists."""
         if not self._slow:
             told(self._timed(verdict))
             return

@@ -1,8 +1,8 @@
-"""A command's output: bounded while it streams, valid text, free of terminal control sequences.
+"""Command output: limited while it streams, valid text, without terminal control sequences.
 
-What comes out of a sandbox is hostile input for whoever shows it: an escape sequence can move an editor's cursor,
-rewrite a title or answer as if typed. `Cleaner` turns bytes into text that can be shown anywhere; `Collector` keeps the
-first and the last part of what came, however much came.
+Output from a sandbox is hostile: an escape sequence can move an editor's cursor, change a title or act like typed
+input. `Cleaner` turns bytes into text that is safe to display. `Collector` keeps the first and the last part of any
+amount of output.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _OTHER = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 _SEQUENCE = re.compile(
     # CSI: parameters, intermediates, final byte.
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    # OSC, DCS, SOS, PM and APC: a string up to its terminator; never across a line, so that nothing can swallow the rest.
+    # OSC, DCS, SOS, PM and APC: a string up to its terminator; never across a line, so that it cannot hide the rest.
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c|(?=\n)|(?=\x1b))"
-    # Two-character escapes, character sets included; then an ESC on its own.
+    # Two-character escapes, including character sets; then an ESC alone.
     r"|\x1b[ -/]*[0-~]|\x1b"
-    # A carriage return before a newline; then every other control character but tab, newline and carriage return.
+    # A carriage return before a newline; then all other control characters except tab, newline and carriage return.
     r"|\r+(?=\n)|[" + _OTHER + "]"
 )
 _UNFINISHED = re.compile(
@@ -28,20 +28,20 @@ _UNFINISHED = re.compile(
 )
 _SUSPECT = re.compile("[\r" + _OTHER + "]")
 _HOLD = 4096
-"""Characters of an unfinished sequence that may be held back; a longer one is text."""
+"""Characters of an unfinished sequence that may be held back. A longer one is treated as text."""
 
 _BIDI = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
-"""Direction overrides, which make text read differently from what it says; removed."""
+"""Direction overrides make text look different from its content; they are removed."""
 _BIDI_SEARCH = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 
 def clean(text: str) -> str:
     """The text without terminal control sequences, control characters and direction overrides.
 
-    A carriage return that stands alone becomes a newline, so that a progress bar's states stay readable.
+    A carriage return without a newline becomes a newline, so that the states of a progress bar stay readable.
 
-    >>> clean("\\x1b[31mred\\x1b[0m\\a \\x1b]0;title\\x07done\\r\\n")
-    'red done\\n'
+        >>> clean("\\x1b[31mred\\x1b[0m\\a \\x1b]0;title\\x07done\\r\\n")
+        'red done\\n'
     """
     if _SUSPECT.search(text):
         text = _SEQUENCE.sub("", text).replace("\r", "\n")
@@ -51,7 +51,7 @@ def clean(text: str) -> str:
 
 
 class Cleaner:
-    """`clean` for a stream: sequences and characters that are cut between two pieces are put together first."""
+    """`clean` for a stream: joins sequences and characters that are cut between two pieces."""
 
     __slots__ = ("_decoder", "_held")
 
@@ -69,17 +69,17 @@ class Cleaner:
         return clean(text)
 
     def finish(self) -> str:
-        """What was still held back; the stream has ended."""
+        """The text that was still held back; call it when the stream has ended."""
         text = self._held + self._decoder.decode(b"", final=True)
         self._held = ""
         return clean(text)
 
 
 class Collector:
-    """One stream's bytes, bounded: the first ``limit`` bytes, and the last ``limit`` of what came after those.
+    """One stream's bytes, limited: the first ``limit`` bytes, and the last ``limit`` bytes of the rest.
 
-    `take` gives the pieces that came since the last call, cleaned, and stops giving once the first ``limit`` bytes were
-    given, since whoever watches a flood has seen enough.
+    `take` returns the new pieces since the last call, cleaned. It stops after the first ``limit`` bytes: a listener
+    needs no more of a flood.
     """
 
     __slots__ = ("_cleaner", "_head", "_live", "_tail", "_tail_size", "limit", "total")
@@ -99,7 +99,7 @@ class Collector:
 
     @property
     def waiting(self) -> int:
-        """Bytes that `take` would give."""
+        """Bytes that `take` would return."""
         return len(self._live)
 
     def feed(self, data: bytes) -> None:
@@ -122,11 +122,11 @@ class Collector:
         return self._cleaner.feed(data)
 
     def finish(self) -> str:
-        """What `take` still held back; the stream has ended."""
+        """The text that `take` still held back; call it when the stream has ended."""
         return self.take() + self._cleaner.finish()
 
     def text(self, budget: int) -> str:
-        """At most ``budget`` bytes: all of it, or its beginning and its end with a note of what was left out."""
+        """At most ``budget`` bytes: everything, or the beginning and the end with a note about the missing part."""
         tail = b"".join(self._tail)[-self.limit :]
         kept = bytes(self._head) + tail
         if self.total <= budget and len(kept) == self.total:
@@ -140,7 +140,7 @@ class Collector:
         return _fit(text, budget)
 
     def restart(self, limit: int) -> None:
-        """What comes from now on is bounded anew; what was kept is gone. `take` goes on as it was."""
+        """Start a new limit from now on and drop the kept bytes. `take` continues unchanged."""
         self.limit = limit
         self.total = 0
         self._head.clear()
@@ -148,14 +148,14 @@ class Collector:
         self._tail_size = 0
 
     def last_line(self) -> str:
-        """The last line that is not blank, of what is kept."""
+        """The last non-blank line of the kept output."""
         tail = (bytes(self._head) + b"".join(self._tail))[-self.limit :]
         lines = clean(tail.decode("utf-8", "replace")).rstrip().rsplit("\n", 1)
         return lines[-1]
 
 
 def _cut(data: bytes, *, at_end: bool) -> bytes:
-    """The data without a character that was cut at one end."""
+    """The data without an incomplete character at one end."""
     if at_end:
         for back in range(1, min(4, len(data)) + 1):
             byte = data[-back]
@@ -172,7 +172,7 @@ def _cut(data: bytes, *, at_end: bool) -> bytes:
 
 
 def _fit(text: str, budget: int) -> str:
-    """Replacement characters are three bytes for one: the bound holds for what is kept, not only for what came."""
+    """Cut text to ``budget`` bytes. A replacement character takes three bytes for one, so cleaned text can be longer."""
     data = text.encode("utf-8", "replace")
     return text if len(data) <= budget else _cut(data[:budget], at_end=True).decode("utf-8", "replace")
 
@@ -180,7 +180,7 @@ def _fit(text: str, budget: int) -> str:
 def share(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool]:
     """Both streams within ``limit`` bytes together, and whether something was left out.
 
-    The stream that needs less than half leaves the rest of its half to the other.
+    A stream that needs less than half leaves the rest of its half to the other.
     """
     if out.total + err.total <= limit:
         out_text, err_text = out.text(limit), err.text(limit)
@@ -197,9 +197,9 @@ _LEAST = 2_000
 
 
 def part(out: Collector, err: Collector, limit: int) -> tuple[str, str, bool, int]:
-    """Both streams until now, as `share` gives them within half of ``limit``, and the limit of what is still to come.
+    """Both streams so far (as `share`, within half of ``limit``), and the limit for the output still to come.
 
-    Halves, so that the end of an output is seen however often it is asked for before.
+    Each call uses half of the limit, so that the end of an output is always seen.
     """
     stdout, stderr, truncated = share(out, err, max(limit // 2, _LEAST))
     rest = max(limit - len(stdout.encode()) - len(stderr.encode()), _LEAST)

@@ -1,12 +1,10 @@
-"""One sandboxed process tree: started, read from, and gone when it ends, whatever it did.
+"""Process tree of one sandbox: starts it, reads its output, and makes sure that it is gone at the end.
 
-bubblewrap's process outside starts the first process of a new process namespace, tells us its number and waits for our
-word, so that we hold it (by a pidfd) and have set its limits before the command runs. Ending that first process ends every
-other one in the namespace, at once and with no way to refuse: orphans, other sessions, stopped ones. The tree is gone when
-its pidfd says so.
-
-Everything happens on the event loop's thread, where bubblewrap is started too: its ``--die-with-parent`` is about threads.
-No thread, no polling, no child watcher.
+bubblewrap's outer process starts the first process of a new process namespace, reports its number and waits for us.
+So we hold a pidfd of it and have set its limits before the command runs. Killing that first process kills every other
+process in the namespace at once: orphans, other sessions, stopped processes. The tree is gone when its pidfd says so.
+Everything happens on the event loop's thread. bubblewrap must be started there too, because its ``--die-with-parent``
+is about threads. There is no thread, no polling and no child watcher.
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ _CHUNK = 65_536
 _WIDE_PIPE = 1024 * 1024
 _REPORT = 65_536
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""This process can open nothing more: then nobody knows what is there, and what must be protected cannot be found."""
+"""Errors where this process can open nothing more. Then protected files cannot be found, so nothing may run."""
 GONE_WITHIN = 1.0
-"""Seconds after a kill in which a tree must be gone; it takes about one millisecond unless the kernel is stuck."""
+"""Seconds after a kill in which a tree must be gone. It takes about one millisecond unless the kernel is stuck."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Launch:
-    """What to start: a program with its arguments, under a name of ours, and the descriptors that its options name.
+    """What to start: a program with its arguments, and the descriptors that its options name.
 
-    ``inherited`` are closed here once the program has them, and so is ``stdin``, where it is not -1 for none. The program
-    is started ``within`` what is given.
+    ``inherited`` and ``stdin`` (-1: none) are closed here once the program has them. The program is started inside
+    the context manager ``within``.
     """
 
     program: str
@@ -56,8 +54,8 @@ class Launch:
 class Status:
     """How a tree ended.
 
-    ``exit_code`` is the command's; None where the command never ran, which bubblewrap's words on stderr explain, or where
-    it was ended, for the reason in ``ended_because``. ``gone``: no process of it is left.
+    ``exit_code`` is the command's. It is None where the command never ran (bubblewrap's stderr says why), or where it
+    was killed for the reason in ``ended_because``. ``gone``: no process of it is left.
     """
 
     exit_code: int | None = None
@@ -76,8 +74,11 @@ class _Stream:
 
 @dataclass(slots=True)
 class Hooks:
-    """What a runner hears of. ``prepared`` is called with the tree's first process before the command runs; with ``hold``
-    the command waits for `Tree.release` after that."""
+    """Callbacks of a tree.
+
+    ``prepared`` gets the tree's first process before the command runs. With ``hold`` the command then waits for
+    `Tree.release`.
+    """
 
     output: Callable[[int, bytes], None]
     prepared: Callable[[int], None] = field(default=lambda pid: None)
@@ -85,7 +86,7 @@ class Hooks:
 
 
 class Tree:
-    """A running tree. Make it, `start` it, wait for `changed`, and `finish` it in any case."""
+    """A running tree. Create it, `start` it, wait for `changed`, and always `finish` it."""
 
     def __init__(self, launch: Launch, hooks: Hooks) -> None:
         self._launch = launch
@@ -117,14 +118,14 @@ class Tree:
 
     @property
     def alive(self) -> bool:
-        """Whether its first process lives at this moment: what was seen under its number until now was it."""
+        """Whether its first process runs now. If so, all earlier readings under its number were about this process."""
         return self._inner >= 0 and not _wait(self._inner, 0)
 
     def start(self) -> None:
         """Start it; returns when the program runs.
 
-        Raises `SandboxError` where it cannot be started. Then nothing of it runs and every descriptor is closed, those of
-        the launch included.
+        Raises `SandboxError` where it cannot be started. Then nothing of it runs and every descriptor is closed, also
+        those of the launch.
         """
         stdin = self._launch.stdin
         theirs = [*self._launch.inherited, *([stdin] if stdin >= 0 else [])]
@@ -170,12 +171,12 @@ class Tree:
         self._add(status, self._on_status)
 
     def _spawn(self, theirs: Sequence[int], go: int) -> subprocess.Popen[bytes]:
-        """The program, with its ends of the four pipes: output, errors, status report, barrier."""
+        """Start the program with its ends of the four pipes: output, errors, status report, barrier."""
         out, err, status, barrier = theirs
         argv = [*self._launch.argv]
         at = argv.index("--args")
-        # The writing end of the barrier goes in too (sync-fd, which the command never sees): were we to die now, the
-        # barrier must not open by itself.
+        # The program also gets the writing end of the barrier (sync-fd; the command never sees it). If we died now,
+        # the barrier must not open by itself.
         argv[at:at] = ["--json-status-fd", str(status), "--block-fd", str(barrier), "--sync-fd", str(go)]
         with self._launch.within():
             self._process = subprocess.Popen(
@@ -196,7 +197,7 @@ class Tree:
         self._streams[fd] = _Stream(fd, feed, reading=True)
         self._loop.add_reader(fd, self._on_readable, fd)
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def _on_readable(self, fd: int) -> None:
         stream = self._streams[fd]
@@ -233,11 +234,11 @@ class Tree:
                 self.status.exit_code = int(report["exit-code"])
 
     def _prepare(self, pid: int) -> None:
-        """The tree's first process waits for us: hold it, limit it, let it go."""
+        """The tree's first process waits for us: open its pidfd, set its limits, release it."""
         try:
             self._inner = os.pidfd_open(pid)
             if _parent(pid) != self.group:
-                # Gone, and its number taken by somebody else; bubblewrap's own end will tell why.
+                # The process is gone and its number is reused. bubblewrap's own end will say why.
                 os.close(self._inner)
                 self._inner = -1
                 return
@@ -263,7 +264,7 @@ class Tree:
         if self._go < 0 or self.status.ended_because is not None:
             return
         self.status.started = True
-        # Where bubblewrap has ended meanwhile, its end is what is told.
+        # If bubblewrap has ended meanwhile, its exit is reported instead.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._go, b"1")
         os.close(self._go)
@@ -272,21 +273,21 @@ class Tree:
     def _on_exit(self) -> None:
         assert self._process is not None
         self._loop.remove_reader(self._outer)
-        # The group is still ours as long as its leader was not waited for.
+        # The group number stays ours until its leader was waited for.
         self._kill()
         self._process.wait()
         os.close(self._outer)
         self._outer = -1
-        # Most often nobody is left to write, and what the pipes hold is all: then there is nothing more to wait for.
+        # Usually no writer is left, and the pipes hold all the remaining output: no need to wait longer.
         for stream in list(self._streams.values()):
             if stream.open and stream.reading:
                 self._on_readable(stream.fd)
         self._wake()
 
-    # What a runner calls.
+    # Called by the runner of a command.
 
     def pause(self, paused: bool) -> None:
-        """Stop reading output, so that the command waits; or go on."""
+        """Stop reading output, so that the command waits; or continue."""
         for stream in self._streams.values():
             if stream.open and stream.reading == paused:
                 stream.reading = not paused
@@ -296,7 +297,7 @@ class Tree:
                     self._loop.add_reader(stream.fd, self._on_readable, stream.fd)
 
     def end(self, because: str) -> None:
-        """Kill the whole tree now. The first reason stays."""
+        """Kill the whole tree now. The first reason is kept."""
         self._end(because)
 
     def _end(self, because: str) -> None:
@@ -311,7 +312,7 @@ class Tree:
             _hasten(self.pid, self._inner)
             _signal(self._inner)
         if self._outer >= 0:
-            # Before its own reader or after: the group covers the instant before the first process is known to us.
+            # Also kill the process group: it covers the moment before we know the first process.
             try:
                 os.killpg(self.group, signal.SIGKILL)
             except ProcessLookupError:
@@ -328,7 +329,7 @@ class Tree:
         self._changed = False
 
     def read_now(self) -> None:
-        """Read what the pipes hold at this moment, though more may come. Bounded, as a writer may never stop."""
+        """Read what the pipes hold now, though more may come. Limited, because a writer may never stop."""
         for stream in list(self._streams.values()):
             for _ in range(2 * _WIDE_PIPE // _CHUNK):
                 try:
@@ -349,7 +350,8 @@ class Tree:
             self._waiter.set_result(None)
 
     def finish(self) -> Status:
-        """End what still runs, read what is left, close everything. Blocks for the instant that the kernel needs."""
+        """Kill what still runs, read the remaining output, close everything. Blocks for the moment that the kernel
+        needs."""
         if self._process is None:
             return self.status
         if self._outer >= 0:
@@ -375,7 +377,7 @@ class Tree:
         return self.status
 
     def _drain(self, stream: _Stream) -> None:
-        """Nobody writes any more: read what the pipe holds. Bounded, should somebody write all the same."""
+        """Read the rest of a pipe without a writer. Limited, in case something still writes."""
         for _ in range(2 * _WIDE_PIPE // _CHUNK + 2):
             try:
                 data = os.read(stream.fd, _CHUNK)
@@ -394,7 +396,7 @@ class Tree:
 
 
 def failed(doing: str, error: OSError) -> SandboxError:
-    """An operating system's refusal, for whoever must act: what failed, why, and what helps where that is known."""
+    """An error from an OSError: what failed, why, and what helps where that is known."""
     return SandboxError(f"{doing}: {no_room(error) or error.strerror or error}")
 
 
@@ -409,7 +411,7 @@ def no_room(error: OSError) -> str | None:
 
 
 def in_memory(data: bytes) -> int:
-    """A descriptor to read the data from, from its beginning. Raises OSError and leaves none open."""
+    """A memory file's descriptor to read the data from its beginning. Raises OSError and leaves none open."""
     fd = os.memfd_create("cantrip", os.MFD_CLOEXEC)
     try:
         view = memoryview(data)
@@ -430,8 +432,11 @@ def _signal(pidfd: int) -> None:
 
 
 def _hasten(pid: int, pidfd: int) -> None:
-    """Let a first process die before the others go on: a killed process must still be scheduled to end, and among the
-    thousands of a fork bomb it would wait for its turn while they multiply. Root alone may do this, and needs it alone."""
+    """Raise a killed first process's priority so that it ends before the others run on.
+
+    A killed process must still be scheduled in order to end. Among the thousands of a fork bomb it would wait while
+    they multiply. Only root may do this, and only root needs it.
+    """
     if pid <= 0 or _wait(pidfd, 0):
         return
     try:
@@ -441,7 +446,7 @@ def _hasten(pid: int, pidfd: int) -> None:
 
 
 def _wait(pidfd: int, seconds: float) -> bool:
-    """Whether the process of a pidfd is gone within that time."""
+    """Whether the process of a pidfd ends within that time."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(seconds * 1000))
@@ -456,7 +461,7 @@ def _parent(pid: int) -> int:
 
 
 def _widen(fd: int) -> None:
-    """A larger pipe for a stream that fills it; a user's quota may refuse, and then it stays as it is."""
+    """Enlarge the pipe of a stream that fills it. A user's quota may refuse; then it stays as it is."""
     try:
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < _WIDE_PIPE:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _WIDE_PIPE)

@@ -1,8 +1,9 @@
-"""What one process keeps for its sandboxes: a runtime folder, and a sentinel that ends everything should we be killed.
+"""Runtime folder of one process's sandboxes, and a sentinel process that cleans up if we are killed.
 
-The folder holds what sandboxes see read-only (the prepared /etc, the note in hidden files' place, the gates' wiring). It is
-made when the first command runs and removed at exit; the sentinel, a shell that waits for our end of a pipe to close,
-removes it after a kill -9, ends the sandboxes that still ran, and takes away stand-ins for protected names.
+The folder holds what sandboxes see read-only: the prepared /etc, the note that replaces hidden files, and the gate
+commands. It is made when the first command runs and removed at exit. The sentinel is a shell that waits until our end
+of a pipe closes. After a kill -9 it removes the folder, kills sandboxes that still run, and removes placeholders for
+protected names.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from cantrip_acp.sandbox.policy.placeholders import Pool
 from cantrip_acp.sandbox.policy.protected import NEVER_MADE
 
 _LET_GO = 'exec 3<&0; /bin/sh -c "$0" "$@" <&3 3<&- &'
-"""Starts a shell with our standard input and ends; without the detour, a shell's background processes have none."""
+"""Starts a shell with our standard input and exits. Without this detour, a shell's background processes have no
+input.
+"""
 
 NOTE = "# This file is hidden inside the sandbox: it may hold secrets.\n"
 
 
 class Runtime:
-    """One process's runtime folder and sentinel. Get it with `runtime`. Every thread of the process may use it."""
+    """One process's runtime folder and sentinel. Get it with `runtime`. All threads may use it."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.owner = os.getpid()
@@ -55,8 +58,8 @@ class Runtime:
             ends += os.pipe()
             ends += os.pipe()
             reader, self._sentinel, self._sentinel_lives, writer = ends
-            # Let go of at once, so that it is nobody's child: whoever looks for processes that a turn left behind under
-            # this one finds none, and an owner that replaces itself has nothing to reap.
+            # Detach the sentinel, so that it is nobody's child. A search for processes that a turn left behind does
+            # not find it, and an owner that replaces itself (exec) has nothing to reap.
             subprocess.run(
                 ["/bin/sh", "-c", _LET_GO, script, "cantrip-sentinel", self.folder, *NEVER_MADE],
                 stdin=reader,
@@ -78,11 +81,11 @@ class Runtime:
 
     @property
     def token(self) -> str:
-        """The name under which this process's sandboxes run, so that the sentinel can tell them."""
+        """The name that this process's sandboxes run under, so that the sentinel recognizes them."""
         return os.path.basename(self.folder)
 
     def places(self, host: Host, home: str, *, network: bool) -> Places:
-        """The prepared folders for a policy's arguments; made once for each home and network."""
+        """The prepared folders for a policy's arguments; made once for each home and network setting."""
         key = (home, network)
         with self._lock:
             found = self._places.get(key)
@@ -96,7 +99,7 @@ class Runtime:
             return found
 
     def keep(self, text: str) -> str:
-        """A file of our own with this text; the same text is the same file."""
+        """Path of a file in the runtime folder with this text. The same text gives the same file."""
         name = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
         path = os.path.join(self.folder, name)
         with self._lock:
@@ -107,7 +110,7 @@ class Runtime:
         return path
 
     def make_folder(self, kind: str) -> str:
-        """A new folder of our own."""
+        """Make a new folder in the runtime folder."""
         with self._lock:
             self._count += 1
             path = os.path.join(self.folder, f"{kind}{self._count}")
@@ -115,7 +118,7 @@ class Runtime:
         return path
 
     def group_name(self, parent: str) -> str:
-        """A new name for a control group below ``parent``, which the sentinel knows as ours."""
+        """A new name for a control group below ``parent``. The sentinel recognizes it as ours."""
         with self._lock:
             if self._groups != parent:
                 self._groups = parent
@@ -124,7 +127,7 @@ class Runtime:
             return f"{self.token}-{self._count}"
 
     def pool(self, folder: str) -> Pool | None:
-        """Where stand-ins for a folder wait: some place of ours on its file system, if there is one."""
+        """The folder that holds unused placeholders for ``folder``, on the same file system; None if there is none."""
         device = os.stat(folder).st_dev
         with self._lock:
             if device not in self._pools:
@@ -143,27 +146,27 @@ class Runtime:
                     self._tell(f"!{made}")
                     return Pool(made)
             except OSError:
-                # Without a pool making stand-ins is slower, and that is all.
+                # Without a pool, placeholders are only slower to make.
                 continue
         return None
 
     def holds(self, folder: str) -> None:
-        """Stand-ins are being made in this folder."""
+        """Tell the sentinel that placeholders are being made in this folder."""
         self._tell(f"~{folder}")
 
     def released(self, folder: str) -> None:
         self._tell(f"={folder}")
 
     def _tell(self, line: str) -> None:
-        # Short lines, and a reader that only reads: this does not block in practice. A sentinel that somebody killed
-        # costs us only its protection.
+        # Short lines, and a reader that only reads: this does not block in practice. If somebody killed the sentinel,
+        # we only lose its protection.
         try:
             os.write(self._sentinel, line.encode("utf-8", "surrogateescape") + b"\n")
         except BrokenPipeError:
             return
 
     def close(self) -> None:
-        """Remove the folder and let the sentinel go. Called at exit."""
+        """Remove the folder and end the sentinel. Called at exit."""
         if os.getpid() != self.owner or self._sentinel < 0:
             return
         for pool in filter(None, self._pools.values()):
@@ -173,7 +176,7 @@ class Runtime:
         self._tell(".")
         os.close(self._sentinel)
         self._sentinel = -1
-        # It holds the other end of this pipe and writes nothing: the end of file is its end.
+        # The sentinel holds the other end of this pipe and writes nothing: end of file means that it has ended.
         select.select([self._sentinel_lives], [], [], 2)
         os.close(self._sentinel_lives)
 
@@ -183,7 +186,7 @@ _making = threading.Lock()
 
 
 def runtime() -> Runtime:
-    """This process's runtime, the same one for all of its threads; a forked child makes its own."""
+    """This process's runtime, the same for all threads; a forked child makes its own."""
     global _current
     with _making:
         if (
@@ -197,7 +200,7 @@ def runtime() -> Runtime:
 
 
 def _in_child() -> None:
-    """A fork copies the lock as it is, and who holds it may be a thread that the child does not have."""
+    """Replace the lock after a fork: a thread that the child does not have may hold the copied lock."""
     global _making
     _making = threading.Lock()
 
@@ -206,9 +209,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def base_folder(environ: Mapping[str, str]) -> str:
-    """A folder of this machine where programs may be run from: the gates' commands are mounted from there.
+    """A folder on this machine that allows running programs: the gate commands are mounted from there.
 
-    One in memory where there is one: a thousand small links take half a second on some disks.
+    Prefers one in memory: a thousand small links take half a second on some disks.
     """
     for folder in (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir(), "/var/tmp", environ.get("HOME")):
         if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):

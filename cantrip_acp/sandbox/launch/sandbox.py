@@ -1,10 +1,10 @@
-"""One entity's sandbox: its policy kept up to date, and one command after another run in it.
+"""Sandbox of one entity: keeps the policy up to date and runs one command after another.
 
     sandbox = Sandbox(wards, workspace)
     outcome = await sandbox.run("make test")
 
-What is costly is done once: looking at the machine, the prepared folders, the arguments. Before each command only what the
-workspace may have changed is looked at again.
+Expensive work is done once: reading facts about the machine, the prepared folders, the arguments. Before each command
+only what the workspace may have changed is checked again.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from cantrip_acp.sandbox.policy.repositories import config_files, git_folders, s
 from cantrip_acp.sandbox.policy.toolchains import find_tools
 
 _SLOW_LOOK = 0.005
-"""Seconds of looking at a workspace from which on it is done in a thread."""
+"""Seconds after which the check of a workspace counts as slow and is done in a thread."""
 
 
 class Sandbox:
-    """One entity's sandbox. Raises `DefinitionError` for wards or a workspace that cannot be kept."""
+    """One entity's sandbox. Raises `DefinitionError` for wards or a workspace that cannot be enforced."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Sandbox:
         self.policy()
 
     def _more_tools(self) -> None:
-        """Interpreters of the workspace's virtual environments, and the links on the way to the workspace."""
+        """Add the interpreters of the workspace's virtual environments, and the links that lead to the workspace."""
         if self.workspace is None:
             return
         folders = [os.path.join(self.workspace, name) for name in (".venv", "venv", "env", ".env")]
@@ -104,7 +104,7 @@ class Sandbox:
 
     @property
     def program(self) -> str:
-        """The back end's program."""
+        """The path of the sandbox program (bubblewrap)."""
         return self._program
 
     @property
@@ -113,10 +113,11 @@ class Sandbox:
         return self._filter
 
     def write_to_copies(self, folder: str) -> bool:
-        """Copy what is writable into a folder, and let everything that starts from now on write there, at the same paths inside.
+        """Copy all writable folders into ``folder``; everything that starts from now on writes there, at the same
+        paths inside.
 
-        False where nothing is writable. Blocking. Raises `SandboxError` where it is more than `copies.LARGEST_COPY` or cannot
-        be read.
+        False where nothing is writable. Blocking. Raises `SandboxError` where it is more than `copies.LARGEST_COPY`
+        or cannot be read.
         """
         self._copies = copied(self._prepare().policy.writable, folder)
         self._prepared = None
@@ -149,7 +150,8 @@ class Sandbox:
         key = (tuple(findings.values()), existing, linked, closed, settings, unfetched, private, tuple(instead.items()))
         if self._prepared is not None and self._prepared.key == key:
             return self._prepared
-        # A protected name at the top of a root that lies inside the surveyed one is found by the survey below it, too.
+        # A root may lie inside another one. Then the survey of the outer root must also contain the protected names
+        # of the inner one.
         for root, found in findings.items():
             findings[root] = replace(found, linked=tuple(sorted({*found.linked, *linked})))
         mine = runtime()
@@ -204,19 +206,19 @@ class Sandbox:
         started: Callable[[Running], None] | None = None,
         timeout_ms: int | None = None,
     ) -> Outcome:
-        """Run one shell command and wait until nothing of it is left.
+        """Run one shell command and wait until none of its processes is left.
 
-        ``listener`` hears the output as cleaned text, ``tap`` its bytes. ``environment`` adds variables; ``call`` answers
-        gate calls where there is a wire; ``started`` gets a handle to end the command early. When cancelled, the tree is
-        killed, and `Running.partial` gives what there was.
-
-        Raises `SandboxMissing` where the sandbox cannot be set up, `SandboxError` for a command that no shell can take.
+        ``listener`` gets the output as cleaned text, ``tap`` its bytes. ``environment`` adds variables. ``call``
+        answers gate calls where there is a wire. ``started`` gets a handle that can kill the command early. On
+        cancellation the tree is killed, and `Running.partial` returns the output so far.
+        Raises `SandboxMissing` where the sandbox cannot be set up, `SandboxError` for a command that no shell can
+        take.
         """
         if "\0" in command:
             raise SandboxError("a command cannot hold a NUL character")
         try:
             if self._slow:
-                # A very large workspace is looked at beside the loop, not on it.
+                # Check a very large workspace in a thread, so that the event loop is not blocked.
                 async with self._looking:
                     prepared = await anyio.to_thread.run_sync(self._prepare)
             else:
@@ -233,7 +235,7 @@ class Sandbox:
 
 
 async def _served(wire: GateWire | None, call: Call | None, running: Running) -> Outcome:
-    """Run a command with its gates and its way out: both are served beside it, and end with it."""
+    """Run a command with its gates and its proxy. Both are served beside it and end with it."""
     try:
         async with anyio.create_task_group() as group:
             begun = False
@@ -257,7 +259,7 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
                     # Most commands call no gate, and a cancel costs as much as a gate call.
                     group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
-        # One failure of a call or of the command: nobody outside knows that there is a group.
+        # Raise the first failure itself: callers do not know about the task group.
         first: BaseException = failures
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
@@ -266,14 +268,14 @@ async def _served(wire: GateWire | None, call: Call | None, running: Running) ->
 
 
 def _own(roots: Iterable[str]) -> tuple[str, ...]:
-    """The program's own folders, which nothing inside sees: state, and configuration where nobody named it or a part of it."""
+    """The program's own folders, hidden inside: state, and configuration unless a root names it or a part of it."""
     states, config = folders.own()
     named = any(root == config or root.startswith(f"{config}/") for root in roots)
     return tuple(sorted(path for path in (*states, *(() if named else (config,))) if os.path.isdir(path)))
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """What changes when a file does."""
+    """A file's modification time (ns) and size; they change when the file does."""
     try:
         status = os.stat(path)
     except OSError:
@@ -286,7 +288,7 @@ _looking_at_machine = threading.Lock()
 
 
 def machine() -> Host:
-    """This machine, looked at once."""
+    """Facts about this machine, read once."""
     global _machine
     with _looking_at_machine:
         if _machine is None:
@@ -296,22 +298,22 @@ def machine() -> Host:
 
 _checked = False
 _checking = threading.Lock()
-"""One trial at a time in this process, whatever thread and event loop asks for it."""
+"""Only one self-test at a time in this process, for all threads and event loops."""
 
 
 async def check() -> None:
-    """Raise `SandboxMissing` where this machine cannot give a sandbox that holds: one is attacked, once per process."""
+    """Raise `SandboxMissing` where this machine's sandbox does not hold. The self-test runs once per process."""
     global _checked
     if _checked:
         return
     from cantrip_acp.sandbox.launch import self_test
 
-    # Not waited for in a thread: a cancel while it waits would leave the lock to nobody.
+    # Do not wait in a thread: a cancel during the wait would leave the lock held for ever.
     while not _checking.acquire(blocking=False):  # noqa: ASYNC110 - no event reaches another thread's loop
         await anyio.sleep(0.005)
     try:
         if not _is_checked():
-            # A trial has folders of its own, and looks at these themselves.
+            # The self-test has its own folders and must see them, not copies.
             with scratch_copy.in_force(None):
                 await self_test.require()
             _checked = True
@@ -320,7 +322,7 @@ async def check() -> None:
 
 
 def _is_checked() -> bool:
-    """Asked anew: it may have become true while others were waited for."""
+    """Read the flag again: another thread may have set it during the wait."""
     return _checked
 
 
@@ -337,7 +339,7 @@ def _workspace(workspace: Path | str | None) -> str | None:
 
 
 def _writable(paths: tuple[str, ...], given: Path | str | None, workspace: str | None) -> tuple[str, ...]:
-    """The wards' paths as real paths. One that was named below the workspace must not lead out of it by a link."""
+    """The wards' paths as real paths. A path named below the workspace must not lead out of it by a link."""
     found: list[str] = []
     base = os.path.abspath(given) if given is not None else None
     for path in paths:

@@ -1,11 +1,11 @@
-"""A policy as a profile for macOS's sandbox-exec: a pure function, and its text is snapshot-tested. UNTRIED: nobody has run it.
+"""Profile of a policy for macOS's sandbox-exec: a pure function with snapshot-tested output. UNTESTED: nobody has run
+it.
 
-What is not allowed is denied, and of two rules that fit the later one wins, so the order is: what the system needs, what may be
-read, what may be written, and last what is taken away from those. Paths are no part of the text: they are its parameters (``-D``),
-so that no name of a file can end a string and add a rule.
-
-What has no counterpart here is kept shut instead: a file that reads as another one inside a bubblewrap sandbox cannot be read
-at all, and there is no private /tmp and home but two folders that the caller makes for each command.
+Everything not allowed is denied. Of two rules that match, the later one wins. So the order is: what the system needs,
+readable paths, writable paths, and last the exceptions to those. Paths are passed as parameters (``-D``), not in the
+text, so that no file name can end a string and add a rule.
+What macOS has no counterpart for is denied: a file with replaced content in a bubblewrap sandbox is not readable at
+all here. Instead of a private /tmp and home there are two folders that the caller makes for each command.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BASIS = """\
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile's text and its parameters, name and path."""
+    """A profile's text and its parameters: name and path."""
 
     text: str
     parameters: tuple[tuple[str, str], ...]
@@ -62,9 +62,9 @@ class Profile:
 
 
 def profile(policy: Policy, *, home: str, temporary: str) -> Profile:
-    """The profile of a policy. ``home`` and ``temporary`` are folders that were made for this one command.
+    """The profile of a policy. ``home`` and ``temporary`` are folders made for this one command.
 
-    Paths must be real: sandbox-exec looks at what a path leads to, so ``/tmp`` would be ``/private/tmp``.
+    Paths must be real: sandbox-exec checks the resolved path, so ``/tmp`` would be ``/private/tmp``.
     """
     parts = [_BASIS]
     parameters: list[tuple[str, str]] = []

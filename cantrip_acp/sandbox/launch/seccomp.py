@@ -1,9 +1,9 @@
-"""The system calls that do not exist inside: a filter in the kernel's own form (classic BPF), generated here.
+"""System call filter: which system calls are denied inside, generated as classic BPF (the kernel's form).
 
-Most of the kernel is open to whoever can make system calls, namespaces or not. Denied are whole families that no build,
-test or script needs and that have opened sandboxes before. What stays: everything else, so that tools work; new calls that
-this table does not know are unknown (ENOSYS), as they would be on an older kernel. Calls of another ABI (32-bit, x32) end
-the process, since the table would not fit them. The kernel remembers which calls always pass, so these cost nothing.
+Namespaces alone leave most of the kernel open to any program. The filter denies whole families of calls that no
+build, test or script needs and that sandbox escapes have used. All other calls are allowed. New calls that this table
+does not know return ENOSYS, as on an older kernel. Calls of another ABI (32-bit, x32) kill the process, because the
+table does not fit them. The kernel caches which calls always pass, so these cost nothing.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET = 1, 2, 5
 _TYPE_MASK = 0xF
 _PROTOCOLS = (0, 1, 6, 17, 58)
-"""Any, ICMP, TCP, UDP, ICMPv6. Others would load kernel modules that nobody looked at for years."""
+"""Any, ICMP, TCP, UDP, ICMPv6. Other protocols would load rarely reviewed kernel modules."""
 
 NEW_NAMESPACES = 0x7E020000
-"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET: the bits of clone's flags that make a namespace."""
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET: the flags of clone that make a namespace."""
 
 TERMINAL_IOCTLS = (0x5412, 0x541C, 0x5423)
 """TIOCSTI types into the terminal, TIOCLINUX pastes into it, TIOCSETD loads line disciplines."""
 
 SET_ID = 0o6000
-"""The bits of a mode that make a program run as its file's owner or group, whoever starts it."""
+"""The mode bits (setuid, setgid) that make a program run as its file's owner or group."""
 
 CREATES = 0o100 | 0o20000000
-"""O_CREAT and the kernel's own O_TMPFILE: without one of them, open's mode is not looked at."""
+"""O_CREAT and the kernel's own O_TMPFILE. Without one of them, open ignores the mode."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 NEWEST = 469
-"""The highest call number that the tables below were made from (Linux 6.17); the numbers are one series from 424 on."""
+"""The highest call number in the tables below (Linux 6.17). From 424 on, all architectures share the numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One architecture: its audit number, its call numbers, and the bit that marks a second ABI, if it has one."""
+    """One architecture: its audit number, its call numbers, and the bit of a second ABI, if it has one."""
 
     audit: int
     numbers: Mapping[str, int]
@@ -100,7 +100,9 @@ AARCH64 = Machine(
 MACHINES: Mapping[str, Machine] = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 
 LARGEST_SEGMENT = 65_536
-"""Bytes of one System V segment: a segment needs no process, so that nobody could count it; there are at most 4,096."""
+"""Bytes of one System V segment; there are at most 4,096. A segment needs no process, so the watchdog cannot count
+it.
+"""
 
 MODES: Mapping[str, int] = {
     "chmod": 1,
@@ -112,21 +114,24 @@ MODES: Mapping[str, int] = {
     "mknodat": 2,
     "creat": 1,
 }
-"""Calls with a mode, and which argument it is. A file that was left in a writable folder with one of `SET_ID`'s bits would
-run as us on the host, for whoever starts it."""
+"""Calls with a mode, and the index of that argument. A file with one of `SET_ID`'s bits in a writable folder would
+run as our user on the host, whoever starts it.
+"""
 
 CONDITIONAL = ("openat", "open", *MODES, "socket", "socketpair", "ioctl", "clone", "personality", "shmget")
-"""Calls that are denied by their arguments, the most frequent first; every other one in a table is denied as a whole."""
+"""Calls that are denied depending on their arguments, the most frequent first. All other calls in a table are denied.
+"""
 
 UNKNOWN_TO_PROGRAMS = frozenset({"clone3", "statmount", "listmount", "open_tree_attr", "io_uring_setup", "openat2",
                                  "fchmodat2", "io_uring_enter", "io_uring_register", "memfd_create"})  # fmt: skip
-"""Denied as unknown (ENOSYS), so that programs fall back to what came before: clone3's flags and openat2's mode cannot be
-seen, fchmodat2 is younger than most programs, and memory in a file without a name, held by a descriptor alone, could be
-counted by nobody (a file in /tmp or /dev/shm is)."""
+"""Denied as unknown (ENOSYS), so that programs use the older call. The filter cannot see clone3's flags and openat2's
+mode. Most programs are older than fchmodat2. Memory files without a name (memfd_create) could not be counted; a
+file in /tmp or /dev/shm can.
+"""
 
 
 def unknown_architecture(machine: str) -> Cause:
-    """Why there is no sandbox on a machine that has no table."""
+    """Why there is no sandbox on a machine without a table."""
     return Cause(
         "unknown-architecture",
         f"there is no system call filter for {machine}, and commands never run without one.",
@@ -135,7 +140,7 @@ def unknown_architecture(machine: str) -> Cause:
 
 
 def program(machine: str) -> bytes:
-    """The filter for an architecture (as ``os.uname().machine`` names it), ready for bubblewrap's ``--seccomp``.
+    """The filter for an architecture (as in ``os.uname().machine``), ready for bubblewrap's ``--seccomp``.
 
     Raises `SandboxMissing` for an architecture without a table.
     """
@@ -153,7 +158,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 
 def assemble(instructions: Iterable[Instruction]) -> bytes:
-    """As the kernel's ``struct sock_filter[]``."""
+    """Encode as the kernel's ``struct sock_filter[]``."""
     return b"".join(struct.pack("=HBBI", *i) for i in instructions)
 
 
@@ -189,12 +194,13 @@ def _deny(code: int) -> Instruction:
 
 
 def _load(argument: int) -> Instruction:
-    """The low 32 bits of an argument. The kernel looks at no more of these; a comparison of all 64 could be passed by."""
+    """Load the low 32 bits of an argument. The kernel ignores the rest of these, so comparing all 64 could be
+    bypassed."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * argument)
 
 
 def _one_of(values: Iterable[int], code: int) -> list[Instruction]:
-    """Deny unless what is loaded is one of the values; go on after the block otherwise."""
+    """Deny unless the loaded value is one of ``values``; otherwise continue after the block."""
     listed = list(values)
     out: list[Instruction] = []
     for index, value in enumerate(listed):
@@ -211,7 +217,7 @@ def _socket() -> list[Instruction]:
         *_one_of(_PROTOCOLS, errno.EPROTONOSUPPORT),
         _return(ALLOW),
     ]
-    # Programs list the network's interfaces by a routing socket; the other netlink families configure the kernel.
+    # Programs list network interfaces with a routing socket. The other netlink families configure the kernel.
     netlink = [_load(2), (_EQUAL, 0, 1, 0), _return(ALLOW), _deny(errno.EPROTONOSUPPORT)]
     return [
         _load(0),
@@ -227,7 +233,7 @@ def _socket() -> list[Instruction]:
 
 
 def _socketpair() -> list[Instruction]:
-    """Pairs of connected streams, as event loops need them. A pair of datagram sockets could be sent to any path."""
+    """Allow pairs of connected streams, which event loops need. A datagram socket of a pair could send to any path."""
     return [
         _load(0),
         *_one_of((AF_UNIX,), errno.EAFNOSUPPORT),
@@ -271,7 +277,7 @@ def _mode(argument: int) -> list[Instruction]:
 
 
 def _creating(flags: int) -> list[Instruction]:
-    """A mode that counts only where something is made."""
+    """Check the mode only where the call creates a file."""
     return [_load(flags), (_ANY_BIT, 1, 0, CREATES), _return(ALLOW), *_mode(flags + 1)]
 
 

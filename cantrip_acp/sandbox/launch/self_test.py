@@ -1,7 +1,7 @@
-"""Small attacks that the sandbox must stop, each with a control that shows the attack itself works.
+"""Self-test: small attacks that the sandbox must stop, each with a control that shows that the attack works outside.
 
-They run in one real sandbox over a bait folder of our own: what is readable must be read, what is not must not be. They are
-run once per process before the first command or cell, and by `cantrip doctor`.
+They run in one real sandbox over a folder of test files: readable files must be readable, others must not. They run
+once per process before the first command or cell, and in `cantrip doctor`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was tried, and whether the sandbox held."""
+    """One attack, and whether the sandbox stopped it."""
 
     name: str
     text: str
@@ -63,7 +63,7 @@ _TEXTS = {
 
 
 async def attempt() -> list[Result]:
-    """Try them all. Raises `SandboxMissing` where there is no sandbox, `SandboxError` where the controls fail."""
+    """Try all attacks. Raises `SandboxMissing` where there is no sandbox, `SandboxError` where the controls fail."""
     bait = _Bait()
     try:
         wards = Wards(bash_writable_paths=(bait.out,), bash_timeout_ms=20_000)
@@ -80,7 +80,7 @@ async def attempt() -> list[Result]:
 
 
 async def require() -> None:
-    """Raise `SandboxMissing` unless there is a sandbox here and every one of them was stopped."""
+    """Raise `SandboxMissing` unless a sandbox works here and stops every attack."""
     try:
         results = await attempt()
     except SandboxMissing:
@@ -97,12 +97,13 @@ async def require() -> None:
 
 
 _CONTROLS = ("read", "write", "mode", "environment", "processes", "network", "filter")
-"""What must succeed inside, so that a probe that fails says something: reading and writing where that is allowed, and the
-files of the kernel that the probes look at."""
+"""What must succeed inside, so that a failed attack means something: allowed reads and writes, and the kernel files
+that the attacks look at.
+"""
 
 
 class _Bait:
-    """A folder of ours with something to read, something to write and something that must not be touched."""
+    """A folder with a file to read, a folder to write, and a file that must not be touched."""
 
     def __init__(self) -> None:
         self._temporary = TemporaryFolder("cantrip-canary-")
@@ -122,7 +123,8 @@ class _Bait:
         self._prove()
 
     def _prove(self) -> None:
-        """Outside of the sandbox, each thing can be done that must fail inside. Raises `SandboxError` where it cannot."""
+        """Do outside of the sandbox each thing that must fail inside. Raises `SandboxError` where that is not
+        possible."""
         with open(f"{self.folder}/bait", encoding="ascii") as file:
             bait = file.read()
         os.mkdir(f"{self.folder}/outside")
@@ -158,7 +160,7 @@ class _Bait:
 
 
 def _command_line() -> bytes:
-    """This process's own, which anybody on this machine can read."""
+    """This process's command line, which any process on this machine can read."""
     try:
         with open("/proc/self/cmdline", "rb") as file:
             return file.read()

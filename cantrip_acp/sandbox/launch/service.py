@@ -1,7 +1,7 @@
-"""A program that lives in a sandbox and is talked to over its standard input and output: a server on stdio.
+"""Service: a long-running program in a sandbox, used over standard input and output (a stdio server).
 
-It has a command's policy, memory, processes and files; what bounds a command's time does not bound a server's. What it says
-is hostile input: bytes, of which no more are read than are taken.
+It has the same policy, memory, process and file limits as a command, but no time limit. Its output is hostile input:
+bytes, and no more are read than the caller takes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cantrip_acp.sandbox.launch.output import clean
 from cantrip_acp.sandbox.launch.sandbox import Sandbox
 
 _WAITING = 1024 * 1024
-"""Bytes that wait to be taken before the program is made to wait."""
+"""Bytes that may wait for the caller before the program is made to wait."""
 _LAST_WORDS = 4096
 _FOREVER = 10**12
 _ASKED_TO_LEAVE = 0.5
-"""Seconds that it has to leave in, once its input has ended."""
+"""Seconds that the program gets to exit after its input was closed."""
 
 
 class _Serving(Running):
-    """A command with a standard input, and without an end of its time."""
+    """A command with a standard input and without a time limit."""
 
     def __init__(self, service: Service, argv: Sequence[str], environment: Mapping[str, str], stdin: int) -> None:
         super().__init__(service.sandbox.prepared(), f"exec {shlex.join(argv)}", None, service.heard, environment, None)
@@ -39,22 +39,23 @@ class _Serving(Running):
         self._stdin = stdin
 
     async def _report(self, *, last: bool = False) -> int:
-        # Nobody listens to a server's output as to a command's, and when it is read again is for the service to say.
+        # Output goes to the service, not to a listener; the service decides when to read again.
         return 0
 
     def hold_back(self, held: bool) -> None:
         self._tree.pause(held)
 
     def unused_stdin(self) -> int:
-        """Its end of the pipe, where no process took it."""
+        """The program's end of the pipe, when no process took it."""
         return self._stdin
 
 
 class Service:
-    """Within ``async with service.running()`` it can `send` and `receive`; afterwards no process of it is left.
+    """Within ``async with service.running()``, use `send` and `receive`. Afterwards none of its processes is left.
 
-    ``argv`` is the program, found on the sandbox's PATH, with its arguments; ``environment`` is all that it gets beside the
-    sandbox's own. Raises `SandboxMissing` and `SandboxError` where it cannot be started.
+    ``argv`` is the program (found on the sandbox's PATH) with its arguments. ``environment`` is added to the
+    sandbox's own; the program gets nothing else. Raises `SandboxMissing` and `SandboxError` where it cannot be
+    started.
     """
 
     def __init__(self, sandbox: Sandbox, argv: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -75,12 +76,12 @@ class Service:
 
     @property
     def last_words(self) -> str:
-        """The end of what it wrote to standard error, as text that can be shown."""
+        """The end of its standard error, cleaned so that it can be displayed."""
         return clean(bytes(self._errors).decode("utf-8", "replace")).strip()
 
     @property
     def ending(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """How it ended, as text; None while it runs."""
         if not self._over:
             return None
         if self._failed is not None:
@@ -93,12 +94,12 @@ class Service:
         return f"it left with exit status {outcome.exit_code}"
 
     async def gone(self) -> None:
-        """Wait for its end."""
+        """Wait until it has ended."""
         await self._end.wait()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Service]:
-        """Run it; once."""
+        """Run the program. Can be used once."""
         theirs, ours = os.pipe2(os.O_CLOEXEC)
         try:
             os.set_blocking(ours, False)
@@ -114,12 +115,12 @@ class Service:
             try:
                 yield self
             except Exception as error:  # noqa: BLE001
-                # Raised on below: from inside the task group it would reach the caller as an ExceptionGroup.
+                # Raised again below: from inside the task group the caller would get an ExceptionGroup.
                 failure = error
             finally:
                 with anyio.CancelScope(shield=True):
                     self._close_input()
-                    # A server that is asked to leave may have something to put in order.
+                    # Give the server time to clean up.
                     with anyio.move_on_after(_ASKED_TO_LEAVE):
                         await self._dropping()
                 group.cancel_scope.cancel()
@@ -127,7 +128,7 @@ class Service:
             raise failure
 
     async def _dropping(self) -> None:
-        """Read to its end what nobody will take, so that it can end."""
+        """Read and discard the rest of its output, so that it can exit."""
         while await self.receive():
             pass
 
@@ -157,7 +158,7 @@ class Service:
             self._came.set()
 
     def heard(self, stream: int, data: bytes) -> None:
-        """What it wrote; called by whoever reads its pipes."""
+        """Receive its output; called by the reader of its pipes."""
         if stream == 2:
             self._errors += data
             del self._errors[:-_LAST_WORDS]
@@ -173,7 +174,7 @@ class Service:
             self._running.hold_back(held)
 
     async def receive(self) -> bytes:
-        """The next bytes that it wrote to standard output; empty at its end."""
+        """The next bytes of its standard output; empty at its end."""
         while not self._pieces:
             if self._over:
                 return b""
@@ -186,7 +187,8 @@ class Service:
         return data
 
     async def send(self, data: bytes) -> None:
-        """Write to its standard input; waits while it does not read. Raises `SandboxError` once it is gone."""
+        """Write to its standard input; waits while the program does not read. Raises `SandboxError` once it has
+        ended."""
         async with self._writing:
             left = memoryview(data)
             while left:

@@ -1,4 +1,4 @@
-"""Tasks that are started by what the event loop calls, and not by a task."""
+"""Starting tasks from event loop callbacks, outside of any task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 _library: ContextVar[str | None] | None = None
 try:
-    # Not a dependency of ours: other packages bring it.
+    # Not our dependency: other packages install it.
     _library = importlib.import_module("sniffio").current_async_library_cvar
 except (ImportError, AttributeError):
     pass
@@ -20,8 +20,8 @@ except (ImportError, AttributeError):
 def start_soon(group: TaskGroup, work: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
     """Start a task in a group from a callback.
 
-    Where sniffio is installed, anyio asks it which library runs; in a callback it knows only if it was told, which
-    `anyio.run` does and `asyncio.run` does not.
+    Where sniffio is installed, anyio asks it which async library runs. In a callback sniffio knows this only if it
+    was set: `anyio.run` sets it, `asyncio.run` does not.
     """
     if _library is None:
         group.start_soon(work, *args)

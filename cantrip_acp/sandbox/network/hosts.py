@@ -1,8 +1,8 @@
-"""The hosts of a `bash_network` list: which names and addresses a command may reach, and which addresses never.
+"""Host lists of `bash_network`: which names and addresses a command may reach, and which addresses never.
 
-An entry is a host (`example.org`), everything below one (`*.example.org`), or an address (`192.0.2.7`, `[2001:db8::1]`), each
-with a port of its own where that is not 80 or 443 (`example.org:8443`). Names are compared without regard to case and a final
-dot, and in their ASCII form, so that `bücher.example` and `xn--bcher-kva.example` are the same.
+An entry is a host (`example.org`), all hosts below one (`*.example.org`), or an address (`192.0.2.7`,
+`[2001:db8::1]`). A port other than 80 and 443 is written after it (`example.org:8443`). Names are compared in ASCII
+form, without case and a final dot, so `bücher.example` and `xn--bcher-kva.example` are equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import lru_cache
 from cantrip_acp.core.errors import DefinitionError
 
 PORTS = (80, 443)
-"""What an entry without a port stands for."""
+"""The ports of an entry without a port."""
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -26,10 +26,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def host_name(text: str) -> str:
-    """The one spelling of a host: a lower-case ASCII name, or an address as the standard library writes it.
+    """The normal form of a host: a lower-case ASCII name, or an address as the standard library writes it.
 
-    Raises ValueError for what is neither. Numbers that only some resolvers take for an address (`127.1`, `0x7f000001`) are
-    neither.
+    Raises ValueError for anything else. Numbers that only some resolvers take for an address (`127.1`, `0x7f000001`)
+    are refused.
     """
     if text.startswith("[") and text.endswith("]"):
         return str(_plain(ipaddress.IPv6Address(_without_zone(text[1:-1]))))
@@ -59,7 +59,7 @@ def _without_zone(text: str) -> str:
 
 
 def _plain(address: Address) -> Address:
-    """An IPv4 address that is written as an IPv6 one is the IPv4 address."""
+    """Convert an IPv4 address in IPv6 form to IPv4."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
@@ -98,28 +98,30 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A list of hosts that may be reached. ``entries`` are as they were written."""
+    """A list of allowed hosts. ``entries`` are the original texts."""
 
     entries: tuple[str, ...]
     rules: tuple[_Rule, ...]
 
     @classmethod
     def of(cls, entries: Iterable[str]) -> Allowed:
-        """Raises `DefinitionError` for an entry that is no host."""
+        """Parse entries. Raises `DefinitionError` for an entry that is no host."""
         listed = tuple(entries)
         return cls(listed, tuple(_rule(entry) for entry in listed))
 
     def admits(self, host: str, port: int) -> bool:
-        """Whether a host (as `host_name` gives it) may be reached at a port."""
+        """Whether a host (as `host_name` returns it) may be reached at a port."""
         return any(rule.admits(host, port) for rule in self.rules)
 
     def admits_address(self, address: str, port: int) -> bool:
-        """Whether a connection to this very address may be made, for a name that is listed: to any public one, and to
-        others where the list names them."""
+        """Whether a listed name may be reached at exactly this address.
+
+        Any public address is allowed; other addresses only if the list names them.
+        """
         return is_public(address) or self.admits(str(_plain(ipaddress.ip_address(address))), port)
 
     def loopback(self) -> tuple[str, ...]:
-        """Which of this machine's own names the list has."""
+        """The names of this machine (loopback) that the list contains."""
         return tuple(sorted({r.host for r in self.rules if r.host == "localhost" or _is_loopback(r.host)}))
 
     def shown(self) -> str:
@@ -157,14 +159,14 @@ def _is_loopback(host: str) -> bool:
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
-# Written out, because what the standard library calls global has changed between its versions.
+# Listed here because the standard library's definition of global addresses changed between versions.
 _CLOSED = tuple(
     ipaddress.ip_network(text)
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
         "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
         "224.0.0.0/4", "240.0.0.0/4",
-        # A cloud's own services, at an address that looks public.
+        # A cloud's internal service at an address that looks public.
         "168.63.129.16/32",
     )
 )  # fmt: skip
@@ -173,12 +175,12 @@ _CLOSED_6 = tuple(
     ipaddress.ip_network(text) for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16")
 )
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""IPv4 by a gateway of the network: as public as the address in its last 32 bits."""
+"""IPv4 through a network gateway (NAT64): as public as the address in the last 32 bits."""
 
 
 @lru_cache(maxsize=1024)
 def is_public(address: str) -> bool:
-    """Whether an address is one of the internet's: not this machine's, a local network's or a cloud's own services'."""
+    """Whether an address is on the internet: not this machine, a local network or a cloud's internal service."""
     try:
         found = _plain(ipaddress.ip_address(address))
     except ValueError:

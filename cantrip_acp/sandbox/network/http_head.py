@@ -1,7 +1,7 @@
-"""The head of an HTTP/1 request that comes out of a sandbox: read strictly, written anew.
+"""HTTP/1 request head from a sandbox: parsed strictly and written again.
 
-What two programs could read in two ways is refused: then the proxy and the server behind it agree on which host is asked for,
-and on where a request ends.
+A head that two programs could read differently is refused. So the proxy and the server agree on the host and on where
+a request ends.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 _HOP = frozenset({"connection", "proxy-connection", "proxy-authorization", "proxy-authenticate", "keep-alive", "te",
                   "upgrade", "http2-settings", "host"})  # fmt: skip
 _LONGEST_BODY = 18
-"""Digits of a Content-Length."""
+"""The most digits of a Content-Length."""
 
 
 class BadRequest(ValueError):
-    """A request that is none, or that could be read in two ways. Its text says why."""
+    """The request is invalid or ambiguous. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One request. ``host`` is as `host_name` gives it; ``path`` is what follows it, empty for CONNECT.
+    """One request. ``host`` is as `host_name` returns it; ``path`` is the rest of the URL, empty for CONNECT.
 
     ``length`` is the body's length in bytes, None where it comes in chunks.
     """
@@ -41,7 +41,7 @@ class Head:
     length: int | None
 
     def encoded(self) -> bytes:
-        """As it is sent on: in origin form, for this one host, and for one request."""
+        """The bytes to send on: origin form, this one host, one request per connection."""
         shown = f"[{self.host}]" if ":" in self.host else self.host
         host = shown if self.port == 80 else f"{shown}:{self.port}"
         lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {host}"]
@@ -50,8 +50,10 @@ class Head:
 
 
 def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
-    """Read a head, its empty line included. ``within`` is the host and port of the tunnel that it came through, where it came
-    through one; requests there have no host in their first line. Raises `BadRequest`."""
+    """Parse a head, including its final empty line. Raises `BadRequest`.
+
+    ``within`` is the host and port of its tunnel, if any; requests in a tunnel have no host in their first line.
+    """
     text = data.decode("latin-1")
     if not text.endswith("\r\n\r\n"):
         raise BadRequest("the head has no end")
@@ -89,7 +91,7 @@ def parse(data: bytes, within: tuple[str, int] | None = None) -> Head:
         path = path if path.startswith("/") else f"/{path}"
     if named:
         asked, at = _authority(named[0], port)
-        # Old clients leave the port away.
+        # Old clients omit the port.
         if asked != host or at != port:
             raise BadRequest(f"the Host field names {named[0]!r}, and the request is for {host}:{port}")
     return Head(method, host, port, path, fields, _length(fields, version))

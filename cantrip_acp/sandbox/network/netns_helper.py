@@ -1,10 +1,11 @@
-"""A program of its own: opens one listening socket in another network namespace, hands it over, and ends.
+"""Network namespace helper: a separate program that opens one listening socket in another network namespace.
 
     python -I -S netns_helper.py DESCRIPTOR PORT
 
-It reads a descriptor of the namespace from the socket that it is given, enters the namespace of users that owns it (which its
-maker may) and then itself, and answers with the listening socket. A process that has threads could do none of this, and one
-that has done it cannot go back: hence a process for it. Only the standard library's quick parts are used.
+It receives a descriptor of the namespace over the given socket. It enters the user namespace that owns it (allowed
+for its creator), then the network namespace, and answers with the listening socket. A process with threads cannot do
+this, and a process that did it cannot go back. So this is a separate process. It imports only fast parts of the
+standard library.
 """
 
 import _socket  # type: ignore[import-not-found, unused-ignore]

@@ -1,8 +1,8 @@
-"""The one way out of a sandbox with a list of hosts: a listening socket in its own, empty network, held by us outside.
+"""Proxy listener in a sandbox's network namespace: a listening socket in its own, empty network, held by the host.
 
-Nothing has to run inside, and nothing inside has a descriptor of ours: a program there connects to `127.0.0.1`, and who accepts
-is the host's filtering proxy. It is made before the command runs. A small program (`doorway.py`) opens it, since a process
-with threads cannot enter another namespace of users.
+Nothing has to run inside, and no process inside has a descriptor of ours. A program there connects to `127.0.0.1`,
+and the host's filtering proxy accepts. The socket is made before the command runs. A small program
+(`netns_helper.py`) opens it, because a process with threads cannot enter another user namespace.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LONGEST_WORDS = 400
 
 
 class Door:
-    """Make it, `start` it beside the sandbox, `open` it once there is a namespace, `close` it in any case.
+    """Create it, `start` it beside the sandbox, `open` it once there is a namespace, and always `close` it.
 
-    ``opened`` gets the listening socket, or ``failed`` why there is none.
+    ``opened`` gets the listening socket, or ``failed`` the reason why there is none.
     """
 
     def __init__(self, opened: Callable[[socket.socket], None], failed: Callable[[str], None]) -> None:
@@ -37,7 +37,7 @@ class Door:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Start the program; it waits. Raises `SandboxError`."""
+        """Start the helper program, which waits. Raises `SandboxError`."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
@@ -61,7 +61,7 @@ class Door:
         self._line = ours
 
     def open(self, pid: int) -> None:
-        """Open it in the network namespace of this process, which must not be our own. Raises OSError."""
+        """Open the listener in this process's network namespace, which must not be our own. Raises OSError."""
         assert self._line is not None
         network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -77,7 +77,7 @@ class Door:
         try:
             data, handed, flags, _ = socket.recv_fds(self._line, _LONGEST_WORDS, 1)
             if flags & socket.MSG_CTRUNC and not handed:
-                # What the kernel had for us found no place among our descriptors.
+                # The kernel could not give us the socket: this process has no free descriptor.
                 data = str(no_room(OSError(errno.EMFILE, ""))).encode()
         except BlockingIOError:
             return
@@ -94,7 +94,7 @@ class Door:
             self._failed(f"the way to the allow-listed network cannot be opened here ({words})")
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """End the helper and close the socket to it. Safe to call twice."""
         if self._line is not None:
             self._loop.remove_reader(self._line)
             self._line.close()

@@ -1,8 +1,8 @@
-"""The filtering proxy of one command: HTTP and HTTPS to the hosts of a list, and to nothing else.
+"""Filtering proxy of one command: HTTP and HTTPS to the listed hosts only.
 
-It runs on the host and takes connections from inside a sandbox, so every byte of a request is hostile. Names are resolved
-here, once for each connection, and the connection is made to the very address that was judged. Redirects are the client's to
-follow, by another request. What is refused is said to the client and to whoever reads the command's output.
+It runs on the host and accepts connections from inside a sandbox, so every byte of a request is hostile. It resolves
+a name once per connection and connects to exactly the address that it checked. It does not follow redirects; the
+client sends a new request. A refusal is reported to the client and in the command's output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_CONNECTIONS = 128
 HEAD_WITHIN = 30.0
 CONNECT_WITHIN = 15.0
 _MOST_SAID = 20
-"""Different refusals that are told of in one command's output."""
+"""The most different refusals that are reported in one command's output."""
 
 _REASONS = {
     400: "Bad Request",
@@ -37,7 +37,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Exception):
-    """Why a request is not carried out: a status of HTTP, a short reason, and a text."""
+    """Why a request is refused: an HTTP status, a short reason, and a text."""
 
     status: int
     reason: str
@@ -45,7 +45,7 @@ class Refusal(Exception):
 
 
 class Proxy:
-    """Serves one command. ``said`` gets a line for each thing that was refused."""
+    """Serves one command. ``said`` gets a line for each refusal."""
 
     def __init__(self, allowed: Allowed, said: Callable[[str], None]) -> None:
         self._allowed = allowed
@@ -54,7 +54,7 @@ class Proxy:
         self._count = 0
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serve what connects, until cancelled. Closes the socket."""
+        """Serve connections until cancelled. Closes the socket."""
         async with anyio.create_task_group() as group:
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +84,7 @@ class Proxy:
             if not too_many:
                 await client.linger()
         except (OSError, Broken):
-            # One of the two went away, or stopped talking: that is all there is to do about it.
+            # One side disconnected or stopped sending; nothing else to do.
             client.abort()
         except BaseException:
             client.abort()
@@ -114,7 +114,7 @@ class Proxy:
             else:
                 await _exchange(client, server, head)
         finally:
-            # The request is over, one way or another; what the host still had to say has been said.
+            # The request is over, and everything that the host had to say was sent.
             server.abort()
 
     async def _head(self, client: Passage, within: tuple[str, int] | None) -> http_head.Head:
@@ -130,7 +130,7 @@ class Proxy:
             raise Refusal(400, "Bad Request", f"the request cannot be taken: {error}") from error
 
     async def _reach(self, host: str, port: int) -> Passage:
-        """A connection to a host that is listed. Raises `Refusal`."""
+        """Connect to a listed host. Raises `Refusal`."""
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         allowed = f"allowed: {self._allowed.shown()}"
         if not self._allowed.admits(host, port):
@@ -154,7 +154,7 @@ class Proxy:
         for address in open_ones[:4]:
             try:
                 with anyio.fail_after(CONNECT_WITHIN):
-                    # The address itself: nobody is asked for the name again.
+                    # Connect to the checked address: the name is not resolved again.
                     return Passage(*await asyncio.open_connection(address, port, limit=http_head.LARGEST))
             except TimeoutError:
                 failure = OSError(0, "no answer")
@@ -164,7 +164,7 @@ class Proxy:
         raise Refusal(502, f"{shown} cannot be reached", f"{shown} cannot be reached: {words}")
 
     async def _tunnel(self, client: Passage, server: Passage, head: http_head.Head) -> None:
-        """Between a client and its host, once what the client begins with fits that host."""
+        """Relay between a client and its host, after checking that the client's first bytes match that host."""
         await client.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         while True:
             data = client.waiting()
@@ -173,7 +173,7 @@ class Proxy:
                     return
                 continue
             if data[0] != tls_sni.HANDSHAKE:
-                # Some clients tunnel plain HTTP too: then each request is read as any other is.
+                # Some clients tunnel plain HTTP too. Then each request is checked as usual.
                 await self._request(client, (head.host, head.port), server)
                 return
             try:
@@ -197,7 +197,7 @@ class Proxy:
 
 
 async def _exchange(client: Passage, server: Passage, head: http_head.Head) -> None:
-    """One request and its answer."""
+    """Relay one request and its answer."""
     await server.send(head.encoded())
 
     async def answer() -> None:
@@ -209,7 +209,7 @@ async def _exchange(client: Passage, server: Passage, head: http_head.Head) -> N
             try:
                 await forward_body(client, server, head.length)
             except (OSError, Broken):
-                # The server may have answered without reading it all, and what it said counts.
+                # The server may answer before it has read everything, and the answer counts.
                 return
 
         group.start_soon(body)

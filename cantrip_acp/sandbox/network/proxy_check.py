@@ -1,4 +1,4 @@
-"""Tries a list of hosts in a real sandbox: a server of our own that is listed is reached, and one that is not is not."""
+"""Proxy check in a real sandbox: a listed test server must be reachable, an unlisted one must not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ true
 
 
 async def attempt() -> None:
-    """Raises `SandboxError` where a list cannot be kept here. Needs bash inside."""
+    """Raises `SandboxError` where the list is not enforced here. Needs bash inside."""
     heard: list[str] = []
 
     def answering(name: str) -> Any:

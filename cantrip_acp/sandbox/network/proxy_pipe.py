@@ -1,4 +1,4 @@
-"""One end of a proxied connection: bytes in and out, bounded in number, and not without end when nothing moves."""
+"""One end of a proxied connection: reads and writes with byte limits and time limits."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import anyio
 IDLE = 120.0
 """Seconds without a byte in either direction, after which a connection is closed."""
 LINGER = 2.0
-"""Seconds for the other side to take note of our end, before its connection is closed all the same."""
+"""Seconds that the other side gets to end the connection after we did. Then it is closed."""
 MOST_BYTES = 8 * 1024**3
-"""What one connection may carry each way."""
+"""The most bytes of one connection in each direction."""
 _PIECE = 65_536
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\r\n]*)?\r\n")
 _MOST_TRAILERS = 100
 
 
 class Broken(Exception):
-    """A connection that cannot go on: silent for too long, ended too early, or malformed."""
+    """The connection cannot continue: silent for too long, ended too early, or malformed."""
 
 
 class TooLong(Broken):
-    """More came than there may be before the end that was looked for."""
+    """The expected end did not come within the limit."""
 
 
 class Passage:
-    """A stream both ways."""
+    """A stream in both directions."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -49,11 +49,11 @@ class Passage:
         self.moved = time.monotonic()
 
     def waiting(self) -> bytes:
-        """What was read and not taken yet."""
+        """Bytes that were read and not used yet."""
         return self._held
 
     async def read(self) -> bytes:
-        """The next bytes; none at the end."""
+        """The next bytes; empty at the end."""
         if self._held:
             data, self._held = self._held, b""
             return data
@@ -63,7 +63,7 @@ class Passage:
         self._held = data + self._held
 
     async def refill(self) -> bool:
-        """Have more wait than did. False where nothing comes any more."""
+        """Read more into the buffer. False where nothing more comes."""
         with anyio.move_on_after(IDLE):
             more = await self._reader.read(_PIECE)
             self._held += more
@@ -71,7 +71,7 @@ class Passage:
         return False
 
     async def until(self, end: bytes, most: int) -> bytes:
-        """Up to the next such bytes, these included. Raises `Broken`."""
+        """Read up to and including ``end``. Raises `Broken`."""
         data = b""
         while (at := data.find(end)) < 0:
             if len(data) > most:
@@ -87,7 +87,7 @@ class Passage:
         return data[:at]
 
     async def copy_to(self, other: Passage) -> None:
-        """Everything to the other one, and then its end."""
+        """Copy everything to the other stream, then its end."""
         while True:
             with anyio.move_on_after(IDLE) as scope:
                 data = await self.read()
@@ -102,16 +102,17 @@ class Passage:
         await other.finish()
 
     async def finish(self) -> None:
-        """No more from this side."""
+        """Send the end of this direction."""
         if not self._writer.is_closing():
             self._writer.write_eof()
         with anyio.move_on_after(IDLE):
             await self._writer.drain()
 
     async def linger(self) -> None:
-        """Finish, and discard what still comes until the other side ends too, or `LINGER` is over.
+        """Finish, and discard input until the other side ends too, or after `LINGER` seconds.
 
-        Closing a socket while bytes wait in it resets the connection: whoever still writes breaks off before it reads our answer.
+        Closing a socket with unread input resets the connection: a client that still writes would fail before it
+        reads our answer.
         """
         with anyio.move_on_after(LINGER):
             try:
@@ -122,16 +123,16 @@ class Passage:
                 return
 
     def close(self) -> None:
-        """What was sent still goes out."""
+        """Close; sent bytes still go out."""
         self._writer.close()
 
     def abort(self) -> None:
-        """At once, whatever waits."""
+        """Close at once and drop unsent bytes."""
         self._writer.transport.abort()
 
 
 async def forward_body(client: Passage, server: Passage, length: int | None) -> None:
-    """A request's body, and not one byte after it. ``length`` is None for one in chunks, which are written anew."""
+    """Forward a request's body, and not one byte after it. ``length`` is None for chunks, which are written again."""
     if length is not None:
         await _forward(client, server, length)
         return

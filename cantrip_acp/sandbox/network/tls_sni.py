@@ -1,7 +1,6 @@
-"""The first message of a TLS connection, read for one thing: the host that it asks for.
+"""TLS server name: reads the requested host from the first message of a TLS connection.
 
-What the host of a tunnel is and what the connection in it asks for must be the same, or a server of many sites would be asked
-for another one than the list names.
+It must equal the host of the tunnel. Otherwise a server with many sites could be asked for an unlisted one.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ class NotTls(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """``server_name`` is None where the client names none."""
+    """The client's first message. ``server_name`` is None where the client names none."""
 
     server_name: str | None
 
 
 def read(data: bytes) -> Hello | None:
-    """The hello at the beginning of these bytes; None where more are needed. Raises `NotTls`."""
+    """Parse the hello at the beginning of these bytes; None where more are needed. Raises `NotTls`."""
     message = bytearray()
     at = 0
     wanted: int | None = None
@@ -65,7 +64,7 @@ def _hello(body: bytes) -> Hello:
 
 
 class _Reader:
-    """Bytes from the front. Raises IndexError where there are not enough."""
+    """Reads bytes from the front. Raises IndexError where there are not enough."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -88,7 +87,7 @@ class _Reader:
         return int.from_bytes(self.take(count))
 
     def block(self, count: int) -> _Reader:
-        """What is preceded by its length in so many bytes."""
+        """A block that is preceded by its length, in ``count`` bytes."""
         return _Reader(self.take(self.number(count)))
 
 

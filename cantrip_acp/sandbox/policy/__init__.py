@@ -1,3 +1,5 @@
-"""The policy of a sandbox: what is visible, what can be written, which limits hold.
+"""Sandbox policy: what is visible, what can be written, which limits apply.
 
-`policy.py` is the value; the other modules find out what it needs from the host."""
+It may import the core, `files/`, `git/` and the gates' lists of protected names. Start with `policy.py`, the value;
+the other modules collect the facts that it needs from the host.
+"""

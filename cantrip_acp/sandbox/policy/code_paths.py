@@ -1,6 +1,6 @@
-"""What cells can reach beside their gates: `code_readable_paths` and `code_writable_paths` as a sandbox's own wards.
+"""File access of code cells: `code_readable_paths` and `code_writable_paths` as the wards of their sandbox.
 
-Nothing of the workspace is visible by default, so that what an entity sees of it went through a gate.
+By default nothing of the workspace is visible to cells, so an entity can read it only through a gate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cantrip_acp.gates.protected_paths import is_secret_file, plain
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Real paths, and the wards that a sandbox keeps for them. ``workspace`` is None where cells do not see it."""
+    """Real paths, and the sandbox wards for them. ``workspace`` is None where cells do not see it."""
 
     readable: tuple[str, ...]
     writable: tuple[str, ...]
@@ -26,7 +26,8 @@ class Reach:
 
 
 def reach(wards: Wards, workspace: Path | str | None) -> Reach:
-    """Raises `DefinitionError` for a path that does not exist or leads out of the workspace."""
+    """Paths that cells can use. Raises `DefinitionError` for a path that does not exist or leads out of the
+    workspace."""
     writable = _real(wards.code_writable_paths, workspace, "code_writable_paths", make=True)
     readable = tuple(p for p in _real(wards.code_readable_paths, workspace, "code_readable_paths") if p not in writable)
     own = os.path.realpath(workspace) if workspace is not None else None

@@ -1,7 +1,7 @@
-"""The /etc that is seen inside: what programs need to run, copied from the host's by name, and nothing else of it.
+"""Sandbox /etc: only the files that programs need, copied from the host's /etc by name.
 
-As root, the host's own /etc would show password hashes, private keys and passwords of services. One prepared folder is
-also one mount instead of thirty.
+For root, the host's own /etc would show password hashes, private keys and passwords of services. One prepared folder
+is also one mount instead of thirty.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def prepare(folder: str, *, user: str, uid: int, gid: int, home: str, shell: str
 
 
 def _copy(source: str, target: str, left: list[int]) -> None:
-    """Copy what everybody may read; links into /etc's own copied parts and into /usr stay links."""
+    """Copy what everybody may read. Links to /usr, or to a file beside them, stay links."""
     left[0] -= 1
     if left[0] < 0:
         return
@@ -69,7 +69,7 @@ def _copy(source: str, target: str, left: list[int]) -> None:
         status = os.lstat(source)
         if stat.S_ISLNK(status.st_mode):
             to = os.readlink(source)
-            # Into /usr, or beside itself: the link means the same inside.
+            # The link means the same inside.
             if to.startswith("/usr/") or "/" not in to:
                 os.symlink(to, target)
                 return
@@ -88,5 +88,5 @@ def _copy(source: str, target: str, left: list[int]) -> None:
             shutil.copyfile(source, target)
             os.chmod(target, 0o755 if status.st_mode & 0o001 else 0o644)
     except OSError:
-        # What cannot be copied is not seen inside.
+        # What cannot be copied is not visible inside.
         return

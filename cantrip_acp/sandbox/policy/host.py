@@ -1,4 +1,4 @@
-"""What there is on this machine that a policy is composed from. Looking is done here, composing in `policy`."""
+"""Host facts: what a policy needs to know about this machine. `policy` uses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSED = (
     "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "GOROOT", "GOTOOLCHAIN", "JAVA_HOME", "DENO_DIR", "ASDF_DIR", "ASDF_DATA_DIR",
     "MISE_DATA_DIR", "VOLTA_HOME", "RBENV_ROOT", "NODENV_ROOT", "SDKMAN_DIR", "HOMEBREW_PREFIX", "MAKEFLAGS",
 )  # fmt: skip
-"""Variables that are passed on: the language, and where the user's tools are. Everything else stays outside."""
+"""Environment variables that are passed on: language, and where the user's tools are. All others are dropped."""
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 
@@ -39,7 +39,7 @@ class Host:
 
     @classmethod
     def look(cls, environ: Mapping[str, str] | None = None) -> Host:
-        """Look at this machine, through this process's user and environment."""
+        """Read the facts from this machine, this process's user and its environment."""
         environ = os.environ if environ is None else environ
         home, user = _account(environ)
         more = [environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "JAVA_HOME", "GOROOT")]
@@ -72,7 +72,7 @@ def _system() -> list[tuple[str, str | None]]:
 
 
 def _account(environ: Mapping[str, str]) -> tuple[str, str]:
-    """The user's home folder and name, from the account database where the environment does not say."""
+    """The user's home folder and name; from the account database where the environment has none."""
     import pwd
 
     try:

@@ -1,6 +1,7 @@
-"""The Python that cells run in: the one that cantrip runs on, or the one that a circle names.
+"""Python interpreter of code cells: the one that runs cantrip, or the one that a circle names.
 
-It is never started on the host, only looked at: an interpreter that lies in a workspace is as untrusted as the rest of it.
+It is only inspected on the host, never started there: an interpreter in a workspace is as untrusted as the rest of
+it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from cantrip_acp.sandbox.policy.host import Host
 from cantrip_acp.sandbox.policy.toolchains import find_tools, is_python
 
 VENV = "venv"
-"""The word for the virtual environment of the workspace, whatever its folder is called."""
+"""The setting's word for the workspace's virtual environment, whatever its folder is called."""
 _VENV_FOLDERS = (".venv", "venv", "env", ".env")
 _PARTS = ("bin", "lib", "lib64", "include", "share", "etc", "ssl", "pyvenv.cfg", "conda-meta")
-"""What an environment is made of. Of one that lies in a workspace nothing else is shown."""
+"""The parts of an environment. Of one in a workspace nothing else is visible."""
 _MEND = "name a Python's program, the folder of a virtual environment, or `venv` (python3 -m venv .venv makes one)"
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """``prefix`` is its virtual environment, None where it is not of one; ``system_packages`` whether that shows the
-    packages of the Python below it too. ``foreign`` is the folder of one that lies in a workspace, and came with it."""
+    """An interpreter.
+
+    ``prefix`` is its virtual environment, if any. ``system_packages``: whether that also shows the packages of its
+    base Python. ``foreign`` is its folder if it lies in the workspace, so came with it.
+    """
 
     program: str
     prefix: str | None = None
@@ -33,7 +37,7 @@ class Interpreter:
     foreign: str | None = None
 
     def _below(self) -> list[str]:
-        """The Python that an environment in a workspace stands on: what its program links to, or was copied from."""
+        """The base Python of an environment in a workspace: the program that it links to or was copied from."""
         assert self.foreign is not None
         if not _within(os.path.realpath(self.program), self.foreign):
             return [self.program]
@@ -42,7 +46,7 @@ class Interpreter:
         return [p for p in copied if is_python(os.path.realpath(p))][:1]
 
     def on(self, host: Host) -> Host:
-        """The machine with this interpreter first on PATH, and visible."""
+        """The host facts with this interpreter visible, and first on PATH."""
         folder = os.path.dirname(self.program)
         if self.foreign is None:
             found = find_tools([folder], host.home, [p for p in (self.prefix,) if p])
@@ -65,10 +69,10 @@ class Interpreter:
 
 
 def find(chosen: str | None, host: Host, base: str | None = None) -> Interpreter:
-    """``chosen``: a program, the folder of a virtual environment, a name on PATH, or `VENV`; relative paths are below
-    ``base``, the workspace.
+    """Find the interpreter. ``chosen``: a program, a virtual environment's folder, a name on PATH, or `VENV`.
 
-    Raises `DefinitionError` where there is none, or where one of the workspace leads to what is no Python.
+    Relative paths are below ``base``, the workspace. Raises `DefinitionError` where there is none, or where one in
+    the workspace does not lead to a Python.
     """
     if chosen is None:
         program: str | None = sys.executable or shutil.which("python3", path=":".join(host.path))
@@ -80,7 +84,7 @@ def find(chosen: str | None, host: Host, base: str | None = None) -> Interpreter
     settings = _settings(os.path.join(folder, "pyvenv.cfg"))
     foreign = _foreign(program, folder, settings is not None, base) if chosen is not None else None
     if foreign is not None:
-        # Whatever links led to it need not be there inside.
+        # The links that led to it may not exist inside.
         program, folder = os.path.join(foreign, os.path.relpath(program, folder)), foreign
     if settings is None:
         return Interpreter(program, foreign=foreign)
@@ -90,8 +94,7 @@ def find(chosen: str | None, host: Host, base: str | None = None) -> Interpreter
 def _foreign(program: str, folder: str, is_venv: bool, base: str | None) -> str | None:
     """The folder of an interpreter that came with the workspace; None for one of the user's own.
 
-    What came with a repository may be a link to anything, so it has to be an environment in a folder of its own, and lead
-    to a Python.
+    A file in a repository may link to anything. So it must be an environment in its own folder and lead to a Python.
     """
     if base is None:
         return None

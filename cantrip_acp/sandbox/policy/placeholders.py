@@ -1,14 +1,12 @@
-"""Stand-ins: what must stand on the host while a protected name that does not exist is protected.
+"""Placeholders: empty host folders in place of protected names that do not exist, so that these can be protected.
 
-A mount needs something to be mounted on, so for the length of a command each such name is an empty folder, which git does
-not see and which nobody can mistake for a file. Stand-ins are told apart by their mode (sticky, for their owner alone), so
-that whoever finds one after a crash may remove it; one that somebody put something into is not ours any more.
-
-Making folders is slow on some file systems (0.8 ms each on ext4), moving them is not: a `Pool` keeps them between commands
-where it lies on the same file system.
-
-The folder that they stand in is locked (shared) while commands run there: removing one would unmask the name for another
-process's command, so only the last one out, who gets the lock for itself, removes them.
+A mount needs something to be mounted on. So while a command runs, each such name is an empty folder. git ignores it,
+and nobody takes it for a file. A placeholder has a special mode (sticky, owner only), so anybody who finds one after
+a crash may remove it. One with content is not ours any more.
+On some file systems creating folders is slow (0.8 ms each on ext4), but moving them is fast. So a `Pool` keeps them
+between commands where it is on the same file system.
+The folder with placeholders has a shared lock while commands run there. Removing a placeholder would unprotect the
+name for another process's command. So only the last user, who gets the exclusive lock, removes them.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from cantrip_acp.sandbox.launch.process_tree import NO_ROOM, failed
 
 _MODE = 0o1700
 _SETTLED_NS = 50_000_000
-"""A folder changed this recently may change again within its clock's tick, and nobody would see it."""
+"""Nanoseconds. A folder changed this recently may change again unnoticed within one tick of its clock."""
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-"""File systems without locks: two processes there see each other's stand-ins, and nothing worse."""
+"""Errors of file systems without locks. There, two processes see each other's placeholders; nothing worse happens."""
 
 
 def is_standin(path: str) -> bool:
-    """Whether this is one: an empty folder with the mode of a stand-in."""
+    """Whether this is an empty folder with the mode of a placeholder."""
     try:
         return _marked(os.lstat(path)) and not os.listdir(path)
     except OSError as error:
@@ -46,13 +44,13 @@ def _marked(status: os.stat_result) -> bool:
 
 
 class Pool:
-    """Empty folders that wait to stand in, in a folder of ours; threads share it."""
+    """A folder of ours with unused placeholders; threads share it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # As long as it is held, `cantrip gc` leaves it alone.
+            # While this lock is held, `cantrip gc` keeps the folder.
             fcntl.flock(self._fd, fcntl.LOCK_SH)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -63,7 +61,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def lend(self, name: str, target: int) -> None:
-        """Move a folder to ``name`` in the folder ``target`` (a descriptor); nothing is there."""
+        """Move a placeholder to ``name`` in the folder ``target`` (a descriptor). The name must not exist there."""
         with self._lock:
             own = self._free.pop() if self._free else self._make()
         try:
@@ -80,7 +78,7 @@ class Pool:
         return own
 
     def take_back(self, name: str, source: int) -> None:
-        """Take a stand-in from there. What somebody put something into meanwhile goes back to where it was."""
+        """Move a placeholder back into the pool. If it has content now, it is returned to its place."""
         with self._lock:
             self._made += 1
             own = str(self._made)
@@ -89,7 +87,7 @@ class Pool:
         changed = status.st_mtime_ns
         known = self._empty.get(status.st_ino)
         if known != changed:
-            # Never looked into since it was last changed. That a folder is empty is kept once its clock has ticked.
+            # Not checked since its last change. Remember that a folder is empty only after its clock has ticked.
             if os.listdir(os.path.join(self.folder, own)):
                 os.rename(own, name, src_dir_fd=self._fd, dst_dir_fd=source)
                 return
@@ -105,7 +103,8 @@ class Pool:
 
 
 class Standins:
-    """The stand-ins of one command in one folder, from `make` to `remove`. ``names`` are all that may ever stand there."""
+    """The placeholders of one command in one folder, from `make` to `remove`. ``names`` are all names that may ever
+    need one."""
 
     __slots__ = ("_lock", "_pool", "folder", "names")
 
@@ -116,7 +115,7 @@ class Standins:
         self._pool = pool
 
     def make(self, absent: Iterable[str]) -> list[str]:
-        """Make those that are absent, and give the names that can be mounted on. Raises `SandboxError`."""
+        """Make placeholders for the absent names; returns the names that can be mounted on. Raises `SandboxError`."""
         try:
             self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             _take(self._lock, self.folder)
@@ -130,7 +129,7 @@ class Standins:
             raise failed(f"cannot protect {self.folder}", error) from error
 
     def _stand(self, name: str) -> None:
-        # Looked up once more: another process's stand-in is as good, and what a user made this instant stays as it is.
+        # Check again: another process's placeholder is enough, and a file that a user has just made is left alone.
         if _exists(name, self._lock):
             return
         if self._pool is not None:
@@ -140,14 +139,14 @@ class Standins:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                # One device, two mounts: only what is made here can stand here.
+                # Two mounts of one device: nothing can be moved between them, so make the folder here.
                 self._pool = None
-        # Marked from its first instant: a kill between the two would leave a folder that nobody knows for ours.
+        # Set the mode at creation: after a kill between the two calls, nobody would recognize the folder as ours.
         os.mkdir(name, _MODE, dir_fd=self._lock)
         os.chmod(name, _MODE, dir_fd=self._lock)
 
     def remove(self) -> None:
-        """Take away what stands there, unless another process's command still needs it. Safe to call twice."""
+        """Remove the placeholders, unless another process's command still needs them. Safe to call twice."""
         if self._lock < 0:
             return
         lock, self._lock = self._lock, -1
@@ -166,7 +165,7 @@ class Standins:
                     else:
                         os.rmdir(name, dir_fd=lock)
                 except OSError:
-                    # Gone already, or no longer empty: then it is not ours.
+                    # Already removed, or no longer empty: then it is not ours.
                     continue
         finally:
             os.close(lock)
@@ -192,6 +191,6 @@ def _take(lock: int, folder: str) -> None:
                 return
             if not isinstance(error, BlockingIOError):
                 raise
-            # Somebody removes theirs at this moment: well below a millisecond.
+            # Another process is removing its own: this takes well below a millisecond.
             time.sleep(0.002)
     raise SandboxError(f"{folder} is locked by another program; commands cannot be run there until it lets go")

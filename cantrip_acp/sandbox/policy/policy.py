@@ -1,7 +1,8 @@
-"""The policy: what is visible inside, what can be written, and within which limits. One frozen value, and a pure function.
+"""Sandbox policy: what is visible and writable inside, and with which limits. One frozen value, made by a pure
+function.
 
-Nothing is visible until it is added. What may be seen is named in ``system``, ``tools``, ``readable`` and ``writable``;
-``protected``, ``absent`` and ``hidden`` take away again from what those show.
+Nothing is visible by default. ``system``, ``tools``, ``readable`` and ``writable`` add paths; ``protected``,
+``absent`` and ``hidden`` restrict them again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from cantrip_acp.sandbox.policy.protected import NEVER_MADE, Findings
 from cantrip_acp.sandbox.policy.submodules import Unfetched
 
 WIRE = "/run/cantrip"
-"""Where the gates' commands and their wiring are inside."""
+"""The folder of the gate commands inside."""
 
 PROXY_PORT = 21128
-"""Where a command finds the proxy, at 127.0.0.1, if its network is a list of hosts."""
+"""The port of the proxy inside, at 127.0.0.1, if the network is a list of hosts."""
 
 MIB = 1024 * 1024
 
@@ -31,7 +32,8 @@ _ALL_FETCHED = Unfetched()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one command may use. Sizes in bytes, times in milliseconds; ``memory`` and ``processes`` are for the tree."""
+    """Limits of one command: sizes in bytes, times in milliseconds. ``memory`` and ``processes`` apply to the whole
+    tree."""
 
     timeout_ms: int = 120_000
     output: int = 100_000
@@ -45,13 +47,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """See the module's text. Paths are absolute and real, and each tuple is sorted.
+    """A policy. Paths are absolute and real, and each tuple is sorted.
 
-    ``tools``: folders and files of the user's programs, read-only. ``pinned``: folders between a writable root and
-    something guarded, which cannot be renamed. ``absent``: protected names that do not exist. ``hidden``: what reads as a
-    note. ``replaced``: files that read as another file of the host's. ``hosts``: what a filtering proxy lets through where
-    there is no other network. ``home`` is the private home's path inside and
-    ``home_source`` the host folder that it keeps, if it outlives turns. ``wire`` is the host folder with the gates' wiring.
+    ``tools``: folders and files of the user's programs, read-only. ``pinned``: folders between a writable root and a
+    protected path; they cannot be renamed. ``absent``: protected names that do not exist. ``hidden``: paths whose
+    content is replaced by a note. ``replaced``: files whose content is that of another host file. ``hosts``: what the
+    filtering proxy allows, where there is no other network. ``home`` is the private home's path inside;
+    ``home_source`` is the host folder that keeps it, if it lasts longer than a turn. ``wire`` is the host folder with
+    the gate commands.
     """
 
     folder: str
@@ -78,7 +81,7 @@ class Policy:
 
 
 def reasons(policy: Policy) -> dict[str, str]:
-    """Why each protected path, and each that cannot be made, is what it is: the reason of its row in the table."""
+    """Why each protected path, and each path that cannot be created, is protected: the reason in its table row."""
     found: dict[str, str] = {}
     for path in (*policy.protected, *policy.absent):
         *_, folder, name = ["", *map(plain, path.split("/"))]
@@ -90,7 +93,7 @@ def reasons(policy: Policy) -> dict[str, str]:
 
 
 def check_roots(writable: Iterable[str], workspace: str | None, home: str) -> None:
-    """Raise `DefinitionError` for what is never written or shown. To be asked before anything is looked for in it."""
+    """Raise `DefinitionError` for a path that may never be written or shown. Call it before searching in the path."""
     for root in _outermost(writable):
         _check_root(root, home, "bash_writable_paths", writing=True)
     if workspace is not None:
@@ -116,12 +119,12 @@ def compose(
 ) -> Policy:
     """The policy of one circle, from its wards, its workspace and what was found there.
 
-    ``workspace`` and the wards' paths are real paths. ``findings`` has an entry for each root that is readable or writable;
-    ``existing`` are those of the never-made names that exist; ``private`` are folders of our own that must not be seen;
-    ``repositories`` are git folders that lie elsewhere (worktrees); ``more_readable`` are folders and files beside the
-    workspace that are shown; ``replaced`` are files that read as others; ``closed`` are those writable folders in whose top
-    the user who runs this can make nothing; ``unfetched`` are places of submodules that are not there
-    yet. Raises `DefinitionError` for wards that cannot be kept.
+    ``workspace`` and the wards' paths are real paths. ``findings`` has an entry for each readable or writable root.
+    ``existing``: the never-made names that exist. ``private``: our own folders that must stay hidden.
+    ``repositories``: git folders elsewhere (worktrees). ``more_readable``: files and folders outside the workspace to
+    show. ``replaced``: files whose content is replaced. ``closed``: writable folders in whose top this user can
+    create nothing. ``unfetched``: submodule folders without a repository. Raises `DefinitionError` for wards that
+    cannot be enforced.
     """
     network = wards.bash_network
     hosts = Allowed.of(network) if isinstance(network, tuple) else Allowed((), ())
@@ -217,7 +220,7 @@ def _check_root(root: str, home: str, what: str, *, writing: bool) -> None:
 
 
 def _environment(host: Host, home: str, wired: bool, hosts: Allowed) -> tuple[tuple[str, str], ...]:
-    """Everything that a command finds in its environment, trace context apart."""
+    """The whole environment of a command, except for the trace context."""
     path = ":".join(([f"{WIRE}/bin"] if wired else []) + list(host.path))
     values = {
         "LANG": "C.UTF-8",
@@ -233,8 +236,8 @@ def _environment(host: Host, home: str, wired: bool, hosts: Allowed) -> tuple[tu
         "GIT_PAGER": "cat",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_OPTIONAL_LOCKS": "0",
-        # The user of the sandbox owns nothing of what another user checked out; what a repository makes git run, it runs
-        # in here.
+        # Files may belong to another user than the sandbox's, which git would refuse. Programs that a repository
+        # makes git run stay in the sandbox.
         "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "safe.directory",
         "GIT_CONFIG_VALUE_0": "*",
@@ -244,8 +247,10 @@ def _environment(host: Host, home: str, wired: bool, hosts: Allowed) -> tuple[tu
 
 
 def _through_proxy(hosts: Allowed) -> dict[str, str]:
-    """How programs find the proxy. What they serve to themselves inside does not go through it, unless the list means this
-    machine's own services."""
+    """Variables that tell programs about the proxy.
+
+    Connections to services inside the sandbox bypass it, unless the list names this machine's own services.
+    """
     outside = hosts.loopback()
     direct = ",".join(name for name in ("localhost", "127.0.0.1", "::1") if name not in outside)
     values = {"NO_PROXY": direct, "NODE_USE_ENV_PROXY": "1"}
@@ -254,7 +259,7 @@ def _through_proxy(hosts: Allowed) -> dict[str, str]:
 
 
 def _between(path: str, root: str) -> list[str]:
-    """The folders strictly between a root and something below it."""
+    """The folders strictly between a root and a path below it."""
     out = []
     parent = os.path.dirname(path)
     while parent != root and len(parent) > len(root):

@@ -1,10 +1,9 @@
-"""What nobody may see or touch in a folder that commands can read or write.
+"""Protected and hidden files in folders that commands can read or write.
 
-**Protected** names are read-only, and those that are marked ``first`` cannot be made at the top where they do not exist.
-**Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.gates.protected_paths`).
-
-`Survey` finds them in a folder and keeps what it found by each folder's change time, so that looking again before every
-command costs one `stat` a folder.
+**Protected** names are read-only, and those that are marked ``first`` cannot be made at the top where they do not
+exist. **Hidden** ones read as an empty note. The lists are those of the gates (`cantrip_acp.gates.protected_paths`).
+`Survey` searches a folder and caches results by each folder's change time. So a new search before every command costs
+one `stat` per folder.
 """
 
 from __future__ import annotations
@@ -27,22 +26,24 @@ from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
 from cantrip_acp.sandbox.policy.placeholders import is_standin
 
 NEVER_MADE = tuple(row.name for row in PROTECTED_FILES if row.first)
-"""Names at the top of a writable folder that are read-only where they exist and cannot be made where they do not."""
+"""Names at the top of a writable folder that are read-only where they exist and cannot be created where they do not."""
 
 _HISTORIES = frozenset({".git", ".hg", ".svn", ".jj"})
-"""Not looked into; what git keeps of credentials there is told by `repositories.scrubbed`."""
+"""Not searched. `repositories.scrubbed` handles credentials that git keeps there."""
 
 _PASSED_BY = frozenset(
     {"node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", "site-packages"}
 )
-"""Folders that are not looked into: large, and made by tools from what is public."""
+"""Folders that are not searched: large, and made by tools from public files."""
 
 _PROGRAMS = frozenset({"bin", "scripts"})
-"""Where a virtual environment has its interpreters."""
+"""Folders in which a virtual environment has its interpreters."""
 _TOLD_BY_MODE = (*KEY_SUFFIXES, ".bak", ".old", ".orig", ".save")
 
 _SETTLED_NS = 50_000_000
-"""A folder changed this recently may change again within its clock's tick, so it is read anew next time."""
+"""Nanoseconds. A folder changed this recently may change again within one tick of its clock, so it is read again next
+time.
+"""
 
 
 @dataclass(slots=True)
@@ -69,9 +70,9 @@ class Findings:
 
 @dataclass(slots=True)
 class Survey:
-    """What is guarded below ``root``, a real path. Symbolic links are never followed.
+    """Finds protected and hidden paths below ``root``, a real path. Never follows symbolic links.
 
-    ``allowed`` is what the ward ``allow_protected`` names.
+    ``allowed``: the names in the ward ``allow_protected``.
     """
 
     root: str
@@ -79,12 +80,12 @@ class Survey:
     _folders: dict[str, _Folder] = field(default_factory=dict)
     _findings: Findings = field(default_factory=Findings)
     _environments: set[str] | None = None
-    """Virtual environments that were there at first: a command may make one of its own, and then change it."""
+    """Virtual environments found by the first search. A command may make its own one later, and may change that."""
     seconds: float = 0.0
-    """How long the last look took."""
+    """How long the last search took."""
 
     def refresh(self) -> Findings:
-        """Look again: one `stat` a folder, and those that changed are read anew."""
+        """Search again: one `stat` per folder; changed folders are read again."""
         began = time.monotonic()
         seen: dict[str, _Folder] = {}
         protected: list[str] = []
@@ -136,7 +137,7 @@ class Survey:
         here = plain(os.path.basename(path))
         found = _Folder(status.st_mtime_ns, time.time_ns(), folders, protected, hidden, mode=status.st_mode)
         if path != self.root and _can_be_opened_later(status):
-            # Nothing of it can be read now, and a command could change that: so it is hidden as a whole.
+            # The folder is not readable now, but a command could change its mode. So hide it as a whole.
             hidden.append(path)
             return found
         try:
@@ -174,8 +175,10 @@ class Survey:
         return found
 
     def at(self, path: str) -> tuple[str, ...] | None:
-        """The `NEVER_MADE` names that stood in a folder when it was last looked at, as paths; None for one that is not
-        looked into. Stand-ins are not among them."""
+        """Paths of the `NEVER_MADE` names in a folder at the last search; None for a folder that is not searched.
+
+        Placeholders are not included.
+        """
         folder = self._folders.get(path)
         if folder is None or not folder.readable:
             return None
@@ -183,7 +186,8 @@ class Survey:
 
 
 def places(writable: Iterable[str], absent: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], list[str]]]:
-    """Where stand-ins must stand for what is absent: each folder, all names that may ever stand there, and those of now."""
+    """Where placeholders are needed: each folder, all names that may ever need one there, and the names that need one
+    now."""
     here: dict[str, list[str]] = {root: [] for root in writable}
     for path in absent:
         here.setdefault(os.path.dirname(path), []).append(os.path.basename(path))
@@ -192,7 +196,7 @@ def places(writable: Iterable[str], absent: Iterable[str]) -> Iterator[tuple[str
 
 
 def _mode(entry: os.DirEntry[str]) -> int | None:
-    """The mode of a file, where it matters for whether it is hidden."""
+    """The mode of a file, if it matters for hiding it."""
     if not entry.name.lower().rstrip("~").endswith(_TOLD_BY_MODE):
         return None
     try:
@@ -202,19 +206,21 @@ def _mode(entry: os.DirEntry[str]) -> int | None:
 
 
 def _interpreters(environment: str) -> list[str]:
-    """What must stay as it is of a virtual environment: its settings, and the folder with its interpreters, which are links
-    and so cannot be protected one by one."""
+    """The protected parts of a virtual environment: its settings, and the folder with its interpreters.
+
+    Interpreters are links and cannot be protected one by one.
+    """
     names = ("pyvenv.cfg", *sorted(_PROGRAMS))
     return [path for name in names if os.path.lexists(path := os.path.join(environment, name))]
 
 
 def _can_be_opened_later(status: os.stat_result) -> bool:
-    """Whether its owner, as whom commands run, has shut a folder: they could open it again and look inside."""
+    """Whether the owner has closed this folder. Commands run as the owner, so they could open it again and read it."""
     return bool(os.geteuid()) and status.st_uid == os.geteuid() and status.st_mode & 0o500 != 0o500
 
 
 def _hidden_real(path: str, root: str) -> str | None:
-    """What to cover so that ``path`` cannot be read: itself, or what it links to inside the same folder."""
+    """The path to cover so that ``path`` cannot be read: itself, or its link target inside the same folder."""
     real = os.path.realpath(path)
     if real != root and real.startswith(root.rstrip("/") + "/") and os.path.exists(real):
         return real

@@ -1,4 +1,4 @@
-"""A workspace's version control: where it lies when it does not lie in the workspace, and what secrets its settings hold."""
+"""Git repositories of a workspace: git folders outside of the workspace, and credentials in git settings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _LARGEST_CONFIG = 1024 * 1024
 
 
 def scrubbed(path: str) -> str | None:
-    """A git folder's settings (a file) without credentials; None where it has none."""
+    """The text of a git settings file without credentials; None where it has none."""
     text = _read(path, _LARGEST_CONFIG)
     clean = without_credentials(text)
     return None if clean == text else clean + "\n"
 
 
 def config_files(folder: str) -> list[str]:
-    """The files with settings in a git folder: its own, those of its submodules, and those of its worktrees."""
+    """The settings files in a git folder: its own, those of its submodules, and those of its worktrees."""
     found = [f"{folder}/config", f"{folder}/config.worktree"]
     for kind in ("modules", "worktrees"):
         for at, folders, files in os.walk(f"{folder}/{kind}", onerror=_unreadable):
             found += [f"{at}/{name}" for name in ("config", "config.worktree") if name in files]
             if "HEAD" in files:
-                # A git folder: only submodules of it may lie deeper.
+                # A git folder: deeper git folders can only be its submodules.
                 folders[:] = [name for name in folders if name == "modules"]
     return [path for path in found if os.path.isfile(path) and not os.path.islink(path)]
 
@@ -38,7 +38,7 @@ def _unreadable(error: OSError) -> None:
 def git_folders(workspace: str) -> tuple[str, ...]:
     """Real paths of git folders that ``.git`` in the workspace refers to, so that git works inside; often none.
 
-    A ``.git`` file came with the workspace and may name anything, so only what is a git folder is shown.
+    A ``.git`` file came with the workspace and may name any path, so a path is shown only if it is a git folder.
     """
     link = os.path.join(workspace, ".git")
     if not os.path.isfile(link) or os.path.islink(link):
@@ -49,7 +49,7 @@ def git_folders(workspace: str) -> tuple[str, ...]:
     folder = os.path.realpath(os.path.join(workspace, target.removeprefix("gitdir:").strip()))
     if not _is_git_folder(folder, "HEAD"):
         return ()
-    # A worktree's own folder must name this workspace: so a stranger's .git file cannot open another repository.
+    # A worktree's own folder must name this workspace. Otherwise a hostile .git file could open another repository.
     back = os.path.join(folder, "gitdir")
     worktree = _config_worktree(folder)
     claims = [os.path.realpath(os.path.join(folder, _read(back)))] if os.path.isfile(back) else []

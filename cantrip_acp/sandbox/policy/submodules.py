@@ -1,11 +1,10 @@
-"""Places of submodules: where git, run on the host at the top of a repository, goes on into a folder of its own accord.
+"""Submodule folders without a repository: git on the host would enter them, so commands must not change them.
 
-`git status` enters each such folder that has a ``.git`` and runs what its settings name (``core.fsmonitor``). So a folder
-whose submodule was never fetched must stay as it is: a command could otherwise make a repository of its own there, and the
-user's next `git status`, or their editor's, would run it.
-
-Which places these are stands in the index, a file of git's own that commands cannot write. git itself is not asked: it
-would run what a stranger's settings name.
+`git status` enters each submodule folder that has a ``.git`` and runs the programs that its settings name
+(``core.fsmonitor``). In a submodule folder that was never fetched, a command could make its own repository. The
+user's next `git status`, or their editor's, would run that code on the host.
+The list of these folders comes from the git index, which commands cannot write. git itself is not run, because it
+would run what untrusted settings name.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from cantrip_acp.sandbox.launch.process_tree import NO_ROOM
 from cantrip_acp.sandbox.policy.placeholders import is_standin
 
 _MODE = b"\x00\x00\xe0\x00"
-"""Mode 160000, as an index has it for a submodule; a file of modes that has it nowhere need not be read further."""
+"""Mode 160000, which an index uses for a submodule. A file without these bytes needs no further reading."""
 _LARGEST = 256 * 1024 * 1024
 _LARGEST_LINK = 4096
 _EXTENDED = 0x4000
 
 Stamp = tuple[str, str, int, int, int]
-"""An index: its path, its work tree, and what changes when it does."""
+"""An index: its path, its work tree, and file facts that change when it does."""
 
 
 def indexes(histories: Iterable[str], roots: Iterable[str]) -> tuple[Stamp, ...]:
-    """The indexes that tell of submodules below these folders: of each ``.git`` in ``histories`` (absolute), and of the
-    repository that a root lies in."""
+    """The git indexes that may list submodules: of each ``.git`` in ``histories`` (absolute paths), and of the
+    repositories that contain the ``roots``."""
     found: dict[str, Stamp] = {}
     for history in (*histories, *(above for root in roots for above in _above(root))):
         folder = _git_folder(history)
@@ -48,8 +47,11 @@ def indexes(histories: Iterable[str], roots: Iterable[str]) -> tuple[Stamp, ...]
 
 @dataclass(frozen=True, slots=True)
 class Unfetched:
-    """Absolute paths, sorted. ``empty``: folders of submodules that hold no ``.git``, and files in their place; ``missing``:
-    what would have to be made first for such a folder; ``linked``: links on the way to one."""
+    """Absolute paths, sorted.
+
+    ``empty``: folders of submodules without a ``.git``, and files in their place. ``missing``: the first path that
+    would have to be made for such a folder. ``linked``: links on the way to one.
+    """
 
     empty: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ class Unfetched:
 
 
 def unfetched(stamps: Iterable[Stamp]) -> Unfetched:
-    """The places of submodules where no repository is yet."""
+    """The submodule paths without a repository."""
     found: dict[str, set[str]] = {"empty": set(), "missing": set(), "linked": set()}
     for stamp in stamps:
         for name in _listed(stamp):
@@ -81,7 +83,7 @@ def _kind(path: str) -> str:
         return "missing"
     if stat.S_ISLNK(mode):
         return "linked"
-    # What git would not enter, somebody could remove and put a folder in its place.
+    # git would not enter it, but a command could replace it by a folder.
     return "empty" if not stat.S_ISDIR(mode) else "missing" if is_standin(path) else "folder"
 
 
@@ -95,7 +97,7 @@ def _above(root: str) -> Iterator[str]:
 
 
 def _git_folder(history: str) -> str | None:
-    """The folder that a ``.git`` is, or names."""
+    """The git folder: ``.git`` itself, or the folder that it names."""
     try:
         if stat.S_ISDIR(os.lstat(history).st_mode):
             return history
@@ -114,7 +116,7 @@ def _listed(stamp: Stamp) -> tuple[str, ...]:
     try:
         data = _read(stamp[0], _LARGEST)
         folder = os.path.dirname(stamp[0])
-        # A split index keeps most of its entries in a file beside it.
+        # A split index keeps most of its entries in a second file.
         shared = [n for n in os.listdir(folder) if n.startswith("sharedindex.")] if b"link" in data[-4096:] else []
         texts = [data, *(_read(os.path.join(folder, name), _LARGEST) for name in shared)]
     except OSError as error:
@@ -125,14 +127,14 @@ def _listed(stamp: Stamp) -> tuple[str, ...]:
 
 
 def read(data: bytes) -> tuple[str, ...]:
-    """Relative paths of the submodules that an index (versions 2 to 4) lists; none where it is not one."""
+    """Relative paths of the submodules that an index (versions 2 to 4) lists; none if the data is no index."""
     if data[:4] != b"DIRC" or _MODE not in data:
         return ()
     for width in (20, 32):
         try:
             found = list(_entries(data, width))
         except (IndexError, ValueError):
-            # Object names of the other length.
+            # The object names have the other length.
             continue
         return tuple(name for name in found if name)
     return ()
@@ -167,7 +169,7 @@ def _entries(data: bytes, width: int) -> Iterator[str]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number as packs write it: seven bits a byte, each further byte one more."""
+    """Decode a variable-length number of git's packs, 7 bits per byte: (value, next position)."""
     byte = data[at]
     value = byte & 0x7F
     while byte & 0x80:

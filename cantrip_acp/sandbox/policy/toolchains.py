@@ -1,8 +1,8 @@
-"""Which folders a user's own tools live in, so that they work inside the sandbox wherever they were installed.
+"""Toolchains of the user: which folders to show so that programs on PATH work inside the sandbox.
 
-Nothing of a home folder is visible by default. What PATH names, and what it resolves to, is added piece by piece: the
-folder of a version manager, the prefix of an installation, or a single folder of programs; never the home folder itself
-and never the places beside them where credentials lie.
+By default nothing of a home folder is visible. For each PATH entry (resolved), one folder is added: the folder of a
+version manager, the prefix of an installation, or a single folder of programs. Never the home folder itself, and
+never the folders nearby that hold credentials.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ MANAGERS = (
     ".local/share/mise", ".local/share/fnm", ".local/share/rtx", ".local/share/pnpm", ".local/share/coursier/bin",
     ".local/share/uv/python", ".local/state/nix",
 )  # fmt: skip
-"""Folders below home that belong to one version manager as a whole."""
+"""Folders below home that belong completely to one version manager."""
 
 BESIDE: Mapping[str, tuple[str, ...]] = {
     ".cargo/bin": (".rustup", ".cargo/registry", ".cargo/git"),
     "go/bin": ("go/pkg",),
     ".local/bin": (".local/share/uv/python",),
 }
-"""What the programs of a folder need beside it; Cargo's and Go's own folders also hold credentials, so not as a whole."""
+"""What the programs of a folder need elsewhere. Cargo's and Go's folders also hold credentials, so only parts of
+them.
+"""
 
 PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "condabin", "scripts", "Scripts"})
 _PREFIX_SIGNS = ("lib", "lib64", "libexec", "share", "include", "conda-meta", "pyvenv.cfg", "pkg", "lib/node_modules")
@@ -33,13 +35,16 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix
 _PYTHON = re.compile(r"(?:python|pypy|graalpy)[0-9.]*[a-z]{0,2}(?:-[a-z0-9]+)?")
 _NEVER = frozenset({"/", "/home", "/root", "/opt", "/srv", "/mnt", "/media", "/tmp", "/var", "/var/tmp", "/run", "/etc",
                     "/dev", "/proc", "/sys", "/boot", "/Users", "/nix", "/snap", "/data", "/workspace"})  # fmt: skip
-"""Folders that are never shown as a whole, whatever lies in them."""
+"""Folders that are never shown as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """``path``: PATH as it is inside. ``roots``: real folders and files to show. ``links``: symbolic links to make again,
-    as (path, target), so that a path that goes through one means the same inside."""
+    """Paths that the tools need.
+
+    ``path``: PATH inside. ``roots``: real folders and files to show. ``links``: symbolic links to recreate, as (path,
+    target), so that a path through one means the same inside.
+    """
 
     path: tuple[str, ...]
     roots: tuple[str, ...]
@@ -47,8 +52,8 @@ class Tools:
 
 
 def find_tools(path: Iterable[str], home: str, more: Iterable[str] = (), programs: Iterable[str] = ()) -> Tools:
-    """What the entries of PATH need. ``more`` are further prefixes to show (a runtime, a virtual environment),
-    ``programs`` single ones."""
+    """What the entries of PATH need. ``more`` are further prefixes to show (a runtime, a virtual environment);
+    ``programs`` are single programs."""
     roots: dict[str, None] = {}
     links: dict[str, str] = {}
     entries: dict[str, None] = {}
@@ -65,7 +70,7 @@ def find_tools(path: Iterable[str], home: str, more: Iterable[str] = (), program
             _show(prefix, home, roots, links)
             for interpreter in ("bin/python", "bin/python3"):
                 program = os.path.join(prefix, interpreter)
-                # A link in somebody's repository may lead to anything; only to a Python is it followed.
+                # A link in a repository may lead to anything. Follow it only to a Python.
                 if os.path.islink(program) and is_python(os.path.realpath(program)):
                     _show(program, home, roots, links)
     for program in programs:
@@ -81,7 +86,7 @@ def find_tools(path: Iterable[str], home: str, more: Iterable[str] = (), program
 
 
 def is_python(path: str) -> bool:
-    """Whether a real path is a program with a Python's name. What it holds is not looked at."""
+    """Whether a real path is an executable file with a name like python3.11. Its content is not read."""
     return _PYTHON.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path) and os.access(path, os.X_OK)
 
 
@@ -97,7 +102,7 @@ def _show(path: str, home: str, roots: dict[str, None], links: dict[str, str]) -
 
 
 def _belongs_to(real: str, home: str) -> list[str]:
-    """The folder to show for a program or a folder of programs: manager, prefix, or only itself."""
+    """The folder to show for a program or a folder of programs: its version manager, its prefix, or only itself."""
     home_real = os.path.realpath(home) if home else ""
     if home_real and _within(real, home_real) and real != home_real:
         below = os.path.relpath(real, home_real)
@@ -120,7 +125,7 @@ def _belongs_to(real: str, home: str) -> list[str]:
 
 
 def _too_wide(path: str, home: str) -> bool:
-    """Whether showing this folder would show a home, or a place where homes and other people's files are."""
+    """Whether showing this folder would show a home, or a folder of other people's files."""
     home_real = os.path.realpath(home) if home else ""
     if path in _NEVER or (home_real and (_within(home_real, path))):
         return True
@@ -138,7 +143,7 @@ def _too_wide(path: str, home: str) -> bool:
 
 
 def _follow_programs(entry: str, home: str, roots: dict[str, None], links: dict[str, str]) -> None:
-    """Programs that are links (pipx, uv, Homebrew, npm) live elsewhere: show that too."""
+    """Show the targets of programs that are links (pipx, uv, Homebrew, npm)."""
     try:
         with os.scandir(entry) as programs:
             found = [p.path for p in programs if p.is_symlink()]
@@ -151,7 +156,7 @@ def _follow_programs(entry: str, home: str, roots: dict[str, None], links: dict[
 
 
 def _links_on_the_way(path: str, links: dict[str, str]) -> None:
-    """Record each symbolic link that is passed when ``path`` is opened."""
+    """Record each symbolic link that the kernel follows to open ``path``."""
     todo, steps = path, 0
     while steps < 64:
         steps += 1

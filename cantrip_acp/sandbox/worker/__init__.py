@@ -1,3 +1,5 @@
-"""The Python process that runs cells: kept alive in its sandbox, frozen between cells.
+"""Host side of the Python process that runs cells: it stays in its sandbox and is frozen between cells.
 
-Nothing here trusts what comes out of it. What runs inside is in `sandbox/inside`."""
+Nothing here trusts the worker's output. It may import the other host-side folders of the sandbox; the code inside is
+`sandbox/inside`. Start with `worker.py`.
+"""

@@ -1,7 +1,7 @@
-"""Frames between the host and a code worker: four bytes of length, one of kind, and a body.
+"""Frames between the host and a code worker: four bytes of length, one byte of kind, and a body.
 
-What comes from the worker is hostile. A frame's length is believed only below a bound, and where it is not, nothing after
-it can be: `FrameError`, and the worker has to go. What goes to the worker waits in a bounded queue while it does not read.
+Input from the worker is hostile. A length above the bound makes the rest unreadable: `FrameError`, and the worker is
+killed. Output to the worker waits in a bounded queue while it does not read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LARGE = 1 << 20
 
 
 class FrameError(SandboxError):
-    """What came is no frame, or one that is too large."""
+    """The input is no frame, or the frame is too large."""
 
 
 class Frames:
-    """Both directions over two descriptors, which belong to this object.
+    """Both directions over two descriptors, which this object owns.
 
-    ``received`` gets the kind and the body of each frame. ``failed`` is called once, with why, when no more can come: the
-    other end closed, or broke the rules.
+    ``received`` gets the kind and the body of each frame. ``failed`` is called once, with the reason, when no more
+    frames can come: the other end closed, or broke the protocol.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Frames:
             raise FrameError(f"over {self._most_queued:,} bytes wait to be read by the worker")
         self._queued += HEAD + len(body)
         idle = not self._queue
-        # What is large is not copied once more.
+        # Do not copy a large body again.
         self._queue.extend(map(memoryview, (head + body,) if len(body) < _LARGE else (head, body)))
         if idle:
             self._write()
@@ -79,7 +79,7 @@ class Frames:
                 self._loop.add_writer(self._out, self._write)
                 return
             except OSError:
-                # Nobody reads any more; the reading side will tell.
+                # The reader is gone; our reading side will report it.
                 self._queue.clear()
                 self._queued = 0
                 break
@@ -127,13 +127,13 @@ class Frames:
             self._failed(why)
 
     def drop_torn(self) -> None:
-        """Forget the beginning of a frame whose writer was killed. Only where nobody else writes."""
+        """Discard the beginning of a frame whose writer was killed. Only valid without other writers."""
         while self._in >= 0 and select.select([self._in], [], [], 0)[0]:
             self._on_readable()
         self._buffer.clear()
 
     def close(self) -> None:
-        """Close both ends; nothing is called any more."""
+        """Close both ends; no callback is called afterwards."""
         if self._in >= 0:
             self._loop.remove_reader(self._in)
             os.close(self._in)

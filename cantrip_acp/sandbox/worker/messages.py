@@ -1,4 +1,4 @@
-"""What a code worker may say, checked strictly: whatever does not decode as one of these was never said."""
+"""Messages of a code worker, checked strictly: anything that does not decode as one of these is ignored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ready(msgspec.Struct, frozen=True, tag_field="t", tag="ready", forbid_unkn
 
 
 class Called(msgspec.Struct, frozen=True, tag_field="t", tag="call", forbid_unknown_fields=True):
-    """A gate is wanted; the answer carries the same id. ``cell`` is the token of the cell that asks."""
+    """A gate call; the answer has the same id. ``cell`` is the token of the calling cell."""
 
     id: _Number
     gate: _Name
@@ -29,7 +29,7 @@ class Called(msgspec.Struct, frozen=True, tag_field="t", tag="call", forbid_unkn
 
 
 class LoomRead(msgspec.Struct, frozen=True, tag_field="t", tag="loom", forbid_unknown_fields=True):
-    """Turns of the entity's own history are wanted (LOOM-11)."""
+    """A request for turns of the entity's own history (LOOM-11)."""
 
     id: _Number
     start: _Number
@@ -38,7 +38,7 @@ class LoomRead(msgspec.Struct, frozen=True, tag_field="t", tag="loom", forbid_un
 
 
 class Ended(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknown_fields=True):
-    """A cell has ended. ``names`` are what the namespace holds now, where that changed."""
+    """A cell has ended. ``names`` are the names in the namespace, if they changed."""
 
     cell: _Number
     value: _Text | None
@@ -48,11 +48,11 @@ class Ended(msgspec.Struct, frozen=True, tag_field="t", tag="end", forbid_unknow
 
 
 class Began(msgspec.Struct, frozen=True, tag_field="t", tag="began", forbid_unknown_fields=True):
-    """A process of its own makes the snapshot from now on: the worker can be stopped."""
+    """A separate process makes the snapshot from now on, so the worker can be stopped."""
 
 
 class State(msgspec.Struct, frozen=True, tag_field="t", tag="state", forbid_unknown_fields=True):
-    """A snapshot was sent, or one was opened; ``error`` says why not."""
+    """A snapshot was sent or loaded; ``error`` says why not."""
 
     error: _Text | None
     size: _Number
@@ -62,7 +62,7 @@ class State(msgspec.Struct, frozen=True, tag_field="t", tag="state", forbid_unkn
 
 
 class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an argument may be, in these words alone: nothing that would have to be fetched or matched."""
+    """The type of an argument, in a small subset of JSON Schema: no references and no patterns."""
 
     type: Literal["string", "integer", "number", "boolean", "null", "array", "object"] | msgspec.UnsetType = (
         msgspec.UNSET
@@ -75,7 +75,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One argument of an offered function."""
+    """One argument of a module's function."""
 
     name: _Name
     schema: Schema
@@ -84,7 +84,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function that a module offers as a gate."""
+    """A function that a module defines as a gate."""
 
     name: _Name
     doc: _Text
@@ -113,7 +113,7 @@ _decoder = msgspec.json.Decoder(Message, strict=True)
 
 
 def decode(body: bytes) -> Message | None:
-    """The message, None for what is none."""
+    """Decode a message; None for an invalid one."""
     try:
         said: Message = _decoder.decode(body)
         return said

@@ -1,4 +1,4 @@
-"""Where Monty is installed, and the worker that runs it: the package is looked at here and imported in the sandbox alone."""
+"""Installation of Monty, and its worker. The package is located here, but imported only in the sandbox."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ INSTALL = "pip install 'cantrip-acp[monty]'"
 
 @dataclass(frozen=True, slots=True)
 class Monty:
-    """``packages`` is the folder that its Python part lies in, ``binary`` its interpreter."""
+    """``packages`` is the folder of its Python package, ``binary`` its interpreter."""
 
     packages: str
     binary: str
 
     def on(self, host: Host) -> Host:
-        """The machine with both visible."""
+        """The host facts with both visible."""
         found = find_tools([os.path.dirname(self.binary)], host.home, [self.packages])
         return replace(
             host,
@@ -36,7 +36,7 @@ class Monty:
 
 
 def find() -> Monty:
-    """Raises `SandboxMissing` that says how it is installed."""
+    """Find Monty. Raises `SandboxMissing`, whose text says how to install it."""
     found = importlib.util.find_spec("pydantic_monty")
     if found is None or not found.submodule_search_locations:
         raise SandboxMissing(f"the monty medium needs pydantic-monty, which is not installed here: {INSTALL}")
@@ -61,12 +61,12 @@ def _binary() -> str | None:
 
 
 class MontyWorker(Worker):
-    """A code worker whose Python only passes on what Monty's interpreter does, which it stops between cells itself."""
+    """A code worker whose Python only relays to Monty's interpreter and stops that between cells."""
 
     program = "monty_worker"
 
     async def freeze(self) -> bool:
-        """Stop it. Nothing can have been started that would have to be ended: the language cannot."""
+        """Stop it. There are no child processes to kill: the language cannot start any."""
         self._signal(signal.SIGSTOP)
         self.frozen = True
         if self.tree.exited or self.broken is not None:

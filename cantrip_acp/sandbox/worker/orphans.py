@@ -1,7 +1,7 @@
-"""What a worker started and left running: found and ended, the worker itself spared.
+"""Orphans: finds and kills the processes that a worker started and left running, but not the worker itself.
 
-Every process of a sandbox descends from its first one. Where that has the worker as its only child and the worker has
-none, there is nobody else, and three short reads say so. Otherwise the whole namespace is looked through.
+Every process of a sandbox descends from its first one. If that has only the worker as child, and the worker has no
+child, nobody else is there; three short reads show this. Otherwise the whole namespace is searched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _STOPPED = b"TtZX"
 
 
 class Pair:
-    """A sandbox's first process and its worker, by the host's numbers; taken hold of before the worker runs anything."""
+    """A sandbox's first process and its worker, by host numbers. Files are opened before the worker runs any code."""
 
     def __init__(self, first: int, worker: int) -> None:
         self._first = first
@@ -32,7 +32,7 @@ class Pair:
 
     @property
     def rest(self) -> bool:
-        """Whether the worker is stopped, has one thread and no child, and is alone. False where that takes a longer look."""
+        """Whether the worker is stopped, alone, and has one thread and no child. False means: check more closely."""
         stat, own, all_ = self._files
         try:
             fields = os.pread(stat, 1024, 0).rpartition(b")")[2].split()
@@ -56,7 +56,7 @@ class Pair:
             return True
 
     def alone(self) -> bool:
-        """Whether no living process but these two is there. Only of a stopped worker is it true for longer than now."""
+        """Whether no other living process exists. The answer stays true only while the worker is stopped."""
         try:
             below = _children(self._first, self._first)
             for thread in os.listdir(f"/proc/{self._worker}/task"):
@@ -66,7 +66,7 @@ class Pair:
         return all(pid == self._worker or _state(pid, pid) in b"ZX" for pid in below)
 
     def kill_others(self) -> None:
-        """Kill every process of the sandbox but these two, once; whoever is born meanwhile is for the next time."""
+        """Kill every other process of the sandbox once; processes started meanwhile need another call."""
         try:
             namespace = os.readlink(f"/proc/{self._first}/ns/pid")
         except OSError:
@@ -79,7 +79,7 @@ class Pair:
             except OSError:
                 continue
             try:
-                # Looked at after it is held: the number cannot have passed to somebody else.
+                # Checked after the pidfd was opened: so the number cannot have been reused.
                 if os.readlink(f"/proc/{name}/ns/pid") == namespace:
                     signal.pidfd_send_signal(held, signal.SIGKILL)
             except OSError:
@@ -99,7 +99,7 @@ def _children(pid: int, thread: int) -> list[int]:
 
 
 def _state(pid: int, thread: int) -> bytes:
-    """The kernel's letter for what a thread does; X where there is none."""
+    """The kernel's state letter of a thread; X where there is no such thread."""
     try:
         with open(f"/proc/{pid}/task/{thread}/stat", "rb", buffering=0) as file:
             return file.read(1024).rpartition(b")")[2].split()[0]

@@ -1,7 +1,7 @@
-"""A code worker: a Python that lives in its sandbox from cell to cell, frozen between them.
+"""Code worker: a Python process that stays in its sandbox from cell to cell and is frozen between them.
 
-It is one `Tree` like a command's, with a pair of pipes for frames beside its output. Between cells it is stopped by the
-kernel and whatever it started is gone, so nothing of an entity runs while no cell does.
+It is one `Tree` like a command's, with an added pair of pipes for frames. Between cells the kernel stops it and its
+child processes are killed, so no entity code runs outside of a cell.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cantrip_acp.sandbox.worker.frames import BYTES, JSON, FrameError, Frames
 
 INSIDE = "/run/cantrip-python"
 _OLDEST = (3, 10)
-# What is before the import is read by any Python that knows the options: it has to say what is wrong with itself.
+# Any Python that knows the options can read the code before the import, so that it can report its own version.
 _BOOT = (
     f"import sys; sys.version_info >= {_OLDEST} or sys.exit('it is Python %%s; cells need {_OLDEST[0]}.{_OLDEST[1]} or newer'"
     f" %% sys.version.split()[0]); sys.path.insert(0, {INSIDE!r}); "
@@ -48,25 +48,25 @@ _BOOT = (
 LARGEST_ANSWER = 64 * MIB
 _MOST_QUEUED = 128 * MIB
 _NONSENSE = 1_000
-"""Messages of one cell that are none, after which the worker has to go."""
+"""Invalid messages of one cell, after which the worker is killed."""
 STARTS_WITHIN = 20.0
 _SWEEP = 0.25
 _GRACE = 32 * MIB
-"""What a tree may use over its ward before it is killed: so that a cell meets MemoryError first, and its state survives."""
+"""Bytes a tree may use above its ward before it is killed. A cell gets MemoryError first, and its state survives."""
 
 
 @dataclass(slots=True)
 class Listening:
-    """Who hears of a worker. ``output`` gets 1 or 2 and bytes; ``said`` each message that is one."""
+    """Callbacks of a worker. ``output`` gets 1 or 2 and bytes; ``said`` gets each valid message."""
 
     output: Callable[[int, bytes], None]
     said: Callable[[messages.Message], None]
 
 
 class Worker:
-    """Make it, `start` it, let it run with `thaw`, stop it with `freeze`, and `close` it in any case.
+    """Create it, `start` it, let it run with `thaw`, stop it with `freeze`, and always `close` it.
 
-    ``broken`` says why it can be used no more; None while it can. ``program`` is the module of ours that runs in it.
+    ``broken`` says why it can be used no more; None while it can. ``program`` is our module that runs in it.
     """
 
     program = "worker"
@@ -105,12 +105,12 @@ class Worker:
 
     @property
     def python(self) -> str:
-        """The version that it says it is."""
+        """The Python version that it reported."""
         return self._ready.python if self._ready is not None else ""
 
     @property
     def first(self) -> int:
-        """The sandbox's first process, seen from the host."""
+        """The host's number of the sandbox's first process."""
         return self._tree.pid if self._tree is not None else 0
 
     async def start(self, settings: Mapping[str, object], environment: Mapping[str, str]) -> None:
@@ -213,14 +213,14 @@ class Worker:
         bounds = self._policy.limits
         if self._group is not None:
             self._group = self._group.placed(pid)
-        # Processor time adds up over a worker's life; each cell has its wall clock.
+        # Processor time adds up over a worker's life, so it is not limited; each cell has its wall-clock limit.
         limits.apply(
             pid, replace(bounds, timeout_ms=10**12), cores=self._sandbox.host.cores, root=self._sandbox.host.uid == 0
         )
         limits.bound_memory(pid, self._memory)
 
     def _hold(self) -> None:
-        """Take hold of the interpreter's process while nothing of an entity's has run in it."""
+        """Open a pidfd of the interpreter's process before any entity code has run in it."""
         try:
             with open(f"/proc/{self.first}/task/{self.first}/children", "rb") as file:
                 self.pid = int(file.read().split()[0])
@@ -231,7 +231,7 @@ class Worker:
         except IndexError as error:
             raise SandboxError("the code worker's process cannot be found") from error
 
-    # What comes from it
+    # Input from the worker
 
     def _on_output(self, stream: int, data: bytes) -> None:
         if self._ready is None:
@@ -256,7 +256,7 @@ class Worker:
         self.tree.wake()
 
     def _take(self, body: bytes) -> None:
-        """A piece of a snapshot, where one was asked for; nothing otherwise."""
+        """Keep a piece of a snapshot if one was asked for; else ignore it."""
         if self._blobs is not None:
             self._most_bytes -= len(body)
             if self._most_bytes < 0:
@@ -268,7 +268,7 @@ class Worker:
         if self.broken is None:
             self.broken = why
         if not self.tree.exited:
-            # What closed its pipe may still run, and nobody could talk to it.
+            # A process that closed its pipe may still run, but nobody can talk to it.
             asyncio.get_running_loop().call_later(0.05, self._end_if_alive)
         self.tree.wake()
 
@@ -276,14 +276,14 @@ class Worker:
         if self._tree is not None and not self._tree.exited:
             self._tree.end(self.broken or "it was stopped")
 
-    # What is done with it
+    # Called by the host
 
     def send(self, data: Mapping[str, object]) -> None:
-        """Send a command or an answer. One that cannot be sent ends the worker."""
+        """Send a command or an answer. If it cannot be sent, the worker is killed."""
         self._send(JSON, msgspec.json.encode(data))
 
     def send_answer(self, data: Mapping[str, object], most: int) -> None:
-        """Send an answer; in the place of one that is too large, that it is."""
+        """Send an answer. If it is too large, send an error about its size instead."""
         body = msgspec.json.encode(data)
         if len(body) > most:
             body = msgspec.json.encode(
@@ -304,7 +304,7 @@ class Worker:
             self.end(str(error))
 
     def collect(self, most: int) -> list[bytes]:
-        """From now on pieces of a snapshot are kept, in the list given, up to that many bytes."""
+        """From now on keep pieces of a snapshot in the returned list, up to ``most`` bytes."""
         self._blobs, self._most_bytes = [], most
         return self._blobs
 
@@ -312,7 +312,7 @@ class Worker:
         self._blobs = None
 
     def feed(self, data: bytes) -> None:
-        """A piece of a snapshot to open."""
+        """Send a piece of a snapshot to load."""
         self._send(BYTES, data)
 
     def thaw(self) -> None:
@@ -323,11 +323,11 @@ class Worker:
         self._signal(signal.SIGCONT)
 
     def go_on(self) -> None:
-        """Let it run on where a cell has stopped it (SIGSTOP to itself): nobody inside could wake it."""
+        """Resume it after a cell stopped it (SIGSTOP to itself): nothing inside could resume it."""
         self._signal(signal.SIGCONT)
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt, where it listens."""
+        """Raise KeyboardInterrupt inside, where the worker allows it."""
         self._signal(signal.SIGINT)
 
     def _signal(self, number: int) -> None:
@@ -339,24 +339,26 @@ class Worker:
             return
 
     def watch(self, times: int = 1) -> str | None:
-        """What its tree uses too much of, None where it keeps its limits. Any thread may ask; it holds for a tree that is
-        alive after that."""
+        """What its tree uses too much of; None within its limits.
+
+        Any thread may ask. The result is valid only if the tree is still alive afterwards.
+        """
         first = self.first
         return self._watchdog.verdict(first, times) if first else None
 
     def disk_full(self) -> str | None:
-        """Which disk it has filled since it was last let run, in words."""
+        """A message about the disk that it has filled since the last `thaw`, or None."""
         return self._watchdog.disks.full()
 
     def end(self, because: str) -> None:
-        """Kill it and all that it started, at once."""
+        """Kill it and all its child processes at once."""
         if self.broken is None:
             self.broken = because
         if self._tree is not None:
             self._tree.end(because)
 
     async def freeze(self) -> bool:
-        """Stop it, and end what it started. False where that could not be done, and it was killed instead."""
+        """Stop it and kill its child processes. False where that failed and it was killed instead."""
         self._signal(signal.SIGSTOP)
         self.frozen = True
         if self.tree.exited or self.broken is not None:
@@ -379,26 +381,26 @@ class Worker:
         return self.broken is None
 
     def stop(self) -> None:
-        """Stop its first process alone: what it has forked goes on."""
+        """Stop only its first process; its child processes continue."""
         self._signal(signal.SIGSTOP)
 
     @property
     def at_work(self) -> bool:
-        """Whether anything of it runs, where its first process was stopped."""
+        """Whether any process of it runs, after its first process was stopped."""
         return self._pair is not None and not self._pair.still()
 
     def drop_torn(self) -> None:
-        """Forget a message that was not sent to its end, by what is gone now."""
+        """Discard an incomplete message whose sender has ended."""
         if self._frames is not None:
             self._frames.drop_torn()
 
     async def gone(self) -> None:
-        """Wait until its end is known whole: status and all output."""
+        """Wait for its end: exit status and all output."""
         while self.tree.running:
             await self.tree.changed()
 
     def close(self) -> None:
-        """End it and give back what it held. Safe to call twice."""
+        """Kill it and close everything. Safe to call twice."""
         if self._frames is not None:
             self._frames.close()
             self._frames = None
@@ -426,8 +428,11 @@ _preparing = threading.Lock()
 
 
 def inside() -> str:
-    """The host folder with what the worker is made of: our package and cloudpickle, as files, compiled where our own
-    Python is the one that will read them. Neither is imported here. Made once, whatever thread asks first."""
+    """The host folder with the worker's files: our package and cloudpickle.
+
+    The files are compiled where our own Python will read them. Neither package is imported here. Made once; safe from
+    any thread.
+    """
     with _preparing:
         base = runtime().folder
         folder = _prepared.get(base)

@@ -1,4 +1,4 @@
-"""Tool calls in text: every format that models write by habit, and no call out of what only talks about one."""
+"""Tool calls in text: the one format that the model was asked for, and no call out of anything else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_acp.crystals.text_tools.parse import read_calls
+from cantrip_acp.crystals.text_tools.parse import Reading, read_calls
 from cantrip_acp.crystals.text_tools.text_filter import Spoken
 
 NAMES = ("read_file", "done")
@@ -19,50 +19,47 @@ FORMATS = [
     f"```tool_call\n{CALL}\n```",
     f"~~~tool_call\n{CALL}\n~~~",
     f"```tool_call\n{CALL}",
-    f"```tool_calls\n[{CALL}]\n```",
-    f"```json\n{CALL}\n```",
-    f"```\n{CALL}\n```",
-    CALL,
-    f"[{CALL}]",
-    f"<tool_call>\n{CALL}\n</tool_call>",
-    f"<tool_call>{CALL}",
-    f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>",
-    f"<tool_calls>[{CALL}]</tool_calls>",
-    f"<|tool_call|>[{CALL}]<|/tool_call|>",
-    f"[TOOL_CALLS][{CALL}]",
-    f"[TOOL_CALLS] [{CALL}]",
-    f"[TOOL_CALLS]read_file{json.dumps(A)}",
-    f"[TOOL_CALLS]read_file[ARGS]{json.dumps(A)}",
-    f"[TOOL_CALLS]read_file[CALL_ID]abc123[ARGS]{json.dumps(A)}",
-    '<|python_tag|>{"name": "read_file", "parameters": {"path": "a.txt"}}<|eom_id|>',
-    '{"name": "read_file", "parameters": {"path": "a.txt"}}',
-    '{"type": "function", "function": {"name": "read_file", "arguments": "{\\"path\\": \\"a.txt\\"}"}}',
-    '{"tool": "read_file", "args": {"path": "a.txt"}}',
-    '{"tool_name": "read_file", "tool_input": {"path": "a.txt"}}',
-    f"<function=read_file>{json.dumps(A)}</function>",
-    "<tool_call>\n<function=read_file>\n<parameter=path>\na.txt\n</parameter>\n</function>\n</tool_call>",
-    '<function_calls>\n<invoke name="read_file">\n<parameter name="path">a.txt</parameter>\n</invoke>\n</function_calls>',
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>read_file\n"
-    f"```json\n{json.dumps(A)}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    f"<|tool_calls_section_begin|><|tool_call_begin|>functions.read_file:0<|tool_call_argument_begin|>{json.dumps(A)}"
-    "<|tool_call_end|><|tool_calls_section_end|>",
-    f"<|channel|>commentary to=functions.read_file <|constrain|>json<|message|>{json.dumps(A)}<|call|>",
+    f"````tool_call\n{CALL}\n````",
+    f"``` tool_call\n[{CALL}]\n```",
+    f"```tool_call\r\n{CALL}\r\n```\r\n",
+    '```tool_call\n{"name": "read_file", "parameters": {"path": "a.txt"}}\n```',
+    '```tool_call\n{"name": "read_file", "arguments": "{\\"path\\": \\"a.txt\\"}"}\n```',
     # Nearly JSON.
     '```tool_call\n{"name": "read_file", "arguments": {"path": "a.txt",},}\n```',
     "```tool_call\n{'name': 'read_file', 'arguments': {'path': 'a.txt'}}\n```",
 ]
 
+OTHER_FORMATS = [
+    f"```json\n{CALL}\n```",
+    f"```\n{CALL}\n```",
+    CALL,
+    f"[{CALL}]",
+    f"<tool_call>\n{CALL}\n</tool_call>",
+    f"<|tool_call|>[{CALL}]<|/tool_call|>",
+    f"[TOOL_CALLS][{CALL}]",
+    f"[TOOL_CALLS]read_file[ARGS]{json.dumps(A)}",
+    '<|python_tag|>{"name": "read_file", "parameters": {"path": "a.txt"}}<|eom_id|>',
+    f"<function=read_file>{json.dumps(A)}</function>",
+    '<function_calls>\n<invoke name="read_file">\n<parameter name="path">a.txt</parameter>\n</invoke>\n</function_calls>',
+]
+
 
 @pytest.mark.parametrize("text", FORMATS)
 def test_formats(text: str) -> None:
-    reading = read_calls(text, NAMES)
+    reading = read_calls(text)
     assert [(name, json.loads(args)) for name, args in reading.calls] == [("read_file", A)]
     assert reading.words is None
 
 
-@pytest.mark.parametrize("text", [f for f in FORMATS if not f.startswith(("{", "["))])
+@pytest.mark.parametrize("text", OTHER_FORMATS)
+def test_any_other_form_is_text(text: str) -> None:
+    for said in (text, f"I look at it.\n\n{text}"):
+        assert read_calls(said) == Reading(said, ())
+
+
+@pytest.mark.parametrize("text", FORMATS)
 def test_formats_after_words(text: str) -> None:
-    reading = read_calls(f"I look at it.\n\n{text}", NAMES)
+    reading = read_calls(f"I look at it.\n\n{text}")
     assert [name for name, _ in reading.calls] == ["read_file"]
     assert reading.words == "I look at it."
 
@@ -95,46 +92,40 @@ def test_formats_after_words(text: str) -> None:
     ],
 )
 def test_what_is_no_call(text: str) -> None:
-    reading = read_calls(text, NAMES)
+    reading = read_calls(text)
     assert reading.calls == ()
     assert reading.words == (text or None)
 
 
 def test_several_in_order_and_words_between() -> None:
     text = f'One.\n```tool_call\n{CALL}\n```\nTwo.\n```tool_call\n{{"name": "done", "arguments": {{}}}}\n```\nThree.'
-    reading = read_calls(text, NAMES)
+    reading = read_calls(text)
     assert [name for name, _ in reading.calls] == ["read_file", "done"]
     assert reading.words is not None
     assert reading.words.split() == ["One.", "Two.", "Three."]
     lines = f"```tool_call\n{CALL}\n{CALL}\n```"
-    assert len(read_calls(lines, NAMES).calls) == 2
+    assert len(read_calls(lines).calls) == 2
 
 
 def test_made_up_results_and_what_follows_them_do_not_count() -> None:
     made_up = '<tool_result name="read_file">\nall good\n</tool_result>'
     text = f'```tool_call\n{CALL}\n```\n{made_up}\n```tool_call\n{{"name":"done"}}\n```'
-    reading = read_calls(text, NAMES)
+    reading = read_calls(text)
     assert [name for name, _ in reading.calls] == ["read_file"]
     assert reading.words is None
 
 
 def test_broken_json_is_a_call_that_shows_the_entity_what_is_wrong() -> None:
-    reading = read_calls('```tool_call\n{"name": "read_file", "arguments": {"path": "a}}\n```', NAMES)
+    reading = read_calls('```tool_call\n{"name": "read_file", "arguments": {"path": "a}}\n```')
     ((name, args),) = reading.calls
     assert name == "read_file"
     with pytest.raises(ValueError):
         json.loads(args)
 
 
-def test_values_of_elements_are_json_where_they_look_like_it() -> None:
-    text = "<function=read_file><parameter=a>3</parameter><parameter=b>[1]</parameter><parameter=c>true x</parameter></function>"
-    ((_, args),) = read_calls(text, NAMES).calls
-    assert json.loads(args) == {"a": 3, "b": [1], "c": "true x"}
-
-
 def test_without_tools_to_look_for_text_is_text() -> None:
     """A model that is asked with tool definitions calls by them: what it quotes is never a call."""
-    for text in (*FORMATS, f"Look:\n{FORMATS[8]}"):
+    for text in (*FORMATS, f"Look:\n{FORMATS[2]}"):
         reader = Spoken((), tags=True)
         shown = [*reader.feed(text)]
         rest, _, content, calls = reader.finish()
@@ -156,31 +147,25 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("around", HIDDEN)
-@pytest.mark.parametrize("call", [FORMATS[0], FORMATS[1], FORMATS[4], FORMATS[8], FORMATS[13]])
+@pytest.mark.parametrize("call", FORMATS[:4])
 def test_what_is_quoted_is_no_call(around: str, call: str) -> None:
     indent = " " * (len(around) - len(around.lstrip()) or {"-": 2, "1": 3}.get(around[0], 0))
     quoted = around.format(call.replace("\n", f"\n{'> ' if around[0] == '>' else indent}"))
     if quoted.startswith("in `") and call.startswith(("```", "~~~")):
         # A fence ends the paragraph, and with it no code span has begun.
         return
-    reading = read_calls(f"It says:\n\n{quoted}\n\nThat is all.", NAMES)
+    reading = read_calls(f"It says:\n\n{quoted}\n\nThat is all.")
     assert reading.calls == ()
 
 
-def test_a_call_behind_one_that_holds_a_fence_is_read() -> None:
-    first = "<tool_call>\n<function=done>\n<parameter=answer>\n```python\nnever closed\n</parameter>\n</function>\n</tool_call>"
-    reading = read_calls(f"{first}\n{FORMATS[0]}", NAMES)
-    assert [name for name, _ in reading.calls] == ["done", "read_file"]
-
-
 def test_a_flood_of_calls_is_cut() -> None:
-    assert len(read_calls(f"```tool_call\n{CALL}\n```\n" * 500, NAMES).calls) == 64
+    assert len(read_calls(f"```tool_call\n{CALL}\n```\n" * 500).calls) == 64
 
 
 @given(st.text(alphabet=st.sampled_from("`~<>|{}[]\"'tool_calname=/ \n:,▁｜TOOLCALLS\\"), max_size=120))
 def test_nothing_breaks_it(text: str) -> None:
-    read_calls(text, NAMES)
-    read_calls(f"```tool_call\n{text}\n```\n<tool_call>{text}", NAMES)
+    read_calls(text)
+    read_calls(f"```tool_call\n{text}\n```\n<tool_call>{text}")
 
 
 PARTS = (
@@ -256,5 +241,5 @@ def test_a_model_that_repeats_itself_without_end_is_read_in_proportion(repeated:
 
     text = repeated * (100_000 // len(repeated))
     start = time.process_time()
-    read_calls(text, NAMES)
+    read_calls(text)
     assert time.process_time() - start < 10

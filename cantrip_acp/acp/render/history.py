@@ -34,7 +34,6 @@ from cantrip_acp.acp.render.past_subagents import PastFamily
 from cantrip_acp.core.context import block_of
 from cantrip_acp.core.errors import GateError
 from cantrip_acp.core.events import Diff, Location
-from cantrip_acp.crystals.openai.tool_names import wire_name
 from cantrip_acp.crystals.text_tools.parse import read_calls
 from cantrip_acp.gates.contract import GateContext
 from cantrip_acp.gates.files.file_changes import diffs_of
@@ -152,7 +151,7 @@ def _said(message_id: str, said: Utterance) -> Iterator[acp.Update]:
     words = said.content
     if words and said.text_calls is True:
         # As it was streamed: calls written as text are shown as calls.
-        words = read_calls(words, {wire_name(call.gate) for call in said.tool_calls}).words
+        words = read_calls(words).words
     if words:
         yield acp.AgentMessageChunk(acp.TextContent(words), message_id)
 

@@ -1,6 +1,6 @@
 """Gate calls in text, for models and servers that take no tool definitions (CRYSTAL-4): how they are asked for and told.
 
-What the model reads of it is the same on every query, so that prompt caches stay warm. `textcalls` finds the calls.
+What the model reads of it is the same on every query, so that prompt caches stay warm. `parse` finds the calls.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from cantrip_acp.crystals.contract import Delta
 from cantrip_acp.crystals.text_tools.parse import Found, read_calls
-from cantrip_acp.crystals.text_tools.prompt import RESULT
+from cantrip_acp.crystals.text_tools.prompt import FENCE, RESULT
 
 THINK_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think")
 """Elements in which models think, where their server does not take it out."""
@@ -16,19 +16,7 @@ _OPEN = {f"<{tag}>": f"</{tag}>" for tag in THINK_TAGS} | {"◁think▷": "◁/t
 _LOST = re.compile(r"\A(.*?)</think>\s*", re.DOTALL)
 """Thinking whose opening tag is part of the prompt, as templates of some models have it."""
 
-_MARKS = (
-    "<tool_call",
-    "<|",
-    "[TOOL_CALLS]",
-    "<function=",
-    "<function_calls>",
-    "<invoke ",
-    "<｜tool",
-    "```tool",
-    "```json",
-    "~~~tool",
-    RESULT,
-)
+_CALL = re.compile(rf"(`{{3,}}|~{{3,}})[ \t]*{FENCE}", re.IGNORECASE)
 
 
 class Spoken:
@@ -41,7 +29,6 @@ class Spoken:
     def __init__(self, names: Collection[str], *, tags: bool) -> None:
         self._names = names
         self._tags = tags
-        self._marks = _MARKS if names else ()
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._state = "start" if tags else "text"
@@ -50,7 +37,6 @@ class Spoken:
         self._shown: list[str] = []
         self._waiting = ""
         self._line_begins = True
-        self._words = False
         self._held = False
 
     def feed(self, piece: str) -> list[Delta]:
@@ -88,7 +74,7 @@ class Spoken:
         words: str | None = text
         calls: tuple[Found, ...] = ()
         if self._names:
-            reading = read_calls(text, self._names)
+            reading = read_calls(text)
             words, calls = reading.words, reading.calls
         shown = "".join(self._shown)
         if calls:
@@ -127,13 +113,12 @@ class Spoken:
         self._waiting += fresh
         if self._held:
             return []
-        cut, self._held = self._first_mark() if self._marks else (len(self._waiting), False)
+        cut, self._held = self._first_mark() if self._names else (len(self._waiting), False)
         ready, self._waiting = self._waiting[:cut], self._waiting[cut:]
         if not ready:
             return []
         self._shown.append(ready)
         self._line_begins = ready.endswith("\n")
-        self._words = self._words or not ready.isspace()
         return [Delta("text", ready)]
 
     def _first_mark(self) -> tuple[int, bool]:
@@ -145,14 +130,22 @@ class Spoken:
         while True:
             end = waiting.find("\n", at)
             head = (waiting[at:] if end < 0 else waiting[at:end]).lstrip(" \t")
-            if head.startswith(self._marks):
-                return at, True
-            if self._marks and head[:1] in ("{", "[") and not self._words and not waiting[:at].strip():
+            if head.startswith(RESULT) or _CALL.match(head):
                 return at, True
             if end < 0:
-                may_become = any(mark.startswith(head) for mark in self._marks)
-                return (at if may_become else len(waiting)), False
+                return (at if _may_become_a_mark(head) else len(waiting)), False
             at = end + 1
+
+
+def _may_become_a_mark(head: str) -> bool:
+    """Whether a line that begins like this, and goes on, may begin a call or an invented result."""
+    if RESULT.startswith(head):
+        return True
+    tag = head.lstrip(head[:1])
+    fence = len(head) - len(tag)
+    if head[:1] not in ("`", "~"):
+        return False
+    return not tag or (fence >= 3 and FENCE.startswith(tag.lstrip(" \t").lower()))
 
 
 def _overlap(text: str, closing: str) -> int:

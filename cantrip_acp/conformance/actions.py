@@ -22,8 +22,7 @@ class Performance:
     """Runs a case's actions in order until one fails, and keeps the results.
 
     ``results`` are those of the finished casts, ``entities`` the ids of the created entities in order, ``extracted``
-    the thread
-    of ``extract_thread``. ``error`` is the failure of the action at the path ``failed_at`` in the case.
+    the thread of ``extract_thread``. ``error`` is the failure of the action at the path ``failed_at`` in the case.
     """
 
     def __init__(self, scene: Scene) -> None:

@@ -1,8 +1,7 @@
 """Checks a case's expectations: one function for each ``expect`` key, which yields what does not hold.
 
 Lists under ``crystal_invocations``, ``messages`` and ``loom.turns`` match as prefixes; all other lists match exactly.
-For a
-turn, a message or metadata, only the given keys count. Answers and gate results are compared as a whole.
+For a turn, a message or metadata, only the given keys count. Answers and gate results are compared as a whole.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ def judge(case: Case, evidence: Evidence) -> Iterator[Problem]:
     """Yield everything that does not hold.
 
     An unexpected failure is reported alone, because the rest then means little. A script without further responses is
-    an
-    exception: what happened before is complete, so all other expectations are checked too.
+    an exception: what happened before is complete, so all other expectations are checked too.
     """
     performance = evidence.performance
     if performance.error is not None and case.expect.get("error") is None:

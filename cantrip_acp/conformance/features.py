@@ -1,8 +1,7 @@
 """Features that cases need and this version may lack.
 
 Each row says which cases need the feature, and how to test whether it is present. A case that needs a missing feature
-is
-skipped with a message; it never counts as passed.
+is skipped with a message; it never counts as passed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Matches an expected value with an actual one: equality, and a few texts with a special meaning.
 
 ``not_null`` · ``null`` · ``greater_than(x)`` · ``turns[i].id`` (that turn's id). As an entity's id, a name like
-``parent`` or
-``child`` binds to the first entity that it is compared with, and must match that entity from then on. Two names never
-match
-the same entity.
+``parent`` or ``child`` binds to the first entity that it is compared with, and must match that entity from then on. Two
+names never match the same entity.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ class Scene:
     """The objects of one case. A case has one loom, and each crystal remembers its place in its script.
 
     ``stand_in`` is an empty folder that replaces ``/``. A cantrip is built only when an action needs it, so an error in
-    its
-    definition is that action's failure.
+    its definition is that action's failure.
     """
 
     def __init__(self, case: Case, stand_in: Path) -> None:

@@ -1,9 +1,8 @@
 """Reads a suite from disk: a YAML list of cases, parsed case by case.
 
 Suites are not always strict YAML, and one broken case must not make the others unreadable. So the file is first cut
-into
-its list items, and each is parsed alone. If that fails, two known deviations are repaired and the item is parsed again:
-an unquoted ``turns[0].id`` inside a flow mapping, and a ``length: n`` line before the items of a list.
+into its list items, and each is parsed alone. If that fails, two known deviations are repaired and the item is parsed
+again: an unquoted ``turns[0].id`` inside a flow mapping, and a ``length: n`` line before the items of a list.
 """
 
 from __future__ import annotations

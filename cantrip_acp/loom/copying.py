@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 def copied(loom: Loom, store: Store) -> Loom:
     """Copy every record to another store and return that loom; ids and order stay. ``store`` was just opened, and
-    belongs
-    to the copy from then on. An interrupted copy continues where it stopped. Records and fields of a later version are
-    copied
-    unchanged.
+    belongs to the copy from then on. An interrupted copy continues where it stopped. Records and fields of a later
+    version are copied unchanged.
 
     Raises `LoomError` where the store already holds other records, or refuses one of these (a turn whose parent was
     lost).

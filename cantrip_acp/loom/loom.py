@@ -73,11 +73,10 @@ class Loom:
         ``postgresql://…?loom=NAME``), and create it where it is missing.
 
         A file of JSON lines has one writer: opening it for writing locks it, and moves a torn last line to another
-        file. Raises
-        `LoomLocked` where another process writes it. A database has many writers. `problems` lists what was wrong.
-        An utterance without a turn, because its process ended, becomes a turn (see `recovery`). With ``readonly`` that
-        turn is
-        shown and not written. With ``fsync`` each record is on the disk before the next turn begins.
+        file. Raises `LoomLocked` where another process writes it. A database has many writers. `problems` lists what
+        was wrong. An utterance without a turn, because its process ended, becomes a turn (see `recovery`). With
+        ``readonly`` that turn is shown and not written. With ``fsync`` each record is on the disk before the next turn
+        begins.
         """
         from cantrip_acp.loom.stores.address import open_store
 
@@ -189,9 +188,8 @@ class Loom:
         """Read what other processes have written since, and return the number of those records.
 
         A search for an unknown turn calls this. Without new records it costs two system calls for a file and one query
-        for a
-        database. In a file of JSON lines the writer is alone and finds nothing new.
-        Raises `LoomChanged` where a file that is followed was replaced, removed or cut.
+        for a database. In a file of JSON lines the writer is alone and finds nothing new. Raises `LoomChanged` where a
+        file that is followed was replaced, removed or cut.
         """
         count = 0
         for position, record in self._store.news():
@@ -569,8 +567,7 @@ class Loom:
 
     def children_until(self, leaf_id: str) -> tuple[int, int]:
         """On the path to a turn: the number of children that its entity spawned, and the number of casts of children
-        and of
-        their children (``max_children_total`` counts each).
+        and of their children (``max_children_total`` counts each).
         """
         places = self._tree.turns
         mine = set(self.own(leaf_id))
@@ -591,8 +588,7 @@ class Loom:
 
     def acted(self, leaf_id: str) -> list[tuple[str, ...]]:
         """The utterances of an entity on the path to a turn, without the call and folds. Each is a tuple of turn ids:
-        an
-        utterance has several turns where it delegated (`turn_parts`).
+        an utterance has several turns where it delegated (`turn_parts`).
         """
         spoken: list[tuple[str, ...]] = []
         for i in self.own(leaf_id):

@@ -50,8 +50,7 @@ def settle(loom: Loom) -> list[Turn]:
     turns.
 
     Each cast is locked meanwhile, so only one process writes its turn. An utterance that cannot be completed (a turn
-    above
-    it is damaged) stays as it is.
+    above it is damaged) stays as it is.
     """
     settled: list[Turn] = []
     for record in _lost(loom):
@@ -210,8 +209,7 @@ def _given(args: str) -> Any:
 
 def _end(loom: Loom, cast_id: str, turns: dict[str, Turn], ends: dict[str, CastRecord]) -> CastRecord | None:
     """The end of an interrupted cast, with the usage of its turns and its children. ``turns`` and ``ends`` are not in
-    the
-    loom yet. None where the loom lacks the cast's start.
+    the loom yet. None where the loom lacks the cast's start.
     """
     start, _ = loom.cast_of(cast_id)
     if start is None:

@@ -44,8 +44,7 @@ def alone(state: Path) -> Iterator[None]:
 
 def sweep(plan: Plan) -> Iterator[tuple[Item, str | None, bool]]:
     """Delete the items of a plan. Yields each item, why it was not deleted (None where it was), and whether that is a
-    failure
-    (False where the item is in use).
+    failure (False where the item is in use).
     """
     for item in plan.going:
         try:

@@ -1,8 +1,7 @@
 """Looms of the state folder: which are too old or too many, what they refer to, and how one is deleted.
 
 A loom is not deleted while somebody writes it (it is locked), if a file ``NAME.keep`` is beside it (`marked`), or if
-another
-loom that stays continues from one of its turns (`needed`).
+another loom that stays continues from one of its turns (`needed`).
 """
 
 from __future__ import annotations
@@ -202,9 +201,8 @@ class Named:
     """The turns that a loom has, the turns of other looms that it names, and the working folders of its forks.
 
     ``repositories`` are the folders whose files it pinned. ``id`` is the loom's id. ``pinned`` are the ids of the looms
-    that
-    pinned the files in its records; in a copy, these are pins of the original. ``known`` is False where it cannot be
-    read.
+    that pinned the files in its records; in a copy, these are pins of the original. ``known`` is False where it cannot
+    be read.
     """
 
     holds: set[str] = field(default_factory=set)
@@ -230,8 +228,7 @@ def read(folder: Folder, loom: Shelved) -> Named:
 
 def needed(named: dict[str, Named], going: set[str]) -> dict[str, str]:
     """The looms in ``going`` that a staying loom needs, each with the name of that loom. A loom kept this way also
-    keeps the looms
-    that it needs.
+    keeps the looms that it needs.
     """
     holder = {turn: name for name in sorted(going, reverse=True) for turn in named[name].holds}
     pinner = {named[name].id: name for name in sorted(going, reverse=True) if named[name].id is not None}

@@ -98,8 +98,7 @@ class Item:
     """``kind`` is a word for people (loom, index, torn line); ``name`` is relative to the state folder.
 
     ``why`` says why it may be deleted. ``stays`` says why it is kept nevertheless; None where it is deleted. ``drop``
-    deletes
-    it, and raises `Stays` or `OSError`. After a crash, ``drop`` can run again and finishes the deletion.
+    deletes it, and raises `Stays` or `OSError`. After a crash, ``drop`` can run again and finishes the deletion.
     """
 
     kind: str

@@ -2,8 +2,7 @@
 folder.
 
 Both are deleted with the loom. A worktree in another folder belongs to the user and stays. If somebody worked in a
-fork's
-worktree after the loom was last written, both the worktree and the loom stay.
+fork's worktree after the loom was last written, both the worktree and the loom stay.
 """
 
 from __future__ import annotations

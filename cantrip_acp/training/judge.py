@@ -1,10 +1,8 @@
 """Verifiers: a cantrip reads a thread and answers with a number, which becomes the thread's reward (§6.4).
 
 The verifier gets the thread as data: JSON in a context block, never as a message or an intent. Other models wrote this
-data,
-with texts that they had read, so it may try to influence the verifier. Even if it succeeds, the only effect is one
-number
-within bounds and a short note. The answer must be
+data, with texts that they had read, so it may try to influence the verifier. Even if it succeeds, the only effect is
+one number within bounds and a short note. The answer must be
 
     {"reward": NUMBER, "note": TEXT}
 
@@ -77,9 +75,8 @@ async def verify(
 ) -> Verdict:
     """Let a verifier judge the thread that ends in a turn, and give that turn the reward from its answer.
 
-    The verifier's own cast is recorded in ``keep``, or in its own loom. ``record=False`` writes no reward.
-    Raises `TurnNotFound`, `DefinitionError` for invalid bounds, `VerdictError` where there is no verdict (then no
-    reward is
+    The verifier's own cast is recorded in ``keep``, or in its own loom. ``record=False`` writes no reward. Raises
+    `TurnNotFound`, `DefinitionError` for invalid bounds, `VerdictError` where there is no verdict (then no reward is
     written), and the errors of a cast.
     """
     if not (abs(low) <= sys.float_info.max and abs(high) <= sys.float_info.max and low < high):

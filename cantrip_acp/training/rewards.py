@@ -100,8 +100,7 @@ def implicit(turn: Turn) -> float | None:
     """The share of what a turn ran that succeeded, 0 to 1; None where it ran nothing.
 
     A turn runs gate calls (failed where the record is an error) and programs of the medium (failed with an error or an
-    exit
-    status other than 0).
+    exit status other than 0).
     """
     seen = turn.observation
     bad = [r.is_error for r in seen.results] + [o.failed for o in seen.programs]
@@ -112,8 +111,8 @@ def implicit_of(thread: Thread | Sequence[Turn]) -> float:
     """A score of a thread from its circle's answers, 0 to 1: (2 × terminated + mean) / 3.
 
     ``terminated`` is 1 where the thread ended by itself, and 0 where it was cut off or is active (LOOM-7). ``mean`` is
-    the mean
-    of its turns' `implicit` rewards, 1 where it ran nothing. So a finished thread never scores below an unfinished one.
+    the mean of its turns' `implicit` rewards, 1 where it ran nothing. So a finished thread never scores below an
+    unfinished one.
     """
     shares = [share for turn in thread if turn.role == "crystal" and (share := implicit(turn)) is not None]
     mean = math.fsum(shares) / len(shares) if shares else 1.0
@@ -145,8 +144,7 @@ class Group:
     """Threads that part at one turn. ``id`` names the group in relative rewards.
 
     ``leaves`` has one leaf for each branch, in the order of writing. Where a branch splits again, the leaf of its first
-    branch
-    represents it. ``intent`` is the common intent; None where the intents differ.
+    branch represents it. ``intent`` is the common intent; None where the intents differ.
     """
 
     id: str
@@ -161,11 +159,9 @@ def groups(
     """The groups of at least two threads that part at one turn, or at any turn.
 
     Below a ``call`` are casts of one cantrip. They can only be compared if their intents are equal, so a group there
-    has one
-    intent. Elsewhere a group is everything that parts there. With ``alike`` its members also have the same next intent
-    and the
-    same batch of forks (`ForkRecord.group`): trainers need the same prompt for each. Children are no branches.
-    Raises `TurnNotFound`.
+    has one intent. Elsewhere a group is everything that parts there. With ``alike`` its members also have the same next
+    intent and the same batch of forks (`ForkRecord.group`): trainers need the same prompt for each. Children are no
+    branches. Raises `TurnNotFound`.
     """
     outline = outline if outline is not None else Outline(loom)
     if turn_id is not None and turn_id not in outline.places:
@@ -199,8 +195,7 @@ def relative(rewards: Sequence[float], method: Method = "grpo") -> list[float]:
 
     ``grpo``: (r - mean) / (s + 0.0001), s the sample's standard deviation: the advantage of Group Relative Policy
     Optimization. ``centered``: r - mean. ``rank``: from 1 for the best to -1 for the worst, evenly spaced; equal
-    rewards get the
-    mean of their places. Where all are equal, or there is only one, each is 0.
+    rewards get the mean of their places. Where all are equal, or there is only one, each is 0.
     """
     count = len(rewards)
     if count < 2 or min(rewards) == max(rewards):
@@ -249,8 +244,7 @@ def ranked(
     """A group's threads with relative rewards, in the group's order, and the basis of the comparison.
 
     ``reward`` compares the threads that have a reward (`of_thread`). ``implicit`` compares all by `implicit_of`.
-    ``auto`` means
-    ``reward`` where any thread has one, else ``implicit``.
+    ``auto`` means ``reward`` where any thread has one, else ``implicit``.
     """
     scores: list[float | None] = []
     if by != "implicit":

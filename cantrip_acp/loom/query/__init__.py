@@ -1,5 +1,5 @@
 """Queries on a loom: threads and how they ended, lists with filters, differences and statistics.
 
-Nothing here writes to a loom or knows how its records are stored.
+Nothing here writes to a loom; it reads through `Loom` and the stores' own interface.
 Start with `thread.py` (one thread and its ending), then `listing.py` (all threads with their figures).
 """

@@ -25,9 +25,8 @@ class Pair:
     """The n-th turns of both threads after they part, counted from 1; None where one thread has already ended.
 
     ``differs`` has what is different, by name (``content``, ``code``, ``calls``, ``results``, ``output``, ``reason``,
-    ``reward``,
-    ``tokens``, ``intent`` …), each with the left and the right value. Ids, times and durations always differ and are
-    left out.
+    ``reward``, ``tokens``, ``intent`` …), each with the left and the right value. Ids, times and durations always
+    differ and are left out.
     """
 
     number: int

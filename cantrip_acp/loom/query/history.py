@@ -19,8 +19,7 @@ class CastPart:
     """One cast, up to the end of the path: its intent, the context pinned before it, and its turns (folds included).
 
     ``id`` and ``start`` are None for turns of a cast that the loom does not know. ``partial`` is the text that was
-    streamed
-    before the cast was stopped.
+    streamed before the cast was stopped.
     """
 
     id: str | None
@@ -44,9 +43,8 @@ def lived(loom: Loom, turn_id: str, entity_id: str | None = None) -> list[CastPa
     """The casts of an entity on the path to a turn, in order, without the call; each utterance is one turn.
 
     A child's history begins below its own call: it does not include its parent's (COMP-4). A cast that was stopped
-    before its
-    first turn is included where the same entity continued after it. After the last turn, such casts are included for
-    ``entity_id``, the entity that continues.
+    before its first turn is included where the same entity continued after it. After the last turn, such casts are
+    included for ``entity_id``, the entity that continues.
 
     Raises `TurnNotFound`, and `LoomError` where a turn above is lost: the history would silently lack it.
     """

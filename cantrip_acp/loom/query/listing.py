@@ -62,11 +62,9 @@ class ThreadLine(msgspec.Struct, frozen=True):
     cast.
 
     ``outcome`` is the reason that its last cast ended with, ``interrupted`` where its process ended first, or
-    ``active``.
-    ``state`` is terminated, truncated or active (`thread.Endings`). ``turns``, ``casts``, ``children`` and ``spent``
-    count
-    from the root; for a child's thread, from where it was spawned. What a fork shares with its origin counts in both.
-    ``forked_from`` and ``parent`` are ids of turns.
+    ``active``. ``state`` is terminated, truncated or active (`thread.Endings`). ``turns``, ``casts``, ``children`` and
+    ``spent`` count from the root; for a child's thread, from where it was spawned. What a fork shares with its origin
+    counts in both. ``forked_from`` and ``parent`` are ids of turns.
     """
 
     leaf: str

@@ -2,8 +2,7 @@
 only.
 
 `Loom.children` and `Loom.leaves` see only parents. Here, the turns of a delegated child are a thread of their own and
-no
-branch of the parent's thread, although they hang on the turn that spawned the child (LOOM-8).
+no branch of the parent's thread, although they hang on the turn that spawned the child (LOOM-8).
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ class Outline:
     """A loom's threads at the time of creation. Reads each cast's start, but no bodies of turns.
 
     ``next``: the turns that continue from a turn (where there are several, threads part). ``spawned``: the first turns
-    of the
-    children that a turn spawned. ``leaves``: the last turns of all threads, in the order of writing.
+    of the children that a turn spawned. ``leaves``: the last turns of all threads, in the order of writing.
     """
 
     def __init__(self, loom: Loom) -> None:

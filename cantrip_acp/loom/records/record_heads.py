@@ -137,8 +137,7 @@ def later(line: bytes | memoryview, *, sealed: bool = False) -> str | None:
     """The ``type`` of a record that only a later version can use; None for a known record and for invalid data.
 
     ``sealed``: the checksum of the record is right, so nothing changed it since it was written. Then a record of a
-    known type
-    that does not decode is of a later version too.
+    known type that does not decode is of a later version too.
     """
     try:
         data = msgspec.json.decode(line)

@@ -1,8 +1,7 @@
 """Snapshots of a medium's state: each record stores only the pieces that no earlier record has (LOOM-4).
 
 So the loom grows with the changes of the state, not with its size times the number of turns. The pieces are bytes;
-nothing
-here decodes them.
+nothing here decodes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The records of a loom: the turn, and the smaller records around it (§6.1, LOOM-1, LOOM-2, LOOM-9).
 
 Each record is one JSON object with a ``type``. A written turn never changes: what is added later (a reward, the end of
-a
-cast) is a record of its own. A turn holds the utterance and the observation, never the prompt.
+a cast) is a record of its own. A turn holds the utterance and the observation, never the prompt.
 """
 
 from __future__ import annotations
@@ -81,19 +80,16 @@ class FileChange(msgspec.Struct, frozen=True, omit_defaults=True):
 class GateRecord(msgspec.Struct, frozen=True):
     """One gate call and its result (D-005). ``result`` is JSON data, or the error's text where the call failed.
 
-    ``annotations`` are notes for people; the key is absent where there are none. Interceptors may add any key.
-    This package adds ``permission`` where the call was not allowed (``rejected`` or ``rejected_always`` by the user,
+    ``annotations`` are notes for people; the key is absent where there are none. Interceptors may add any key. This
+    package adds ``permission`` where the call was not allowed (``rejected`` or ``rejected_always`` by the user,
     ``refused`` by the session's mode, ``unasked`` where nobody could be asked). It adds ``stopped: true`` where the
-    call was
-    stopped, and ``error``, a text for people, where ``result`` gives the entity more details. ``via`` is the index
-    (from 0),
-    among the utterance's tool calls, of the program that made this call; the key is absent where the utterance has one
-    program.
+    call was stopped, and ``error``, a text for people, where ``result`` gives the entity more details. ``via`` is the
+    index (from 0), among the utterance's tool calls, of the program that made this call; the key is absent where the
+    utterance has one program.
 
     The other keys hold what was displayed for the call. Looms of earlier versions lack them. ``call_id`` is its id in
     events, ``parent_call_id`` that of the program that made it. ``title``, ``kind``, ``locations`` and ``diffs`` are
-    absent
-    where they equal the gate's name, ``other`` or empty.
+    absent where they equal the gate's name, ``other`` or empty.
 
     ``attachments`` are the images that the gate returned beside its result; the key is absent where there are none.
     """
@@ -118,15 +114,12 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     """The output of a command or a code cell.
 
     ``exit_code`` is 0 to 255, or minus the signal's number; None where there is none (a cell, a command that was
-    stopped).
-    ``value`` is the value of the last expression in code. ``error`` is an error beside the exit code (a timeout).
-    ``truncated``: output beyond ``*_max_output_bytes`` was dropped.
-    ``unfinished``: the program continued after a delegation, and the first output of the next turn is the rest; the key
-    is
-    absent where the program ended.
-    ``timed_out``, where it is true: the program was stopped because its time was over.
-    ``order``, where output alternates between both streams: the lengths of the parts in order, negative for stderr.
-    ``annotations``, where there are any: as in `GateRecord`.
+    stopped). ``value`` is the value of the last expression in code. ``error`` is an error beside the exit code (a
+    timeout). ``truncated``: output beyond ``*_max_output_bytes`` was dropped. ``unfinished``: the program continued
+    after a delegation, and the first output of the next turn is the rest; the key is absent where the program ended.
+    ``timed_out``, where it is true: the program was stopped because its time was over. ``order``, where output
+    alternates between both streams: the lengths of the parts in order, negative for stderr. ``annotations``, where
+    there are any: as in `GateRecord`.
     """
 
     stdout: str = ""
@@ -202,10 +195,8 @@ class TurnMetadata(msgspec.Struct, frozen=True):
     ``model`` and ``fingerprint`` name the model that answered, as the provider reports it.
 
     ``stop_reason`` is why the crystal stopped, where it said so. ``sampled`` are the tokens of its utterance, where
-    they were
-    requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that had streamed something; the
-    key is
-    absent where there are none.
+    they were requested (``crystal.logprobs``) and returned. ``voided`` are the failed attempts that had streamed
+    something; the key is absent where there are none.
     """
 
     tokens_prompt: int | None = 0
@@ -264,11 +255,9 @@ class Turn(msgspec.Struct, frozen=True, tag_field="type", tag="turn"):
     """One cycle: the entity acted, the circle answered (§1.1).
 
     ``role``: crystal for a turn, call for the root context, fold for a summary. ``sequence`` counts 1, 2, 3 … within
-    the entity's run.
-    ``continues`` names the turn whose utterance this one continues after a delegation (`turn_parts` joins them). The
-    parent
-    of a child's ``call`` turn is the turn that spawned the child (COMP-5).
-    ``reward`` is the reward at the time of writing. Later ones are `RewardRecord`s, and readers see the last.
+    the entity's run. ``continues`` names the turn whose utterance this one continues after a delegation (`turn_parts`
+    joins them). The parent of a child's ``call`` turn is the turn that spawned the child (COMP-5). ``reward`` is the
+    reward at the time of writing. Later ones are `RewardRecord`s, and readers see the last.
     """
 
     id: str
@@ -293,16 +282,12 @@ class UtteranceRecord(msgspec.Struct, frozen=True, tag_field="type", tag="uttera
     """What an entity said, written before the circle acts on it. The turn with the same ``id`` has the result.
 
     Where that turn is not in the loom, the process ended in between, and `recovery` writes the turn. ``gates`` names
-    the
-    gate of each tool call as the circle knows it, ``program`` the medium's own tool. An utterance without calls, or
-    with a
-    ``done`` call alone, has no such record. ``continues`` is as in `Turn`: the utterance is then in the turn that it
-    names.
-    ``usage`` is the query's; where ``model`` is null, it is the cast's.
+    the gate of each tool call as the circle knows it, ``program`` the medium's own tool. An utterance without calls, or
+    with a ``done`` call alone, has no such record. ``continues`` is as in `Turn`: the utterance is then in the turn
+    that it names. ``usage`` is the query's; where ``model`` is null, it is the cast's.
 
     ``partial``: the cast ended while the crystal was answering, and no turn will follow. The utterance is the text and
-    the
-    thinking streamed so far, perhaps none; tool calls are not kept. ``stop_reason`` is why the cast ended.
+    the thinking streamed so far, perhaps none; tool calls are not kept. ``stop_reason`` is why the cast ended.
     """
 
     id: str
@@ -351,13 +336,10 @@ class CastRecord(msgspec.Struct, frozen=True, tag_field="type", tag="cast"):
 
     ``withdrawn``, where it is true: no provider accepted the intent, and it was removed from the crystal's context.
     ``parent_call_id`` is the gate call that started a child's cast, ``parent_call_index`` its index in that call's
-    batch. The
-    keys are absent where the cast is no child's or not in a batch, and in looms of earlier versions.
+    batch. The keys are absent where the cast is no child's or not in a batch, and in looms of earlier versions.
     ``resumes``, at the start, names the cast that this one continues. The intent is not repeated if that cast's turns
-    are
-    directly above; otherwise (before that cast's first turn) it is, with the same context. The key is absent in other
-    casts.
-    ``warnings``, where there are some: wards that could not be enforced, and why.
+    are directly above; otherwise (before that cast's first turn) it is, with the same context. The key is absent in
+    other casts. ``warnings``, where there are some: wards that could not be enforced, and why.
     """
 
     id: str
@@ -409,23 +391,18 @@ class ContextRecord(msgspec.Struct, frozen=True, tag_field="type", tag="context"
 
 RewardKind = Literal["explicit", "implicit", "shaped", "verifier", "relative"]
 """The source of a reward (§6.4): a person or program that set it, the circle's answer, a scoring function of the
-circle, the
-verdict of another cantrip, or the comparison of a group of threads.
+circle, the verdict of another cantrip, or the comparison of a group of threads.
 """
 
 
 class RewardRecord(msgspec.Struct, frozen=True, tag_field="type", tag="reward"):
     """A reward for a turn, given after it was written (LOOM-3). The last reward of a turn counts. ``relative`` rewards
-    are
-    kept apart: they compare the turn's thread with others and do not replace the turn's reward.
+    are kept apart: they compare the turn's thread with others and do not replace the turn's reward.
 
     ``reward`` is None where the giver failed; ``note`` then says why. ``kind`` is absent in older looms and means
-    explicit.
-    ``group`` names the group of a relative reward. ``grade``: the reward is for the thread that ends with this turn,
-    not for
-    the turn alone. ``usage`` is what a verifier used, in the cast ``cast_id``, which may be in another loom; both keys
-    are
-    absent in other rewards.
+    explicit. ``group`` names the group of a relative reward. ``grade``: the reward is for the thread that ends with
+    this turn, not for the turn alone. ``usage`` is what a verifier used, in the cast ``cast_id``, which may be in
+    another loom; both keys are absent in other rewards.
     """
 
     turn_id: str
@@ -455,10 +432,9 @@ class ForkRecord(msgspec.Struct, frozen=True, tag_field="type", tag="fork"):
     """A new entity that continues from an earlier turn, and how its state was restored (LOOM-4).
 
     ``strategy`` is how the variables of a code medium were restored (snapshot, replay, none). ``missing`` lists in
-    words what
-    was not. ``group`` is the same in all forks that are to be compared; the key is absent in a single fork.
-    ``worktree`` is the fork's working folder, ``commit`` the pinned files that were put there.
-    ``resumes`` names the cast that the fork continues without a new intent.
+    words what was not. ``group`` is the same in all forks that are to be compared; the key is absent in a single fork.
+    ``worktree`` is the fork's working folder, ``commit`` the pinned files that were put there. ``resumes`` names the
+    cast that the fork continues without a new intent.
     """
 
     id: str
@@ -487,10 +463,8 @@ class FilesRecord(msgspec.Struct, frozen=True, tag_field="type", tag="files"):
     """The workspace files after a turn, pinned in their git repository; written only where they had changed.
 
     ``repository`` is the repository's folder, ``commit`` and ``tree`` are what was pinned, ``ref`` protects it from
-    git's
-    garbage collection, ``head`` is the commit that the user had checked out. ``missing`` lists what was left out and
-    why.
-    ``error`` says why nothing could be pinned; the other fields are then null.
+    git's garbage collection, ``head`` is the commit that the user had checked out. ``missing`` lists what was left out
+    and why. ``error`` says why nothing could be pinned; the other fields are then null.
     """
 
     id: str

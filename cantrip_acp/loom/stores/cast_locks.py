@@ -1,11 +1,10 @@
 """Cast locks: which casts run in a living process. One lock for each cast; the kernel drops it when the process ends.
 
 A lock is on one byte of a file: the loom itself, or a file beside a database. The byte's offset is a hash of the cast's
-id;
-nothing is written there. No process id is stored, so none can be mistaken for another; a suspended process keeps its
-locks. Locks belong to an open file (`F_OFD_SETLK`), so closing another descriptor of that file does not drop them. A
-forked
-child would share the open file and keep the locks of a dead parent, so `after_fork` gives it its own descriptor.
+id; nothing is written there. No process id is stored, so none can be mistaken for another; a suspended process keeps
+its locks. Locks belong to an open file (`F_OFD_SETLK`), so closing another descriptor of that file does not drop them.
+A forked child would share the open file and keep the locks of a dead parent, so `after_fork` gives it its own
+descriptor.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ class CastLocks:
 
     def hold(self, cast_id: str) -> bool:
         """Lock a cast while this process runs it. Returns False where another process has locked it. Where the file
-        system has no
-        locks, every call succeeds and no cast counts as running elsewhere.
+        system has no locks, every call succeeds and no cast counts as running elsewhere.
         """
         if cast_id in self._held:
             return False

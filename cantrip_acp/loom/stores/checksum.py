@@ -1,11 +1,9 @@
 """Checksums of stored records: each record ends with its own checksum and that of the record before it.
 
 A stored record ends with ``"prev":"…","sum":"…"``. ``sum`` is XXH3 (64 bits, hexadecimal) of the bytes before its own
-comma.
-``prev`` is the ``sum`` of the record before it in its chain, or XXH3 of that whole record where it has no ``sum``. The
-first
-record of a chain has `START`. A file of lines is one chain. A database has a chain for each entity, because several
-processes write it, and its records also have their position, ``"n":5``, before ``prev``.
+comma. ``prev`` is the ``sum`` of the record before it in its chain, or XXH3 of that whole record where it has no
+``sum``. The first record of a chain has `START`. A file of lines is one chain. A database has a chain for each entity,
+because several processes write it, and its records also have their position, ``"n":5``, before ``prev``.
 
 This finds records that were changed, removed, doubled or reordered. It protects against accidents, not attackers:
 anybody who can write the loom can compute checksums. A record without a checksum (by another program, or by an earlier

@@ -77,9 +77,8 @@ class Store(Protocol):
         ``body`` is the record's JSON where it may hold fields that this version does not know (`stored`).
 
         Raises `LoomWriteError`. A store with many writers also raises `LoomAppendOnly` or `LoomError` where another
-        writer made
-        the record wrong (a turn that is already written, a second header). After an error the store is as it was
-        before.
+        writer made the record wrong (a turn that is already written, a second header). After an error the store is as
+        it was before.
         """
         ...
 
@@ -126,8 +125,7 @@ class Store(Protocol):
 
     def hold(self, cast_id: str) -> bool:
         """Mark a cast as running in this process, until `release`, `close` or the end of the process. Returns False
-        where this
-        process or another one already runs that cast. A forked child runs no cast.
+        where this process or another one already runs that cast. A forked child runs no cast.
         """
         ...
 

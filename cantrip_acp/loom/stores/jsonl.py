@@ -2,10 +2,8 @@
 
 Each line ends with its checksum and that of the line before it (`checksum`). A changed line that can still be read is
 reported and kept. `JsonlStore.damaged` finds removed, doubled and swapped lines. On close, the writer saves the number
-of
-lines and the size in an extended attribute of the file, where the file system has those; so missing last lines are
-found.
-A copy without attributes (`cp` without ``--preserve=xattr``) cannot show that.
+of lines and the size in an extended attribute of the file, where the file system has those; so missing last lines are
+found. A copy without attributes (`cp` without ``--preserve=xattr``) cannot show that.
 
 A crash can only tear the last line. Opening for writing moves a torn line to a file beside the loom and reports it;
 everything before it is kept. A damaged line further up is reported and skipped, and is not moved.
@@ -283,8 +281,7 @@ class JsonlStore:
 
     def news(self) -> Iterator[tuple[int, Head | LaterHead]]:
         """Yield new whole lines as the writer adds them; a torn last line is left until it is whole. Costs two system
-        calls where
-        nothing was added. Raises `LoomChanged` where the path no longer names the file that was opened.
+        calls where nothing was added. Raises `LoomChanged` where the path no longer names the file that was opened.
         """
         if not self.readonly:
             return

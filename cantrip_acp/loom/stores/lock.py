@@ -70,8 +70,7 @@ def lines(name: str, dir_fd: int) -> Iterator[None]:
 @contextlib.contextmanager
 def database(path: Path) -> Iterator[None]:
     """Block every reader and writer of the SQLite database. A damaged database is not locked. Raises `LoomLocked` where
-    another
-    process has it open.
+    another process has it open.
     """
     base: sqlite3.Connection | None = None
     try:

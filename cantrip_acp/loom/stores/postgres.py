@@ -2,9 +2,8 @@
 
 Two tables in the connection's schema, ``cantrip_looms`` and ``cantrip_records``, hold any number of looms by name (and
 ``cantrip_chains`` the ends of checksum chains). Triggers enforce the rules of a loom (LOOM-3). One gives each record
-its
-position, one writer of a loom at a time, so no later position is visible before an earlier one. The others refuse to
-change, delete or truncate rows.
+its position, one writer of a loom at a time, so no later position is visible before an earlier one. The others refuse
+to change, delete or truncate rows.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ class PostgresStore:
     waits for it.
 
     If the connection is lost, the current operation fails and the next one connects again. Raises `LoomError` where
-    there is
-    no server, no database or no permission.
+    there is no server, no database or no permission.
     """
 
     def __init__(self, url: str, *, fsync: bool = False, readonly: bool = False) -> None:

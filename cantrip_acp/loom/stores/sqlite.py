@@ -1,10 +1,8 @@
 """SQLite store: a loom in a database that many processes write, each record in its own transaction.
 
 One table holds all records in order. The column ``head`` has what the tree needs, with its own index, so opening reads
-no
-bodies. Triggers in the database enforce the rules of a loom (LOOM-3): they refuse to change, delete or replace a row,
-to
-write a turn twice, or to write a turn without its parent.
+no bodies. Triggers in the database enforce the rules of a loom (LOOM-3): they refuse to change, delete or replace a
+row, to write a turn twice, or to write a turn without its parent.
 """
 
 from __future__ import annotations
@@ -89,8 +87,7 @@ _MADE = re.compile(r"CREATE (?:UNIQUE )?(INDEX|TRIGGER) (\w+)")
 
 class SqliteStore:
     """Records in a database file. With ``fsync`` each record is on the disk when `append` returns; without it, a crash
-    of the
-    machine (not of the process) may lose the last ones.
+    of the machine (not of the process) may lose the last ones.
 
     Raises `LoomError` where the file is no loom, cannot be opened or is of a newer format; `LoomLocked` where another
     program locks it.
@@ -135,8 +132,7 @@ class SqliteStore:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 # SQLite creates files that others may read, and gives its WAL the same mode. So create the file here.
-                # Do not open a file
-                # that exists: closing it would drop the locks of this process's other connections.
+                # Do not open a file that exists: closing it would drop the locks of this process's other connections.
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             except OSError as error:
@@ -147,8 +143,7 @@ class SqliteStore:
             return self._dial("mode=ro" if self.readonly else "mode=rw")
         except sqlite3.OperationalError:
             # A reader shares memory with writers through a file beside the database. In a read-only folder it cannot
-            # create that
-            # file; without a writer, it may read the database as it is.
+            # create that file; without a writer, it may read the database as it is.
             wal = self.path.with_name(f"{self.path.name}-wal")
             if not self.readonly or os.access(self.path.parent, os.W_OK) or (wal.exists() and wal.stat().st_size):
                 raise
@@ -444,8 +439,7 @@ class SqliteStore:
 
     def _rows(self, column: str, after: int, noted: list[Problem]) -> Iterator[tuple[int, bytes]]:
         """Yield rows in order. If a page of the index is damaged, read the table instead. If the table is damaged too,
-        read it from
-        both ends; only the rows between are lost.
+        read it from both ends; only the rows between are lost.
         """
         base = self._open
         by = "INDEXED BY record_head" if column == "head" else "NOT INDEXED"

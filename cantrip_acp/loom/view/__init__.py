@@ -5,8 +5,7 @@
         webbrowser.open(view.link("t_0198f2c4a1b2c3d4e5f6"))
 
 Editors and the command line call this; nothing here imports them. Start with `server.py` and `routes.py`. The page's
-own
-files are in ``page/``: plain modules that the browser loads without a build step.
+own files are in ``page/``: plain modules that the browser loads without a build step.
 """
 
 from __future__ import annotations

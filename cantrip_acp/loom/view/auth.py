@@ -1,9 +1,8 @@
 """Access control of the page's server: token, allowed host names, and the security headers of every answer.
 
 The static files of the page are public and contain no loom data. Every other request needs the token. The page reads
-the
-token from the fragment of its address, which a browser never sends. So a page of another origin that knows the port can
-request nothing. A host name that is not ours is refused first, against DNS rebinding.
+the token from the fragment of its address, which a browser never sends. So a page of another origin that knows the port
+can request nothing. A host name that is not ours is refused first, against DNS rebinding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reads a loom for the page in pieces of limited size: columns, lines, bodies and search hits. Follows other writers.
 
 One lock protects the store; each piece takes it separately. The heads are read in the background, so the first page
-does
-not wait for a large loom. A request that needs the whole index waits in `ready`.
+does not wait for a large loom. A request that needs the whole index waits in `ready`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """HTTP server of the page, on the loopback interface, in threads of its own.
 
 Python's own HTTP server is enough for one loom, a few pages and short requests. This module adds what it lacks: limits
-of
-time, size and number of connections, and access control (`auth`).
+of time, size and number of connections, and access control (`auth`).
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ def serve(
 ) -> View:
     """Serve a loom's page on 127.0.0.1 until the view is closed. Returns as soon as the page can be opened.
 
-    ``where`` is as in `Loom.open`; ``port`` 0 is any free port. The loom is read in the background and followed
-    while a session writes it. ``readonly`` refuses rewards. ``hosts`` (such as ``name:port``) are names of a proxy in
-    front of
-    it; ``frames`` are origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame.
-    Raises `LoomError` where there is no loom, `OSError` where the port is taken.
+    ``where`` is as in `Loom.open`; ``port`` 0 is any free port. The loom is read in the background and followed while a
+    session writes it. ``readonly`` refuses rewards. ``hosts`` (such as ``name:port``) are names of a proxy in front of
+    it; ``frames`` are origins (or schemes, ``vscode-webview:``) whose pages may show it in a frame. Raises `LoomError`
+    where there is no loom, `OSError` where the port is taken.
     """
     reading = Reading(where)
     try:

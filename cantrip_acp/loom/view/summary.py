@@ -11,8 +11,7 @@ from cantrip_acp.loom.records.turn import GateRecord, Turn
 
 ERROR, TERMINATED, TRUNCATED, CONTINUES, CHANGED = 1, 2, 4, 8, 16
 """Bits of the column ``flags``: something failed; the cast ended here, or was cut off here; the turn continues an
-earlier
-utterance; it changed files by a gate.
+earlier utterance; it changed files by a gate.
 """
 
 _LINE = 200

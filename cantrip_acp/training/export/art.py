@@ -2,15 +2,12 @@
 
 An utterance of the crystal is a ``Choice`` and is trained; everything else is a message. A thread that was folded, or
 continues as a fork, has its later windows in ``additional_histories``, with each utterance as a ``Choice`` once. A
-choice has
-log-probabilities where the provider gave them, and token ids as ``token_ids`` and ``prompt_token_ids``. ART's reader
-(0.5)
-ignores ``additional_histories``: for folded threads, build them with ``dict_to_message_or_choice``, as that reader
-does.
+choice has log-probabilities where the provider gave them, and token ids as ``token_ids`` and ``prompt_token_ids``.
+ART's reader (0.5) ignores ``additional_histories``: for folded threads, build them with ``dict_to_message_or_choice``,
+as that reader does.
 
 An utterance that several threads share is a choice in the first of them, in the order in which they ended. In the
-others it
-is a message, so that it is trained once.
+others it is a message, so that it is trained once.
 
 A group has one prompt: forks of a turn, or casts of one intent. A single thread is a group of its own.
 """

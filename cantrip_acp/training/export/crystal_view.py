@@ -1,8 +1,8 @@
 """Crystal view: rebuilds from the loom what a crystal saw on the path to a turn, window by window.
 
 It uses the same rendering code as the original cast (`context.Context`), with the loom's records as input. Between two
-folds,
-messages are only added; such a stretch is a `Window`. Each utterance is new in one window, and context in later ones.
+folds, messages are only added; such a stretch is a `Window`. Each utterance is new in one window, and context in later
+ones.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 AI.
 
 A cast is ``invoke_agent``, a turn's query is ``chat``, a gate call or a program is ``execute_tool``. The parent of a
-child's
-cast is the turn that spawned it. Ids are computed from the loom's ids, so two exports give the same spans. A loom keeps
-one
-time per turn: ``chat`` spans all of it, and its calls are at its end. Message texts are included, as in live spans,
-where
-``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` enables them.
+child's cast is the turn that spawned it. Ids are computed from the loom's ids, so two exports give the same spans. A
+loom keeps one time per turn: ``chat`` spans all of it, and its calls are at its end. Message texts are included, as in
+live spans, where ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` enables them.
 """
 
 from __future__ import annotations

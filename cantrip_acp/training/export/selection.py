@@ -38,9 +38,8 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Episode:
     """One thread. ``reason`` is why it ended, ``error`` the error of a query. ``parent_turn`` is the turn that spawned
-    a child,
-    ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative`` its
-    relative reward.
+    a child, ``forked_from`` the turn where its last entity was forked. ``group`` is its group of forks, ``relative``
+    its relative reward.
     """
 
     seen: Seen

@@ -1,15 +1,12 @@
 """TRL supervised fine-tuning format: rows of ``prompt``, ``completion`` and ``tools``, for ``SFTTrainer``.
 
 The loss is on the completion only. It begins with the first utterance that is in no earlier row. So what several
-threads
-share (forks and samples of one turn, windows of one thread) is trained once, in the first row that has it. A row
-without
-new utterances is not written. ``messages`` is prompt and completion joined, for those who mask by hand.
+threads share (forks and samples of one turn, windows of one thread) is trained once, in the first row that has it. A
+row without new utterances is not written. ``messages`` is prompt and completion joined, for those who mask by hand.
 
 ``tools`` is JSON text, and a call's arguments are the object itself, as TRL and chat templates expect. A folded thread
-gives
-several rows, each with what the crystal saw. ``cantrip.trained_from`` is the index in ``messages`` where the completion
-begins.
+gives several rows, each with what the crystal saw. ``cantrip.trained_from`` is the index in ``messages`` where the
+completion begins.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ Note = Callable[[str], None]
 
 class Graph:
     """Nodes and model calls of one trace. ``turns`` is the node of each turn, by its id. ``loose`` are the tokens of
-    nodes whose
-    prompt is unknown; they belong to no sequence.
+    nodes whose prompt is unknown; they belong to no sequence.
     """
 
     def __init__(self, note: Note, learned: set[str] | None = None) -> None:

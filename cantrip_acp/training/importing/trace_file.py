@@ -54,8 +54,7 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 class Report:
     """``turns``, ``casts`` and ``rewards`` that were added; ``known`` turns that were already there; ``notes`` with the
-    number of
-    times that something could not be represented.
+    number of times that something could not be represented.
     """
 
     def __init__(self) -> None:
